@@ -27,7 +27,7 @@ async def follow(
     every: float,
     say: Callable[[str], None],
 ) -> None:
-    """Place the device and announce its model, again and again, until the task is cancelled.
+    """Place the device and announce its model, again and again, until the task is canceled.
 
     every: seconds between two requests. A hook that has begun is not cut off.
     """

@@ -34,7 +34,7 @@
 `code` is stable and is what programs match on; `exit_code` is the exit code of a command.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ShoalError(Exception):
@@ -55,6 +55,16 @@ class ShoalError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes, whatever their constructors take."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[ShoalError], values: tuple[Any, ...], found: dict[str, Any]) -> ShoalError:
+    error = kind.__new__(kind, *values)
+    error.__dict__.update(found)
+    return error
 
 
 class ConfigError(ShoalError):

@@ -4,8 +4,9 @@ take turns."""
 import mmap
 import tempfile
 import time
-from collections.abc import Callable, MutableMapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,17 @@ Memories = MutableMapping[DeviceId, Tensors]
 """What each device remembers of the run."""
 NEWCOMER = "newcomer"
 """The label of the noise of a device that is not in the fleet."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a simulated device is. trained: its tasks that trained. stage: of its data. noise: the state of
+    its random numbers. memory: what it remembers of the run."""
+
+    trained: int
+    stage: int
+    noise: Mapping[str, Any]
+    memory: Tensors | None
 
 
 class Simulated:
@@ -150,13 +162,29 @@ class SimulatedDevices:
 
     def _present(self, name: DeviceId) -> DeviceContext:
         """A device's context with the data that it has by now."""
+        return self._at(name, stage_at(self.fleet[name].begins, self._trained[name]))
+
+    def _at(self, name: DeviceId, stage: int) -> DeviceContext:
         holding = self.fleet[name]
-        stage = stage_at(holding.begins, self._trained[name])
         if stage != self._stages[name]:
             context = self._context(name, Views.of(holding.stage(stage), holding.test, self.fleet.held_out))
             self._stages[name] = stage
             return context
         return self._contexts[name]
+
+    def progress(self, name: DeviceId) -> Progress:
+        """How far a device is."""
+        noise = self._contexts[name].noise.bit_generator.state
+        return Progress(self._trained[name], self._stages[name], noise, self._memories.get(name))
+
+    def restore(self, found: Mapping[DeviceId, Progress]) -> None:
+        """Go on from where these devices are, as if they had done their tasks here."""
+        for name, one in found.items():
+            self._trained[name] = one.trained
+            self._contexts[name] = self._at(name, one.stage)
+            self._contexts[name].noise.bit_generator.state = one.noise
+            if one.memory is not None:
+                self._memories[name] = self._keep(one.memory)
 
     def _context(self, name: DeviceId, views: Views) -> DeviceContext:
         noise = generator(self._seed, "privacy noise", self._numbers.get(name, NEWCOMER))

@@ -7,6 +7,7 @@ same seeds they give the same models, bit for bit.
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,7 @@ from shoal.core.types import DeviceId
 from shoal.lab.devices import NEWCOMER, SimulatedDevices, spooled
 from shoal.lab.fleet import Fleet, dataset
 from shoal.lab.models import learner_of
+from shoal.lab.workers import workers as beside
 from shoal.result import Accuracy, Comparison, Placement, Result, Round, percent, plural
 
 Progress = Callable[[str], None]
@@ -41,6 +43,7 @@ def simulate(
     seed: int = 42,
     model_seed: int | None = None,
     device: str = "auto",
+    workers: int | None = None,
     progress: bool | Progress = False,
     **parameters: Any,
 ) -> "SimulationResult":
@@ -52,8 +55,10 @@ def simulate(
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
     (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
-    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. progress: True
-    shows a line on stderr, or a function that is given each line.
+    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. workers: do the
+    devices' tasks in this many processes, on the CPU, one thread each; any number gives the same models, bit
+    for bit. None does them in this process. progress: True shows a line on stderr, or a function that is
+    given each line.
     parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
     descriptors is off unless they say otherwise: nothing leaves this process.
 
@@ -75,6 +80,7 @@ def simulate(
         seed=seed,
         model_seed=seed if model_seed is None else model_seed,
         device=device,
+        workers=workers,
         say=_progress(progress),
     )
     if progress is True:
@@ -94,6 +100,7 @@ def attempt(
     seed: int,
     model_seed: int,
     device: str,
+    workers: int | None = None,
     say: Progress,
     participation: float = 1.0,
 ) -> "SimulationResult":
@@ -116,12 +123,23 @@ def attempt(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = _Recorder(state, outcome, configured.rounds, say)
-    calls = {device: recorder.listening(device, call) for device, call in devices.calls().items()}
     policy = RoundPolicy(minimum=len(fleet))
     if participation < 1.0:
         asked = max(1, round(participation * len(fleet)))
         policy = RoundPolicy(devices=asked, minimum=asked)
-    engine.simulate(server, state, calls, policy, seed, keep=spooled, watch=recorder.watch, outcome=outcome)
+    with nullcontext() if workers is None else beside(devices, workers, device) as helping:
+        calls = (helping or devices).calls()
+        engine.simulate(
+            server,
+            state,
+            {name: recorder.listening(name, call) for name, call in calls.items()},
+            policy,
+            seed,
+            keep=spooled,
+            watch=recorder.watch,
+            ahead=helping.begin if helping else None,
+            outcome=outcome,
+        )
     result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started,

@@ -6,7 +6,7 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ Keep = Callable[[Tensors], Tensors]
 """Moves the tensors of a report off the heap (into a mapped file, for example) and returns the same values,
 so that memory does not grow with the number of devices."""
 
+Ahead = Callable[[DeviceId, Message, int], None]
+"""Is given a device's next task and its seed before the device is called, as soon as the task is known, so
+that devices can work beside each other. It is given each task once."""
+
 CACHED = 4
 """A device is assumed to keep the tensor sets of this many tasks, and not to fetch them again."""
 STUCK = 1000
@@ -76,6 +80,7 @@ def simulate(
     round: int = 1,
     keep: Keep = lambda tensors: tensors,
     watch: Callable[[Effect], None] = lambda effect: None,
+    ahead: Ahead | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
     """Run until the algorithm is done or the run has failed.
@@ -83,12 +88,13 @@ def simulate(
     server_half: the algorithm's server half. state: what `server_half.start` returned, or the state saved for
     `round`. devices: every device of the fleet; all are here from the beginning. seed: the seed of the run.
     keep: see `Keep`. watch: called with every effect before it is carried out; Opened has the title of a
-    round, Save the state after one. outcome: filled in while the run goes on, and returned.
+    round, Save the state after one. ahead: see `Ahead`. outcome: filled in while the run goes on, and
+    returned.
 
     Raises Unavailable when fewer devices are left than the policy needs.
     """
     engine = RoundEngine(server_half, policy, seed, state, round=round)
-    return _Simulation(server_half, engine, devices, keep, watch, outcome or Outcome(state)).run()
+    return _Simulation(server_half, engine, devices, keep, watch, ahead, outcome or Outcome(state)).run()
 
 
 class _Simulation:
@@ -99,10 +105,12 @@ class _Simulation:
         devices: Mapping[DeviceId, Device],
         keep: Keep,
         watch: Callable[[Effect], None],
+        ahead: Ahead | None,
         outcome: Outcome,
     ) -> None:
         self._server_half, self._engine, self._devices = server_half, engine, devices
-        self._keep, self._watch = keep, watch
+        self._keep, self._watch, self._ahead = keep, watch, ahead
+        self._announced = 0
         self._effects: deque[Effect] = deque()
         self._reports: dict[DeviceId, Message] = {}
         self._cached: dict[DeviceId, deque[list[Tensors]]] = {
@@ -150,6 +158,7 @@ class _Simulation:
                 self._outcome.missing[effect.round - 1] = effect.missing
 
     def _perform(self, offer: Offer) -> None:
+        self._announce(offer)
         device = offer.device
         self._outcome.down[device] += self._fetched(device, offer.message)
         try:
@@ -165,6 +174,15 @@ class _Simulation:
         self._outcome.up[device] += sum(nbytes(tensors) for _, tensors in tensors_of(reply)) + _numbers(reply)
         self._reports[device] = self._kept(reply)
         self._effects += self._engine.feed(Reported(device, offer.round, offer.attempt))
+
+    def _announce(self, offer: Offer) -> None:
+        """Tell of this offer and of all that follow it at once, unless they are known already."""
+        if self._ahead is not None and not self._announced:
+            for each in (offer, *takewhile(lambda effect: isinstance(effect, Offer), self._effects)):
+                assert isinstance(each, Offer)
+                self._ahead(each.device, each.message, each.seed)
+                self._announced += 1
+        self._announced -= self._ahead is not None
 
     def _fetched(self, device: DeviceId, message: Message) -> int:
         """Bytes of the tensor sets of a task that the device does not have yet; a repeated set counts

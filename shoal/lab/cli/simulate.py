@@ -163,6 +163,12 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="Number of PyTorch's threads; 0 leaves it to PyTorch.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Do the devices' tasks in N processes, one thread each; the models are the same for any N.",
+)
 @click.option("--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
 def simulate(
@@ -250,6 +256,7 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         seed=settings["seed"],
         model_seed=settings["model_seed"],
         device=settings["device"],
+        workers=settings["workers"],
         progress=console.progress,
         **{**rounds, **settings["changes"]},
     )

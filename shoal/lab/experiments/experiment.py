@@ -72,6 +72,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         seed=experiment.seed,
         model_seed=experiment.model_seed,
         device=experiment.device,
+        workers=experiment.workers,
         say=progress,
         participation=experiment.participation,
     )

@@ -79,6 +79,7 @@ class Experiment:
     model_seed: int = 42
     device: str = "auto"
     threads: int = 0
+    workers: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
