@@ -41,7 +41,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Train
 from shoal.core.seeds import derive
-from shoal.lab.devices import SimulatedDevices, spooled
+from shoal.lab.devices.simulated import SimulatedDevices, spooled
 from shoal.lab.experiments.experiment import Experiment, grouping, measure
 from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.fleet import Fleet, Holding

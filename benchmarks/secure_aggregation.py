@@ -44,7 +44,7 @@ from shoal.core.secure.fixed_point import moved_by, scale_of, steps_of, to_words
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.datasets import images
-from shoal.lab.devices import Simulated
+from shoal.lab.devices.simulated import Simulated
 
 DELTA, AWAY = 1e-6, 0.2
 

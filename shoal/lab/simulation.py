@@ -6,30 +6,23 @@ same seeds they give the same models, bit for bit.
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.engine import simulate as engine
-from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
-from shoal.core.exchange.messages import Message
-from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
-from shoal.core.types import DeviceId
-from shoal.lab.devices import NEWCOMER, SimulatedDevices, spooled
+from shoal.lab.devices.recorder import Progress, Recorder
+from shoal.lab.devices.simulated import NEWCOMER, SimulatedDevices, spooled
+from shoal.lab.devices.workers import workers as beside
 from shoal.lab.fleet import Fleet, dataset
 from shoal.lab.models import learner_of
-from shoal.lab.workers import workers as beside
-from shoal.result import Accuracy, Comparison, Placement, Result, Round, percent, plural
-
-Progress = Callable[[str], None]
+from shoal.result import Accuracy, Comparison, Placement, Result, Round
 
 
 def simulate(
@@ -122,7 +115,7 @@ def attempt(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = _Recorder(state, outcome, configured.rounds, say)
+    recorder = Recorder(state, outcome, configured.rounds, say)
     policy = RoundPolicy(minimum=len(fleet))
     if participation < 1.0:
         asked = max(1, round(participation * len(fleet)))
@@ -319,80 +312,6 @@ def training_rounds(history: Sequence[Round]) -> dict[str, int]:
     """How many rounds of training there were, and how many of them gave more than one model."""
     trained = [each for each in history if each.trained]
     return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
-
-
-class _Recorder:
-    """Writes the history of a run while it goes on, and says how far it is."""
-
-    def __init__(self, state: State, outcome: engine.Outcome, total: int, say: Progress) -> None:
-        self.rounds: list[Round] = []
-        self._state, self._outcome, self._total, self._say = state, outcome, total, say
-        self._began = self._opened = time.perf_counter()
-        self._title, self._bytes, self._measured = "", (0, 0), ""
-        self._figures: dict[DeviceId, Figures] = {}
-        self.fault: LearnerFault | None = None
-
-    def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
-        """The same device, with its answers recorded, and the last fault of the learner."""
-
-        def perform(message: Message, seed: int) -> Message:
-            try:
-                answer = call(message, seed)
-            except LearnerFault as fault:
-                self.fault = fault
-                raise
-            self._figures[name] = figures_of(message, answer)
-            return answer
-
-        return perform
-
-    def watch(self, effect: Effect) -> None:
-        if isinstance(effect, Opened):
-            self._opened, self._title = time.perf_counter(), effect.title
-            self._figures.clear()
-            self._say(f"{effect.title}{self._measured}{self._left()}")
-            self._measured = ""
-        elif isinstance(effect, Save):
-            self._close(effect.state)
-        elif isinstance(effect, Abandon):
-            self._figures.clear()
-
-    def _close(self, state: State) -> None:
-        total = sum(self._outcome.up.values()), sum(self._outcome.down.values())
-        figures, part = list(self._figures.values()), measured_on(self._figures)
-        loss, accuracy = (_mean([getattr(each, name) for each in figures]) for name in ("loss", "accuracy"))
-        self.rounds.append(
-            Round(
-                number=len(self.rounds) + 1,
-                title=self._title,
-                phase=str(getattr(self._state, "phase", "")),
-                seconds=time.perf_counter() - self._opened,
-                devices=len(figures),
-                loss=loss,
-                accuracy=accuracy,
-                measured_on=part,
-                trained=any(each.trained for each in figures),
-                clusters=len(state.models),
-                bytes_up=total[0] - self._bytes[0],
-                bytes_down=total[1] - self._bytes[1],
-            )
-        )
-        if accuracy is not None:
-            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
-        self._state, self._bytes = state, total
-
-    def _left(self) -> str:
-        """The time that the rest will take, at the pace so far."""
-        done = self._state.progress
-        if not 0 < done < self._total:
-            return ""
-        left = (time.perf_counter() - self._began) / done * (self._total - done)
-        return f", about {plural(round(left), 'second')} left"
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _progress(wanted: bool | Progress) -> Progress:

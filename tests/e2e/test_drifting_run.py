@@ -33,7 +33,7 @@ from shoal.core.exchange.link import Failure, Link, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.lab.datasets import images
-from shoal.lab.devices import SimulatedDevices
+from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.experiments.setting import drifting_holding
 from shoal.lab.fleet import numbered
 from shoal.lab.shifts import DriftingDevice, drifting

@@ -25,7 +25,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab.devices import Simulated
+from shoal.lab.devices.simulated import Simulated
 from tests.client.visits import NoJitter
 from tests.fleet import data, learner
 from tests.server.processes import daemon

@@ -29,7 +29,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.lab.demo import fleet, processes
 from shoal.lab.demo.fleet import Member
-from shoal.lab.devices import Simulated
+from shoal.lab.devices.simulated import Simulated
 from shoal.shell.console import Console
 
 Models = dict[str, dict[str, str]]

@@ -16,7 +16,7 @@ from shoal.core.server_kit.standard import ensemble
 from shoal.lab.datasets.images import load
 from shoal.lab.datasets.natural import COLUMNS
 from shoal.lab.datasets.pixels import unit
-from shoal.lab.devices import SimulatedDevices, spooled
+from shoal.lab.devices.simulated import SimulatedDevices, spooled
 from shoal.lab.experiments.experiment import ENSEMBLE, Experiment, mean_of_placed, run
 from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.fleet import Holding, numbered

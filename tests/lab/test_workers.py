@@ -1,6 +1,7 @@
 """Worker processes give the same run as one process does: models, accuracies, and what devices remember."""
 
 import os
+import pickle
 import signal
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_any_number_of_workers_gives_the_same_bits(algorithm: str) -> None:
         assert alone.rows() == other.rows()
 
 
-def test_an_error_of_a_device_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_device_is_the_same_error() -> None:
     class Broken(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -50,8 +51,6 @@ def test_an_error_of_a_device_is_the_same_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_error_travels_with_its_kind_and_its_hint() -> None:
-    import pickle
-
     for error in (Unavailable("away", "try again"), ConfigError("wrong")):
         found = pickle.loads(pickle.dumps(error))
         assert (type(found), str(found), found.args) == (type(error), str(error), error.args)

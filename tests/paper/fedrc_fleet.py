@@ -25,7 +25,7 @@ from shoal.core.exchange.parts import MixtureCounts
 from shoal.core.types import DeviceId
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import unit
-from shoal.lab.devices import Memories, Simulated
+from shoal.lab.devices.simulated import Memories, Simulated
 from shoal.lab.shifts.three_concepts import named
 
 DEVICES, SEED = 9, 3

@@ -18,7 +18,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.tensors import digest
-from shoal.lab.devices import SimulatedDevices
+from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.fleet import Holding, numbered
 from tests.fleet import data, first_model, learner
 

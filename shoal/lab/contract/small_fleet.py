@@ -22,7 +22,7 @@ from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate, unit
-from shoal.lab.devices import Memories, Simulated
+from shoal.lab.devices.simulated import Memories, Simulated
 
 Device = Callable[[Message, int], Message]
 DEVICES = 6

@@ -34,7 +34,7 @@ from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
 from shoal.lab.datasets import images, natural
-from shoal.lab.devices import SimulatedDevices
+from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.experiments.setting import Experiment, encoder, fleet_of, setting
 from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.models import learner_of

@@ -20,7 +20,7 @@ from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.contract.small_fleet import Device, digits, first_model, learner
 from shoal.lab.datasets.pixels import rotate, unit
-from shoal.lab.devices import Simulated
+from shoal.lab.devices.simulated import Simulated
 from shoal.lab.liars.attacks import Attack
 
 ANGLES = (0, 90)

@@ -26,7 +26,7 @@ from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.secure import fixed_point
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.devices import Simulated
+from shoal.lab.devices.simulated import Simulated
 from tests.core.device_kit.conftest import blobs, small
 
 DEVICES = [f"d{number:02d}" for number in range(10)]

@@ -19,7 +19,7 @@ from shoal.core.engine.simulate import Device
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
-from shoal.lab.devices import SimulatedDevices
+from shoal.lab.devices.simulated import SimulatedDevices
 
 
 @contextmanager

@@ -1,0 +1,91 @@
+"""The history of a simulated run, written while it goes on."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from shoal.core.algorithm import State
+from shoal.core.engine import simulate as engine
+from shoal.core.engine.events import Abandon, Effect, Opened, Save
+from shoal.core.errors import LearnerFault
+from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
+from shoal.core.types import DeviceId
+from shoal.result import Round, percent, plural
+
+Progress = Callable[[str], None]
+
+
+class Recorder:
+    """Writes the history of a run while it goes on, and says how far it is."""
+
+    def __init__(self, state: State, outcome: engine.Outcome, total: int, say: Progress) -> None:
+        self.rounds: list[Round] = []
+        self._state, self._outcome, self._total, self._say = state, outcome, total, say
+        self._began = self._opened = time.perf_counter()
+        self._title, self._bytes, self._measured = "", (0, 0), ""
+        self._figures: dict[DeviceId, Figures] = {}
+        self.fault: LearnerFault | None = None
+
+    def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
+        """The same device, with its answers recorded, and the last fault of the learner."""
+
+        def perform(message: Message, seed: int) -> Message:
+            try:
+                answer = call(message, seed)
+            except LearnerFault as fault:
+                self.fault = fault
+                raise
+            self._figures[name] = figures_of(message, answer)
+            return answer
+
+        return perform
+
+    def watch(self, effect: Effect) -> None:
+        if isinstance(effect, Opened):
+            self._opened, self._title = time.perf_counter(), effect.title
+            self._figures.clear()
+            self._say(f"{effect.title}{self._measured}{self._left()}")
+            self._measured = ""
+        elif isinstance(effect, Save):
+            self._close(effect.state)
+        elif isinstance(effect, Abandon):
+            self._figures.clear()
+
+    def _close(self, state: State) -> None:
+        total = sum(self._outcome.up.values()), sum(self._outcome.down.values())
+        figures, part = list(self._figures.values()), measured_on(self._figures)
+        loss, accuracy = (_mean([getattr(each, name) for each in figures]) for name in ("loss", "accuracy"))
+        self.rounds.append(
+            Round(
+                number=len(self.rounds) + 1,
+                title=self._title,
+                phase=str(getattr(self._state, "phase", "")),
+                seconds=time.perf_counter() - self._opened,
+                devices=len(figures),
+                loss=loss,
+                accuracy=accuracy,
+                measured_on=part,
+                trained=any(each.trained for each in figures),
+                clusters=len(state.models),
+                bytes_up=total[0] - self._bytes[0],
+                bytes_down=total[1] - self._bytes[1],
+            )
+        )
+        if accuracy is not None:
+            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
+        self._state, self._bytes = state, total
+
+    def _left(self) -> str:
+        """The time that the rest will take, at the pace so far."""
+        done = self._state.progress
+        if not 0 < done < self._total:
+            return ""
+        left = (time.perf_counter() - self._began) / done * (self._total - done)
+        return f", about {plural(round(left), 'second')} left"
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
