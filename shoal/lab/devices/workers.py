@@ -6,6 +6,7 @@ the same bits. The fleet is not copied: workers are forked and see its memory as
 """
 
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,10 +124,14 @@ class Workers:
 
 
 def _work(line: Connection, devices: SimulatedDevices, names: list[DeviceId]) -> None:
-    """A worker's whole life. One thread, because sums over several differ in their last bits."""
+    """A worker's whole life. One thread, because sums over several differ in their last bits.
+
+    Ctrl-C is the simulation's to handle, and if that process is gone, so is the worker.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     calls = devices.calls()
-    while (task := line.recv()) is not None:
+    while (task := _next(line)) is not None:
         name, message, seed = task
         before = devices.training_seconds
         answer: Message | ShoalError
@@ -136,3 +141,12 @@ def _work(line: Connection, devices: SimulatedDevices, names: list[DeviceId]) ->
             answer = error
         line.send((name, answer, devices.training_seconds - before))
     line.send({name: devices.progress(name) for name in names})
+
+
+def _next(line: Connection) -> tuple[DeviceId, Message, int] | None:
+    """The next task; None at the end of the run."""
+    try:
+        found: tuple[DeviceId, Message, int] | None = line.recv()
+    except EOFError:
+        raise SystemExit(1) from None
+    return found
