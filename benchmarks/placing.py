@@ -27,12 +27,12 @@ import numpy as np
 
 import shoal
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit.choosing import choose
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.core.seeds import generator
 from shoal.core.server_kit import placing
 from shoal.lab.experiments.setting import Experiment, fleet_of
 from shoal.lab.models import learner_of

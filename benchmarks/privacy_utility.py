@@ -36,11 +36,11 @@ from shoal.core.algorithm import Plan, Report, find
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import form_clusters
 from shoal.core.algorithms.flux.state import State
+from shoal.core.data.seeds import derive
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Train
-from shoal.core.seeds import derive
 from shoal.lab.devices.simulated import SimulatedDevices, spooled
 from shoal.lab.experiments.experiment import Experiment, grouping, measure
 from shoal.lab.experiments.setting import fleet_of

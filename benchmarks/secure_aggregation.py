@@ -38,9 +38,9 @@ from shoal.core.exchange.messages import Message, Train
 from shoal.core.exchange.summing import SUM, Masked, TrainMasked
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import rho_for, sigma_of
-from shoal.core.privacy.discrete_gaussian_bulk import draw_many
-from shoal.core.secure.cohort import threshold
-from shoal.core.secure.fixed_point import moved_by, scale_of, steps_of, to_words, variance_of, vector
+from shoal.core.privacy.noise.bulk import draw_many
+from shoal.core.privacy.secure.cohort import threshold
+from shoal.core.privacy.secure.fixed_point import moved_by, scale_of, steps_of, to_words, variance_of, vector
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.datasets import images

@@ -25,7 +25,7 @@ def check(console: Console, settings: ClientConfig) -> Result:
     and the device's folder is not used. Without a learner, the data are read and ONNX Runtime is tried: the
     network then comes from a run.
     """
-    from fedclient.service import check
+    from fedclient.agent.service import check
 
     console.progress("loading the learner and the data")
     found = asyncio.run(check(settings)).findings

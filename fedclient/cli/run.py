@@ -44,8 +44,8 @@ def run(
         return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
     if once and until_finished:
         raise click.UsageError("--once and --until-finished exclude each other")
-    from fedclient.agent import Until
-    from fedclient.service import serve as trained
+    from fedclient.agent.agent import Until
+    from fedclient.agent.service import serve as trained
 
     until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
     if give_up_after is None:

@@ -24,7 +24,7 @@ def watch(console: Console, settings: ClientConfig, once: bool, give_up_after: f
     This is for a machine that joined with a token for --role observer. It sees runs, but no devices and no
     models.
     """
-    from fedclient.service import watch
+    from fedclient.agent.service import watch
 
     if give_up_after is None:
         give_up_after = 10.0 if once else math.inf

@@ -5,13 +5,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedclient.agent.service import placed, until_signal
 from fedclient.config import ClientConfig
 from fedclient.light.follow import Follower
 from fedclient.light.predict import predicted, read_graph_file
 from fedclient.light.serving import Endpoint, listening
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import GRAPH, MODEL, PlacementResult
-from fedclient.service import placed, until_signal
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, read_json
 from fedclient.work.predictions import read_model, write

@@ -33,7 +33,6 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.accountant import Lesson, Order, Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
     Counted,
@@ -55,6 +54,7 @@ from shoal.core.privacy.ledger import (
     spent,
     within,
 )
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums

@@ -35,7 +35,7 @@ from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
-from shoal.core.secure.cohort import Signer
+from shoal.core.privacy.secure.cohort import Signer
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}

@@ -9,7 +9,7 @@ from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.secure.cohort import FEWEST
+from shoal.core.privacy.secure.cohort import FEWEST
 from shoal.core.types import Tensors
 
 

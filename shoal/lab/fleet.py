@@ -8,9 +8,9 @@ import numpy as np
 
 from shoal.core.data import arrays
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.data.views import HELD_OUT, Views
 from shoal.core.errors import DataFault
-from shoal.core.seeds import generator
 
 HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
 PARTS = ("x", "y", "x_test", "y_test")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedclient.agent import Until
+from fedclient.agent.agent import Until
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.exchange.link import Failure, Outcome, Receipt
 from shoal.core.exchange.payload import Payload

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedclient.agent import Until
+from fedclient.agent.agent import Until
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Receipt
 from tests.client.memory_server import MemoryLink, MemoryServer

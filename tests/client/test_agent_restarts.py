@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedclient.agent import Until
+from fedclient.agent.agent import Until
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure
 from shoal.core.exchange.payload import Payload

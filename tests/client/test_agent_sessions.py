@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedclient.agent import Until
+from fedclient.agent.agent import Until
 from fedclient.net.throttle import Throttle
 from shoal.core.errors import Refused
 from shoal.core.exchange.link import Failure, Task

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.agent import Agent, Allowance, Until
-from fedclient.reporter import Reporter
+from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.state import Mark, Outbox, Status

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import fedclient.store.blobs
-from fedclient.agent import Agent, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
-from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from tests.client.visits import NoJitter

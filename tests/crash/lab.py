@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.agent import Agent, Until
-from fedclient.reporter import Reporter
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status

@@ -15,8 +15,8 @@ from shoal.core.errors import OverBudget
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.ledger import Debit, Release, Training, chosen, spent
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.types import Tensors
 from shoal.shell import crash
 from tests.client.store.test_ledger import exact, order, sent

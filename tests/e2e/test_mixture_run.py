@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.agent import Agent, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
-from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess

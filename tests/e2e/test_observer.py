@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fedclient import service
 from fedclient.__main__ import main
+from fedclient.agent import service
 from fedclient.identity.keyring import Keyring
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunSummary

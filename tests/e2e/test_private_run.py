@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.agent import Agent, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.placing.placement import PlacementResult, Placer
-from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts

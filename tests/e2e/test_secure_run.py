@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclient.agent import Agent, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.identity.keyring import Keyring
-from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder, Outbox, Status

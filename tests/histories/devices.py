@@ -8,9 +8,9 @@ from random import Random
 
 import numpy as np
 
-from fedclient.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
-from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import WorkerInfo

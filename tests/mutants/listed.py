@@ -352,17 +352,17 @@ MUTANTS = (
     ),
     mutant(
         "a device takes the masks off a sum of any size",
-        "shoal/core/secure/member.py",
+        "shoal/core/privacy/secure/member.py",
         "if len(found) < member.manifest.threshold:",
         "if not found:",
-        "tests/core/secure/test_games.py",
+        "tests/core/privacy/secure/test_games.py",
     ),
     mutant(
         "a cohort may be of any size",
-        "shoal/core/secure/cohort.py",
+        "shoal/core/privacy/secure/cohort.py",
         "if not FEWEST <= len(self.announcements) <= MOST:",
         "if not self.announcements:",
-        "tests/core/secure/test_games.py",
+        "tests/core/privacy/secure/test_games.py",
     ),
     mutant(
         "the limit on what is spent holds at whatever order is best",

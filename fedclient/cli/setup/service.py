@@ -58,7 +58,7 @@ def install(console: Console, path: Path, state: Path | None, only_print: bool) 
     # A percent sign is a specifier of systemd, and a dollar sign a variable.
     line = shlex.join(command).replace("%", "%%").replace("$", "$$")
     unit = UNIT.format(command=line, folder=str(path.absolute().parent).replace("%", "%%"))
-    target = Path.home() / ".config" / "systemd" / "user" / "fedclient.service"
+    target = Path.home() / ".config" / "systemd" / "user" / "fedclient.agent.service"
     if only_print:
         return Result({"unit": unit, "path": None}, unit.rstrip())
     if "\n" in line or "\n" in str(path):

@@ -29,7 +29,7 @@ from shoal.core.errors import ConfigError, DeviceFault, near
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.inference.context import DataContext
 from shoal.core.privacy.accountant import Account
-from shoal.core.secure.cohort import Signer, Unsigned
+from shoal.core.privacy.secure.cohort import Signer, Unsigned
 from shoal.core.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -48,8 +48,8 @@ class DeviceContext(DataContext):
     account: makes the releases with a guarantee, with noise of its own.
     memory: what the last task of this run remembered; None at first. Views of a file, never written to.
     remembered: what this task wants remembered; None: no change.
-    signer: signs and checks what devices announce to each other (`shoal.core.secure`). secret: entropy for
-    keys, the operating system's.
+    signer: signs and checks what devices announce to each other (`shoal.core.privacy.secure`). secret:
+    entropy for keys, the operating system's.
     """
 
     secret = staticmethod(token_bytes)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
@@ -51,9 +52,8 @@ from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.accountant import Lesson, Tally
-from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import OPEN
-from shoal.core.seeds import derive
 from shoal.core.types import Tensors
 
 

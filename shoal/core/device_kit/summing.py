@@ -1,4 +1,4 @@
-"""The device's side of secure aggregation: from messages and memory to what `shoal.core.secure` does.
+"""The device's side of secure aggregation: from messages and memory to what `shoal.core.privacy.secure` does.
 
 Between two exchanges a device remembers its `Member`. What it remembers counts together with its answer, so a
 task that is done again finds what it found the first time, and gives the same bytes.
@@ -25,12 +25,12 @@ from shoal.core.exchange.summing import (
     letters_of,
     letters_part,
 )
-from shoal.core.privacy.discrete_gaussian_bulk import draw_many
-from shoal.core.secure import member as members
-from shoal.core.secure.cohort import Manifest
-from shoal.core.secure.fixed_point import scale_of, steps_of, to_words, variance_of, vector
-from shoal.core.secure.masks import Stream
-from shoal.core.secure.member import Member, is_at
+from shoal.core.privacy.noise.bulk import draw_many
+from shoal.core.privacy.secure import member as members
+from shoal.core.privacy.secure.cohort import Manifest
+from shoal.core.privacy.secure.fixed_point import scale_of, steps_of, to_words, variance_of, vector
+from shoal.core.privacy.secure.masks import Stream
+from shoal.core.privacy.secure.member import Member, is_at
 
 NOTHING = letters_part({})
 Training = Callable[[Train, DeviceContext], Trained]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from shoal.core.algorithm import Plan, ServerHalf, State
+from shoal.core.data.seeds import derive
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -43,7 +44,6 @@ from shoal.core.engine.round.waiting import Waiting, reasons
 from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
 from shoal.core.errors import IllegalEvent
-from shoal.core.seeds import derive
 from shoal.core.types import DeviceId
 
 __all__ = ["RoundEngine", "RoundPolicy", "Stage", "Waiting"]

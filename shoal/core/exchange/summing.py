@@ -1,4 +1,4 @@
-"""The four exchanges of secure aggregation; `shoal.core.secure` has what they mean.
+"""The four exchanges of secure aggregation; `shoal.core.privacy.secure` has what they mean.
 
 A device that has no part in the sum at this point, because it has lost it or was never asked, answers all the
 same, with `lost`: then the server begins again instead of waiting.
@@ -13,7 +13,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message, PrivateTraining, TrainingSettings
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Extension, PrivacySettings
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
-from shoal.core.secure.cohort import KEYS, check_keys
+from shoal.core.privacy.secure.cohort import KEYS, check_keys
 from shoal.core.types import DeviceId, Tensors
 
 TYPE = "shoal.v1.Letters"

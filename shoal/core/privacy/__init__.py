@@ -4,6 +4,6 @@ terms       how much noise a release needs     cost        rho, Renyi curves and
 sums        what is summed, and how            budget      what a device's owner allows
 release     noise, and the released descriptor accountant  where releases are made and paid for
 dpsgd       sampling and noise for training    ledger      the lines of a device's account
-chance, discrete_gaussian  exact random draws  report      what was released, in words
-discrete_gaussian_bulk     many of them at once
+noise       exact random draws              report      what was released, in words
+secure      sums over a cohort, of which the server sees no part
 """

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from shoal.core.errors import DeviceFault
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.dpsgd import TrainingTerms
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.privacy.terms import Terms

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.noise.chance import Entropy
 
 
 @dataclass(frozen=True)

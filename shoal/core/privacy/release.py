@@ -10,8 +10,8 @@ import numpy as np
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.privacy_modes import Mechanism
-from shoal.core.privacy.chance import Chance, Entropy
-from shoal.core.privacy.discrete_gaussian import draw
+from shoal.core.privacy.noise.chance import Chance, Entropy
+from shoal.core.privacy.noise.discrete_gaussian import draw
 from shoal.core.privacy.sums import GRID, ExactSums
 from shoal.core.privacy.terms import Terms
 

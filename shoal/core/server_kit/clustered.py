@@ -14,11 +14,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from shoal.core.algorithm import Plan, Report
+from shoal.core.data.seeds import generator
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
-from shoal.core.seeds import generator
 from shoal.core.server_kit import summing
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard

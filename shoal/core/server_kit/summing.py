@@ -34,9 +34,9 @@ from shoal.core.exchange.summing import (
     letters_of,
     letters_part,
 )
-from shoal.core.secure import fixed_point
-from shoal.core.secure.cohort import FEWEST, Manifest, parts, threshold
-from shoal.core.secure.tally import UnrecoverableError, total
+from shoal.core.privacy.secure import fixed_point
+from shoal.core.privacy.secure.cohort import FEWEST, Manifest, parts, threshold
+from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 S = TypeVar("S", bound=Any)

@@ -21,8 +21,8 @@ import numpy as np
 
 from shoal.core.data import arrays as checked
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.errors import DataFault
-from shoal.core.seeds import generator
 from shoal.shell import idx
 from shoal.shell.readers import (
     Arrays,

@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
 from shoal.core.device_kit.choosing import choose
 from shoal.core.device_kit.context import DeviceContext
@@ -24,7 +25,6 @@ from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.privacy.accountant import Unmetered
-from shoal.core.seeds import generator
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, Tensors

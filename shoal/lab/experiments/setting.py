@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.data.views import HELD_OUT
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import TrainingSettings
-from shoal.core.seeds import generator
 from shoal.lab.datasets import images, natural
 from shoal.lab.datasets.natural import NaturalDevice
 from shoal.lab.datasets.pixels import unit

@@ -9,13 +9,13 @@ from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, measurement
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.privacy.accountant import Unmetered
-from shoal.core.seeds import generator
 from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.contract.small_fleet import Device, digits, first_model, learner

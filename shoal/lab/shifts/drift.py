@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.seeds import generator
+from shoal.core.data.seeds import generator
 from shoal.lab.shifts.banks import Distribution, bank
 from shoal.lab.shifts.base import check, class_count, known, split_basic
 

@@ -7,8 +7,8 @@ one data set, of which a fifth is then kept for testing. The same arguments give
 from typing import Any
 
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.errors import ConfigError
-from shoal.core.seeds import generator
 from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.shifts import make
 

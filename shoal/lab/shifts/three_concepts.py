@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.seeds import derive, generator
+from shoal.core.data.seeds import derive, generator
 from shoal.lab.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.shifts.base import DeviceData, class_count, labels

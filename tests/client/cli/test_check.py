@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from fedclient.__main__ import main
+from fedclient.agent.service import check
 from fedclient.cli.check import MOST_CLASSES, text
 from fedclient.config import ClientConfig, LearnerConfig, SelfCheck, WorkConfig
-from fedclient.service import check
 from fedclient.work.runtime import Runtime
 from shoal.core.errors import DataFault, LearnerFault
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from fedclient.agent.reporter import Reporter
 from fedclient.cli import status, watch
-from fedclient.reporter import Reporter
 from fedclient.store.state import Status
 from shoal.core.errors import Refused
 from shoal.core.exchange.link import ObservedRun

@@ -92,7 +92,7 @@ def test_a_unit_runs_the_device_with_its_settings(
     settings = tmp_path / "100 %" / "device.yaml"
     verb("new", settings.parent)
     printed = verb("service", "install", "--config", settings, "--print")
-    unit = tmp_path / ".config" / "systemd" / "user" / "fedclient.service"
+    unit = tmp_path / ".config" / "systemd" / "user" / "fedclient.agent.service"
     assert not unit.exists()
     written = verb("service", "install", "--config", settings)
     assert written["path"] == str(unit)

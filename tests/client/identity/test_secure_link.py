@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from fedclient.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.identity import link as links
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.net.rpc import answers
-from fedclient.reporter import Reporter
 from fedclient.store.state import Mark, Status
 from shoal.core.errors import NotLeader, Revoked, Unavailable
 from shoal.core.exchange import wire

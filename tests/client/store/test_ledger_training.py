@@ -20,10 +20,10 @@ from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.accountant import Lesson
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.ledger import Open, Release, Training, chosen, spent
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS
 from shoal.core.types import Tensors
 from tests.client.store.test_ledger import exact, order

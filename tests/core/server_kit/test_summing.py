@@ -23,7 +23,7 @@ from shoal.core.exchange.summing import Announce, Masked, Share, TrainMasked, Un
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.report import OPEN, left_open
-from shoal.core.secure import fixed_point
+from shoal.core.privacy.secure import fixed_point
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.devices.simulated import Simulated

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.seeds import generator
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext

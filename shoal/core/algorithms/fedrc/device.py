@@ -25,8 +25,8 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message, Scored, TrainingSettings
 from shoal.core.exchange.parts import FloatArray, MixtureCounts, Scores
-from shoal.core.privacy.chance import Chance
-from shoal.core.privacy.discrete_gaussian import draw
+from shoal.core.privacy.noise.chance import Chance
+from shoal.core.privacy.noise.discrete_gaussian import draw
 from shoal.core.types import Tensors
 
 if TYPE_CHECKING:

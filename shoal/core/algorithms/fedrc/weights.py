@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.algorithms.fedrc.messages import Mixing
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit.mixture import Labels, responsibilities
 from shoal.core.exchange.parts import FloatArray, MixtureCounts
-from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 
 TINY = 1e-8

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
@@ -17,7 +18,6 @@ from shoal.core.device_kit.training.train import descend
 from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import weighted_mean
-from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 
 if TYPE_CHECKING:

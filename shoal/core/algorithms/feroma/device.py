@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from shoal.core.algorithms.feroma.messages import Profile
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.describe import described, project
 from shoal.core.device_kit.latents import latents
@@ -15,7 +16,6 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
 from shoal.core.inference.moments import moments_of
 from shoal.core.privacy.release import ExactMoments
-from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 
 if TYPE_CHECKING:

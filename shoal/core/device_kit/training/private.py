@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from shoal.core.data.seeds import derive
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import Learner, Loss, authors
@@ -25,10 +26,9 @@ from shoal.core.device_kit.training.slots import SLOTS, Block, Rows, blocks, slo
 from shoal.core.device_kit.training.train import Proximal
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.dpsgd import TrainingTerms, noisy, taken
-from shoal.core.seeds import derive
+from shoal.core.privacy.noise.chance import Entropy
 
 LOWEST = 0.3
 """The least noise that is considered for an epsilon, in units of the clipping norm."""

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from shoal.core.algorithm import Plan
+from shoal.core.data.seeds import generator
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Attendance
 from shoal.core.engine.round.open_round import OpenRound
 from shoal.core.engine.round.waiting import Waiting
 from shoal.core.engine.sessions import Presence, Sessions
-from shoal.core.seeds import generator
 from shoal.core.types import DeviceId, ModelKey
 
 LOOK = 1.0

@@ -23,9 +23,9 @@ import numpy as np
 
 from shoal.core.algorithm import NOISED, Report
 from shoal.core.exchange.tensors import BLOCK
-from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import rho_of
 from shoal.core.privacy.dpsgd import noisy
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import CentralNoise
 from shoal.core.server_kit.aggregation.robust import Update, norm
 from shoal.core.server_kit.standard import trained

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from shoal.core.privacy import discrete_gaussian_bulk as bulk
+from shoal.core.privacy.noise import bulk
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 9), Fraction(1), Fraction(7, 2), Fraction(50)])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shoal.core.secure.cohort import threshold
-from shoal.core.secure.fixed_point import (
+from shoal.core.privacy.secure.cohort import threshold
+from shoal.core.privacy.secure.fixed_point import (
     length,
     moved_by,
     scale_of,

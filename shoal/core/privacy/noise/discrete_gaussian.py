@@ -11,7 +11,7 @@ device itself can do that.
 from fractions import Fraction
 from math import isqrt
 
-from shoal.core.privacy.chance import Chance
+from shoal.core.privacy.noise.chance import Chance
 
 
 def draw(variance: Fraction, count: int, chance: Chance) -> list[int]:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.tensors import Manifest, manifest_of
-from shoal.core.secure.cohort import threshold
-from shoal.core.secure.masks import Words
+from shoal.core.privacy.secure.cohort import threshold
+from shoal.core.privacy.secure.masks import Words
 from shoal.core.types import Array, Tensors
 
 Vector = npt.NDArray[np.float64]

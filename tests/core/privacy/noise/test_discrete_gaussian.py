@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, norm
 
-from shoal.core.privacy.chance import Chance
-from shoal.core.privacy.discrete_gaussian import draw
+from shoal.core.privacy.noise.chance import Chance
+from shoal.core.privacy.noise.discrete_gaussian import draw
 
 FALSE_ALARM = 1e-7
 

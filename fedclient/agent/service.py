@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedclient.agent import SOFTWARE, Agent, Allowance, Until
+from fedclient.agent.agent import SOFTWARE, Agent, Allowance, Until
+from fedclient.agent.reporter import Reporter
 from fedclient.config import ClientConfig
 from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
@@ -19,7 +20,6 @@ from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.placing.placement import PlacementResult, Placer, save
-from fedclient.reporter import Reporter
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status

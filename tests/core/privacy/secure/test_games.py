@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from shoal.core.errors import BadPayload, DeviceFault
-from shoal.core.secure import member as members
-from shoal.core.secure.cohort import FEWEST, KEYS, MOST, Manifest, check_keys, parts, threshold
-from shoal.core.secure.masks import Words, expanded
-from shoal.core.secure.member import Member
-from shoal.core.secure.shamir import PRIME, SHARE, joined, split
-from shoal.core.secure.tally import UnrecoverableError, total
+from shoal.core.privacy.secure import member as members
+from shoal.core.privacy.secure.cohort import FEWEST, KEYS, MOST, Manifest, check_keys, parts, threshold
+from shoal.core.privacy.secure.masks import Words, expanded
+from shoal.core.privacy.secure.member import Member
+from shoal.core.privacy.secure.shamir import PRIME, SHARE, joined, split
+from shoal.core.privacy.secure.tally import UnrecoverableError, total
 
 from .games import Cohort
 

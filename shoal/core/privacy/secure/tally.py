@@ -3,10 +3,10 @@
 import hmac
 from collections.abc import Collection, Mapping, Sequence
 
-from shoal.core.secure.cohort import Manifest
-from shoal.core.secure.masks import Words, expanded, public_of
-from shoal.core.secure.member import commitment, pair_key, plus_mask
-from shoal.core.secure.shamir import joined
+from shoal.core.privacy.secure.cohort import Manifest
+from shoal.core.privacy.secure.masks import Words, expanded, public_of
+from shoal.core.privacy.secure.member import commitment, pair_key, plus_mask
+from shoal.core.privacy.secure.shamir import joined
 from shoal.core.types import DeviceId
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from secrets import token_bytes
 
-from shoal.core.privacy.chance import Chance, Entropy
+from shoal.core.privacy.noise.chance import Chance, Entropy
 
 PRIME = (1 << 256) + 297
 """The first prime above 2^256."""

@@ -19,10 +19,10 @@ from enum import Enum
 from random import Random
 from typing import TypeVar
 
+from fedclient.agent.reporter import Reporter, named
 from fedclient.faults import TaskFailed
 from fedclient.net.backoff import FIRST, Backoff, patiently
 from fedclient.net.throttle import Throttle
-from fedclient.reporter import Reporter, named
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shoal.core.errors import BadPayload
-from shoal.core.secure import member as members
-from shoal.core.secure.cohort import Manifest, Signer, Unsigned
-from shoal.core.secure.masks import Words
-from shoal.core.secure.member import Member
+from shoal.core.privacy.secure import member as members
+from shoal.core.privacy.secure.cohort import Manifest, Signer, Unsigned
+from shoal.core.privacy.secure.masks import Words
+from shoal.core.privacy.secure.member import Member
 from shoal.core.types import DeviceId
 
 

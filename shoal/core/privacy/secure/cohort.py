@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Protocol
 
 from shoal.core.errors import BadPayload
-from shoal.core.secure.masks import KEY, exchanged
+from shoal.core.privacy.secure.masks import KEY, exchanged
 from shoal.core.types import DeviceId
 
 FEWEST, MOST = 8, 128

@@ -19,9 +19,9 @@ from secrets import token_bytes
 import numpy as np
 
 from shoal.core.errors import BadPayload, DeviceFault
-from shoal.core.privacy.chance import Entropy
-from shoal.core.secure.cohort import KEYS, Manifest, Signer, signed_part
-from shoal.core.secure.masks import (
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.secure.cohort import KEYS, Manifest, Signer, signed_part
+from shoal.core.privacy.secure.masks import (
     KEY,
     Words,
     agreed,
@@ -32,7 +32,7 @@ from shoal.core.secure.masks import (
     public_of,
     sealed,
 )
-from shoal.core.secure.shamir import SHARE, split
+from shoal.core.privacy.secure.shamir import SHARE, split
 from shoal.core.types import DeviceId, Tensors
 
 ANNOUNCED, SHARED, MASKED = 1, 2, 3

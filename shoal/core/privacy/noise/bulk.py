@@ -1,6 +1,6 @@
 """Many draws of the discrete Gaussian at once, for vectors as long as a model: still exact.
 
-The algorithm is that of `shoal.core.privacy.discrete_gaussian`. Each of its decisions compares a random
+The algorithm is that of `shoal.core.privacy.noise.discrete_gaussian`. Each of its decisions compares a random
 number of 64 bits with e^-x. In float64 that is right unless the two are within `UNSURE` of each other, which
 is some thousand times the largest rounding error; where they are, the same decision is made in rational
 arithmetic, with as many more random bits as it takes. So rounding decides nothing.
@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.noise.chance import Entropy
 
 UNSURE = 2.0**-36
 MOST_VARIANCE = 1 << 60

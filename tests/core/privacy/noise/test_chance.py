@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.privacy.chance import BUFFER, Chance
-from shoal.core.privacy.discrete_gaussian import draw, laplace
+from shoal.core.privacy.noise.chance import BUFFER, Chance
+from shoal.core.privacy.noise.discrete_gaussian import draw, laplace
 
 words = st.integers(0, (1 << 64) - 1)
 

@@ -1,0 +1,1 @@
+"""The agent of a device: its work, what it reports, and how it runs as a service."""
