@@ -8,7 +8,8 @@ A row is a number of samples that each newcomer has: the mean accuracy over all 
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
 seed. `descriptor` is the algorithm's own way, `models` the mutual information of the clusters' models,
 `whole` both that and the likelihood of the samples in each cluster, and `default` what a device does: the
-same with models in few bits. Newcomers are the run's devices with their test parts, which no training has seen.
+same with models in few bits. Newcomers are the run's devices with their test parts, which no training has
+seen.
 
 The second table is for the reliability of the confidence: of placements by default, how many are right, that
 is, as good for the newcomer as its own cluster's model, or better. --plot draws it.
