@@ -19,7 +19,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.work.data import open_views, source_of
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, LearnerFault, ShoalError
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact

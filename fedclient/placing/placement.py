@@ -24,6 +24,7 @@ from fedclient.faults import TaskFailed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen, Wish
@@ -42,7 +43,6 @@ T = TypeVar("T")
 MOST_MODELS = 64
 """The models of how many clusters this device takes at once, to choose among them."""
 CHOICES = (Choose.kind, ChooseCompact.kind)
-MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
 from fedclient.work.data import columns_named, open_views, source_of
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.device_kit import choosing, standard

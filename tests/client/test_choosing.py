@@ -11,9 +11,10 @@ import pytest
 from fedclient.cli.place import _tried
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing.placement import MOST_MODELS, PLACEMENT, PlacementResult, Placer, save
+from fedclient.placing.placement import MOST_MODELS, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
+from fedclient.store.state import PLACEMENT
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.describe import project

@@ -10,7 +10,7 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Manifest
 from shoal.core.types import Array, Tensors
 
-PASS = 64
+PASS = 16
 """Samples at a time. It changes speed and memory, not results; light devices have little memory."""
 
 
