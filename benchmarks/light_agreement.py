@@ -92,8 +92,8 @@ def main() -> None:
                 found[each] is None or found[each] <= MOST for each in ("scores", "latents", "moments")
             )
     print("\nexample   seed  newcomer's cluster")
-    for name in EXAMPLES.keys() & {given.only or name for name in EXAMPLES}:
-        for seed in seeds:
+    for name in EXAMPLES:
+        for seed in seeds if given.only in (None, name) else ():
             clusters = placed(name, seed)
             print(f"{name:<9}{seed:>5}  {' and '.join(clusters)}", flush=True)
             agree &= len(set(clusters)) == 1

@@ -19,6 +19,7 @@ from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunSt
 from fedserver.coordinator.visits import transfer
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.released import statements
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.algorithm import State
@@ -30,7 +31,7 @@ from shoal.core.exchange.tensors import check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import Bytes, ModelKey, RunId
+from shoal.core.types import Bytes, DeviceId, ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -177,6 +178,13 @@ class OperatorApi:
         """
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.rounds(run, after, devices=devices, most=most)
+
+    async def placements(self, run: RunId, device: DeviceId, after: int) -> list[PlacementRecord]:
+        """The next records of what newcomers were answered, with numbers above `after`; none if there are no
+        more. run, device: only those of this run or device; "": of all. Raises NotFound."""
+        if run:
+            self._coordinator.run(run)
+        return await self._coordinator.storage.journal.placements(run, device, after)
 
     async def status(self, *, released: bool = True) -> ServerStatus:
         """The daemon, its devices and the active runs. released: whether to include what devices released."""
