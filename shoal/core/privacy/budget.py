@@ -59,13 +59,15 @@ class Budget:
         limits = self._limits(of_data, in_all, of_run)
         return max(0.0, min(self._room(getattr(self, name), spent) for name, spent, _ in limits))
 
-    def check(self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None) -> None:
-        """Raise OverBudget unless a release of this cost fits; arguments as in `left`."""
+    def check(
+        self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None, asked: str = ""
+    ) -> None:
+        """Raise OverBudget unless a release of this cost fits; arguments as in `left`. asked: what it is."""
         for name, spent, what in self._limits(of_data, in_all, of_run):
             allowed = getattr(self, name)
             if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
                 left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run)))
-                asked = "DP-SGD" if cost.curve else "a release"
+                asked = asked or ("DP-SGD" if cost.curve else "a release")
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
                     f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
