@@ -4,6 +4,7 @@
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
     {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
+    {"entry": "vote", "number": 4, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
@@ -20,8 +21,9 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from shoal.core.errors import LedgerFault
-from shoal.core.privacy.accountant import Lesson, Order, Tally
+from shoal.core.privacy.accountant import Lesson, Order, Poll, Tally
 from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.noise import vote
 
 T = TypeVar("T")
 
@@ -167,6 +169,39 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Cast:
+    """A vote that is paid for, even if it never leaves. The fields are those of `Poll`.
+
+    curve: its cost for one sample (`shoal.core.privacy.cost`).
+    """
+
+    number: int
+    at: float
+    purpose: str
+    epsilon: float
+    curve: tuple[float, ...]
+    question: str
+    data: str
+    source: str = ""
+    run: str = ""
+
+    @classmethod
+    def of(cls, poll: Poll, number: int, at: float, source: str = "", run: str = "") -> "Cast":
+        curve = vote.cost(poll.epsilon).curve
+        return cls(number, at, poll.purpose, poll.epsilon, curve, poll.question, poll.data, source, run)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(curve=tuple(self.curve))
+
+    def fits(self, poll: Poll) -> bool:
+        """Whether this vote answers the same question; see `Debit.fits`."""
+        return (self.epsilon, self.question) == (poll.epsilon, poll.question) and (
+            bool(self.source) or self.data == poll.data
+        )
+
+
+@dataclass(frozen=True)
 class Release:
     """What was released or trained for a debit. release: the SHA-256 of its bytes.
 
@@ -196,12 +231,13 @@ class Failed:
     code: str
 
 
-Paid = Debit | Training | Counted
+Paid = Debit | Training | Counted | Cast
 Entry = Paid | Release | Open | Failed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
     "count": Counted,
+    "vote": Cast,
     "release": Release,
     "open": Open,
     "failure": Failed,
@@ -280,9 +316,9 @@ def paid(entries: Iterable[Entry]) -> list[Paid]:
 
 
 def released(
-    entries: Sequence[Entry], order: Order | Tally, source: str = "", since: float = -math.inf
+    entries: Sequence[Entry], order: Order | Tally | Poll, source: str = "", since: float = -math.inf
 ) -> Release | None:
-    """Find the latest release that can be used for an order, or for a count.
+    """Find the latest release that can be used for an order, a count or a vote.
 
     source: of the data now. since: releases of a named source that were paid before this are not used.
     """
@@ -296,9 +332,11 @@ def released(
     return by_debit[fitting[-1].number] if fitting else None
 
 
-def _fits(made: Paid, order: Order | Tally) -> bool:
+def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
     if isinstance(order, Order):
         return isinstance(made, Debit) and made.fits(order)
+    if isinstance(order, Poll):
+        return isinstance(made, Cast) and made.fits(order)
     return isinstance(made, Counted) and made.fits(order)
 
 
