@@ -11,7 +11,7 @@ from fedserver.store.journal import timeline
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, RoundHistory
-from tests.server.store.test_store import RECORD, checkpoint, closed
+from tests.server.store.samples import RECORD, checkpoint, closed
 
 
 @pytest.fixture
