@@ -266,7 +266,7 @@ class RunCalls:
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
-        self.checkpoints = Call(on, part.checkpoints)
+        self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
@@ -287,6 +287,8 @@ class JournalCalls:
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
+        self.note_placement = Call(on, part.placements.add)
+        self.placements = Call(on, part.placements.read)
 
 
 class HistoryCalls:
