@@ -8,7 +8,7 @@ Devices call through `fedserver.coordinator.device_api`, operators through
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +51,11 @@ NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
 
+def unlabeled(device: DeviceId) -> Mapping[str, str]:
+    """The labels of a device of a server without certificates, which has no registry."""
+    return {}
+
+
 class Coordinator:
     """Coordinates all runs and devices of a server. Created by `open`.
 
@@ -60,6 +65,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    labels_of: what each device is labeled with; nothing in plain text.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -77,6 +83,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
+        self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
         self.signatures: Verifier = Unsigned()
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
@@ -166,7 +173,8 @@ class Coordinator:
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
-        found = summary_of(run, known)
+        wanted = run.spec.labels.items()
+        found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
         what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
@@ -288,11 +296,14 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
-    def connected(self, *, polling: bool = False) -> tuple[DeviceId, ...]:
-        """The devices that have a session and may take part in runs, sorted. polling: only those that wait
-        for a task right now."""
+    def connected(
+        self, labels: Mapping[str, str] | None = None, *, polling: bool = False
+    ) -> tuple[DeviceId, ...]:
+        """The devices that have a session and may take part in runs for these labels, sorted. polling: only
+        those that wait for a task right now."""
         found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
-        return tuple(sorted(each.device for each in found if self.may_train(each.device)))
+        able, wanted = (each.device for each in found if self.may_train(each.device)), (labels or {}).items()
+        return tuple(sorted(each for each in able if wanted <= self.labels_of(each).items()))
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
@@ -309,8 +320,10 @@ class Coordinator:
         self.heard(visitor)
         if not self.may_train(visitor.device):
             return
+        labels = self.labels_of(visitor.device).items()
         for run in self.active():
-            if run.run not in visitor.joined or not run.present(visitor.device):
+            is_in = run.run in visitor.joined and run.present(visitor.device)
+            if not is_in and run.spec.labels.items() <= labels:
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:

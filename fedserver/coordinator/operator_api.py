@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import shoal
-from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.coordinator import Coordinator, unlabeled
 from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
@@ -240,6 +240,10 @@ class OperatorApi:
                 f"{spec.name!r} is not a valid run name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
+        if spec.labels and self._coordinator.labels_of is unlabeled:
+            raise ConfigError(
+                "devices have labels only on a server with certificates", "leave the labels out"
+            )
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
@@ -353,7 +357,8 @@ class OperatorApi:
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected, waiting = self._coordinator.connected(), self._coordinator.connected(polling=True)
+            connected = self._coordinator.connected(spec.labels)
+            waiting = self._coordinator.connected(spec.labels, polling=True)
             await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.runs.release(run)
