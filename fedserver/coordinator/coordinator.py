@@ -21,9 +21,9 @@ from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.status import summary_of
+from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -31,7 +31,7 @@ from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
+from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.privacy.secure.cohort import Unsigned, Verifier
@@ -47,13 +47,6 @@ over which their return is spread."""
 JOURNAL_INTERVAL = 5.0
 """Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
 much."""
-NAMED = 3
-"""How many devices that have seen another history are named in a notice."""
-
-
-def unlabeled(device: DeviceId) -> Mapping[str, str]:
-    """The labels of a device of a server without certificates, which has no registry."""
-    return {}
 
 
 class Coordinator:
@@ -184,26 +177,10 @@ class Coordinator:
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
-        return (*self._problems(), *(notice for source in self.attention for notice in source()))
-
-    def _problems(self) -> tuple[str, ...]:
-        if self.conflicts:
-            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
-            return (
-                f"the server state is older than what devices have seen; new work is refused: {named}. To go"
-                " on from this state, stop the server and run: fedserver recover --accept",
-            )
-        if self.storage.full:
-            if isinstance(self.storage.full, TooManyFiles):
-                return (f"no file can be opened, and all runs wait: {self.storage.full}",)
-            return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
-        found = []
-        if lacking := self.storage.space.lacks(self.low_water()):
-            found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
-        if repaired := self.storage.repaired:
-            more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
-            found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
-        return tuple(found)
+        return (
+            *problems(self.storage, self.conflicts, self.low_water()),
+            *(notice for source in self.attention for notice in source()),
+        )
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins

@@ -20,7 +20,7 @@ from shoal.core.errors import DataFault, Refused
 from shoal.core.identity.joining import Role
 from shoal.shell import crash, disk
 from tests.postgresql import Cluster
-from tests.server.store.test_store import RECORD, checkpoint, closed, report, started
+from tests.server.store.samples import RECORD, checkpoint, closed, report, started
 
 engine = pytest.importorskip("fedserver.store.engines.postgresql", reason="psycopg is not installed")
 Contents = dict[str, list[tuple[object, ...]]]

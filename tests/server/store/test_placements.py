@@ -11,7 +11,7 @@ from fedserver.store.journal import placements
 from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
 from fedserver.store.store import Store
 from tests.server.store.conftest import Engine
-from tests.server.store.test_store import RECORD, checkpoint
+from tests.server.store.samples import RECORD, checkpoint
 
 PLACED = PlacementRecord("mnist", "d1", "descriptor", "placed", "c0", "c1", 0.75, "near", ("c0",), 4)
 CHOSEN = PlacementRecord("mnist", "d2", "wish", "handed_out", reason="it chooses", models=("c0", "c1"))
