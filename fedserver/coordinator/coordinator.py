@@ -276,7 +276,7 @@ class Coordinator:
     def connected(
         self, labels: Mapping[str, str] | None = None, *, polling: bool = False
     ) -> tuple[DeviceId, ...]:
-        """The devices in a session that may train and have these labels. polling: only those that wait now."""
+        """Devices in a session that may train and have these labels. polling: only those that wait now."""
         found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
         able, wanted = (each.device for each in found if self.may_train(each.device)), (labels or {}).items()
         return tuple(sorted(each for each in able if wanted <= self.labels_of(each).items()))
