@@ -24,6 +24,7 @@ from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -31,7 +32,7 @@ from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
+from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.types import DeviceId, RunId
@@ -150,8 +151,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                "the server's disk is full, or it has too many files open",
-                "the server's operator can free some space; try again in a minute",
+                wait_for(self.storage.full).said, "the server's operator is told; try again in a minute"
             )
 
     def low_water(self) -> int:
@@ -166,7 +166,8 @@ class Coordinator:
         found = summary_of(run, known)
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
-        what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        full = self.storage.full
+        what = wait_for(full).what if full else "an operator: see `fedserver status`"
         if run.paused and not self.storage.full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
@@ -183,9 +184,7 @@ class Coordinator:
                 " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
-            if isinstance(self.storage.full, TooManyFiles):
-                return (f"no file can be opened, and all runs wait: {self.storage.full}",)
-            return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
+            return (wait_for(self.storage.full).problem,)
         found = []
         if lacking := self.storage.space.lacks(self.low_water()):
             found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
@@ -369,6 +368,7 @@ class Coordinator:
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
+            await self.storage.until_reachable()  # no deadline passes while no report can be stored
             for visitor in self.visitors.values():
                 if visitor.polling:
                     self.heard(visitor)
