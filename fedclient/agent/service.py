@@ -23,7 +23,8 @@ from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Spawned, WorkerInfo
+from fedclient.work.executor import Spawned
+from fedclient.work.pipes import WorkerInfo
 from fedclient.work.settings import work_config
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import Hello, ObservedRun

@@ -18,7 +18,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
 from fedclient.work.data import columns_named, open_views, source_of
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.device_kit import choosing, standard
@@ -27,6 +27,7 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -57,7 +58,7 @@ class Runtime:
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         if config is not None and config.newcomer:
-            self._halves[Choose.kind] = (Choose, choosing)
+            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact)}
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)

@@ -20,6 +20,7 @@ from fedserver.coordinator.visits import transfer
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.released import statements
+from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.algorithm import State
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
@@ -166,16 +167,19 @@ class OperatorApi:
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.log_lines(run, after)
 
-    async def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+    async def history(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
+    ) -> list[RoundHistory]:
         """The next rounds of a run that are over, with numbers above `after`; none if there are no more.
 
-        devices: whether to include the figures and positions of devices. Raises NotFound.
+        devices: whether to include the figures and positions of devices. most: how many rounds, 1 or more.
+        Raises NotFound.
         """
         self._coordinator.run(run)
-        return await self._coordinator.storage.journal.rounds(run, after, devices=devices)
+        return await self._coordinator.storage.journal.rounds(run, after, devices=devices, most=most)
 
-    async def status(self) -> ServerStatus:
-        """The daemon, its devices and the active runs."""
+    async def status(self, *, released: bool = True) -> ServerStatus:
+        """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         if not coordinator.storage.full:
             await coordinator.in_turn(coordinator.write_journal())
@@ -189,8 +193,8 @@ class OperatorApi:
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
-        released = statements(await coordinator.storage.journal.releases())
-        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), released)
+        stated = statements(await coordinator.storage.journal.releases()) if released else {}
+        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
@@ -293,7 +297,7 @@ class OperatorApi:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
             await self._coordinator.write_journal()
-        rounds = await storage.runs.rounds(run)
+        outcomes = await storage.runs.outcomes(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
@@ -303,13 +307,13 @@ class OperatorApi:
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
             figures_of(state, traffic),
-            {each.round: each.abandoned for each in rounds if each.abandoned},
-            rounds[-1].missing if rounds else {},
+            outcomes.abandoned,
+            outcomes.missing,
             models,
             statements(await storage.journal.releases(run)),
             promise(state),
             found.spec,
-            {each.round: each.accuracy for each in rounds if each.accuracy is not None},
+            outcomes.accuracies,
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

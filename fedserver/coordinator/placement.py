@@ -10,6 +10,7 @@ newest that can place at all.
 
 import asyncio
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
@@ -18,6 +19,7 @@ from shoal.core.algorithm import State
 from shoal.core.errors import Refused
 from shoal.core.exchange.admit import admit_evidence
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
@@ -77,7 +79,7 @@ async def place(
     for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Choose | Describe):
+            if isinstance(answer.found, Choose | ChooseCompact | Describe):
                 if shown is not None:
                     answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
@@ -122,12 +124,26 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
 def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterAssignment | Message:
     """The answer of the run. Evidence has to answer the question that its algorithm asks."""
     if not isinstance(evidence, Evidence):
-        return placing.place(run.server_half, state, evidence, MOST_MODELS)
+        found = placing.place(run.server_half, state, evidence, MOST_MODELS)
+        return _compact(run, state, found) if evidence and evidence.compact else found
     question = run.server_half.place(state, None)
     if isinstance(question, ClusterAssignment):
         return question
     admit_evidence(question, evidence)
     return run.server_half.place(state, evidence)
+
+
+def _compact(run: Run, state: State, found: ClusterAssignment | Message) -> ClusterAssignment | Message:
+    """The same question in few bytes. Many newcomers ask of one state, so it is made once."""
+    if not isinstance(found, Choose):
+        return found
+    made = _made.get(run)
+    if made is None or made[0] is not state:
+        made = _made[run] = state, compact(found)
+    return made[1]
+
+
+_made: WeakKeyDictionary[Run, tuple[State, ChooseCompact]] = WeakKeyDictionary()
 
 
 async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Placement:
@@ -156,8 +172,10 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
 
 
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
-    """The clusters whose models are among these blobs. A run with one model has nothing to choose from."""
+    """The clusters whose models are in these blobs. A run with one model has nothing to choose from."""
     models = placing.clusters(answer.state) if len(answer.state.models) > 1 else {}
+    if isinstance(answer.found, ChooseCompact):
+        return list(models)
     return [
         key for key, each in models.items() if (await answer.run.blobs.weights(each)).blob.sha256 in names
     ]

@@ -119,11 +119,11 @@ class OperatorClient:
         with self._errors():
             return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=ANSWER).status)
 
-    def status(self) -> ServerStatus:
+    def status(self, *, released: bool = True) -> ServerStatus:
+        """released: whether to include what devices have released, which takes longest to find."""
+        request = pb.GetStatusRequest(without_released=not released)
         with self._errors():
-            return operator_wire.server_from_pb(
-                self._operator.GetStatus(pb.GetStatusRequest(), timeout=ANSWER)
-            )
+            return operator_wire.server_from_pb(self._operator.GetStatus(request, timeout=ANSWER))
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
         """The run now and at each change, until it is over. Raises TimedOut after `timeout` seconds."""
@@ -142,14 +142,16 @@ class OperatorClient:
             if not found.lines:
                 return
 
-    def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> Iterator[RoundHistory]:
+    def history(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = 0
+    ) -> Iterator[RoundHistory]:
         """The rounds of a run that are over, with numbers above `after`, oldest first.
 
         They are fetched page by page. devices: whether to include the figures and the positions of devices,
-        which are most of a history.
+        which are most of a history. most: how many are fetched at a time; 0: as many as the server likes.
         """
         while True:
-            request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices)
+            request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices, most=most)
             with self._errors():
                 found = self._operator.ReadHistory(request, timeout=ANSWER)
             for each in map(history_wire.round_from_pb, found.rounds):

@@ -299,7 +299,7 @@ class RunCalls:
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
-        self.checkpoints = Call(on, part.checkpoints)
+        self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 

@@ -21,7 +21,7 @@ from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.engines import Elsewhere

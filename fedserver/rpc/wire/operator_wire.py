@@ -23,7 +23,7 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.store.integrity.records import LogLine, RunSpec
-from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.exchange.payload import BlobRef

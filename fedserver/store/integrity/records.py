@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.cost import Cost

@@ -19,9 +19,9 @@ from safetensors.numpy import save_file
 from fedclient.config import DataConfig, WorkConfig
 from fedclient.light.follow import Follower
 from fedclient.light.serving import Endpoint, listening
-from fedclient.placing.placement import GRAPH, MODEL, PLACEMENT, PlacementResult
+from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import DeviceFolder
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT, DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference.network import softmax

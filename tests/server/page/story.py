@@ -32,7 +32,14 @@ from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Position,
+    RoundHistory,
+    RunEvent,
+    digest_of,
+)
 from tests.waiting import HANG
 
 PLAIN = tuple(f"device-{number}" for number in range(1, 9))
@@ -58,7 +65,7 @@ class Story:
     rounds: int = 12
     away: bool = False
 
-    def status(self) -> ServerStatus:
+    def status(self, *, released: bool = True) -> ServerStatus:
         self._answers()
         states = ("working", "working", "idle", "idle", "idle", "absent", "absent", "idle")
         devices = []
@@ -118,9 +125,12 @@ class Story:
         cluster, accuracy = (f"c{number % 4}", 0.9 + 0.01 * (number % 4)) if flux else ("global", 0.74)
         return DeviceFigures(self.names[number], cluster, accuracy, 0.3, 40, 10_000, 20_000)
 
-    def history(self, run: str, after: int = 0) -> Iterator[RoundHistory]:
+    def history(
+        self, run: str, after: int = 0, *, devices: bool = True, most: int = 0
+    ) -> Iterator[RoundHistory]:
         self._answers()
-        return map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
+        found = map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
+        return found if devices else (replace(each, devices=(), positions={}) for each in found)
 
     def _round(self, number: int) -> RoundHistory:
         groups = [f"c{each}" for each in range(4)] if number >= GROUPED else ["global"]
@@ -151,10 +161,11 @@ class Story:
             clusters=tuple(clusters),
             devices=tuple(devices),
         )
-        if number != GROUPED:
-            return found
-        event = RunEvent("grouped", f"8 devices form 4 clusters, said {self.names[0]}")
-        return replace(found, events=(event,), positions=dict(zip(self.names, PLACES, strict=True)))
+        if number == GROUPED:
+            event = RunEvent("grouped", f"8 devices form 4 clusters, said {self.names[0]}")
+            places = dict(zip(self.names, PLACES, strict=True))
+            found = replace(found, events=(event,), positions=places)
+        return replace(found, digest=digest_of(found, {}))
 
     def _answers(self) -> None:
         if self.away:

@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Protocol
 
 from shoal.core.errors import BadPayload
-from shoal.core.privacy.secure.masks import KEY, exchanged
 from shoal.core.types import DeviceId
 
 FEWEST, MOST = 8, 128
 """Devices in a cohort. With fewer a sum tells too much of each of them; everyone sends to everyone, so there
 is a limit."""
+KEY = 32
+"""Bytes of a key."""
 KEYS = 2 * KEY
 """Bytes of an announcement before its proof: the public keys for letters and for masks."""
 MAX_PROOF = 4096
@@ -117,6 +118,9 @@ def check_announcement(session: str, device: DeviceId, announcement: bytes, sign
 def check_keys(announcement: bytes) -> None:
     """Raise BadPayload for public keys with which all private ones give the same. The server checks this for
     all devices, which find out when they use the key."""
+    # Here, so that no process loads `cryptography` that only names the messages of secure aggregation.
+    from shoal.core.privacy.secure.masks import exchanged
+
     for public in (announcement[:KEY], announcement[KEY:KEYS]):
         exchanged(b"\x01" * KEY, public)
 

@@ -973,16 +973,23 @@ Global___RollBackResponse: _TypeAlias = RollBackResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks for nothing in particular."""
+    """What is wanted of the daemon."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITHOUT_RELEASED_FIELD_NUMBER: _builtins.int
+    without_released: _builtins.bool
+    """Set by the operator: leave out what devices have released over all runs, which takes longest to find. Unset: it
+    is wanted.
+    """
     def __init__(
         self,
+        *,
+        without_released: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["without_released", b"without_released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1175,6 +1182,7 @@ class ReadHistoryRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     WITHOUT_DEVICES_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the operator: the run's id. Unset: refused."""
     after: _builtins.int
@@ -1183,16 +1191,19 @@ class ReadHistoryRequest(_message.Message):
     """Set by the operator: leave out the figures and the positions of devices, which are most of a history. Unset:
     they are wanted.
     """
+    most: _builtins.int
+    """Set by the operator: the most rounds that one answer may have. Unset: as many as the server likes."""
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         after: _builtins.int = ...,
         without_devices: _builtins.bool = ...,
+        most: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "most", b"most", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
