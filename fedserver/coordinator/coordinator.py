@@ -35,6 +35,7 @@ from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
+from shoal.core.privacy.secure.cohort import Unsigned, Verifier
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
 
@@ -60,6 +61,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
 
@@ -76,6 +78,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
+        self.signatures: Verifier = Unsigned()
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()

@@ -105,6 +105,7 @@ async def listen(
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
     if access is not None:
         coordinator.may_train = access.peers.may_train
+        coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
     admission = Admission(callers)
