@@ -154,7 +154,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                wait_for(self.storage.full).said, "the server's operator is told; try again in a minute"
+                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
             )
 
     def low_water(self) -> int:
@@ -371,7 +371,7 @@ class Coordinator:
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
-            await self.storage.until_reachable()  # no deadline passes while no report can be stored
+            await self.storage.until_reachable()
             for visitor in self.visitors.values():
                 if visitor.polling:
                     self.heard(visitor)

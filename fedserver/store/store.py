@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -175,6 +176,7 @@ class Storage:
         self._ending = asyncio.Event()
         self.lost, self.is_deposed = asyncio.wrap_future(store.database.lost), store.is_deposed
         self._waiting: dict[object, DiskFull] = {}
+        self._stood, self._stood_since = 0.0, 0.0
         self.blobs = store.blobs
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
@@ -233,6 +235,11 @@ class Storage:
     def full(self) -> DiskFull | None:
         return next(iter(self._waiting.values()), None)
 
+    def without_waits(self, now: float) -> float:
+        """A time of the monotonic clock, less the seconds in which something had to wait, as `full` says: a
+        clock that stands meanwhile."""
+        return (self._stood_since if self._waiting else now) - self._stood
+
     async def _until_possible(self, attempt: Callable[[], Awaitable[T]]) -> T:
         this = object()
         try:
@@ -248,11 +255,13 @@ class Storage:
                     else:
                         if not self._waiting:
                             log.error("the server has to wait, and tries again: %s", full)
+                            self._stood_since = time.monotonic()
                         self._waiting[this] = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
         finally:
-            self._waiting.pop(this, None)
+            if self._waiting.pop(this, None) is not None and not self._waiting:
+                self._stood += time.monotonic() - self._stood_since
 
     def blob_cache(self, run: RunId) -> "BlobCacheCalls":
         """A new blob cache for a run."""

@@ -4,8 +4,8 @@
 
 A bucket does not know who leads: a server that was stopped for a minute, and has lost the database meanwhile,
 could still delete what it was about to delete. So no key is ever used twice. Each leader has a term, a number
-from the database, and counts its objects; whoever deletes a blob deletes one object and not the blob that
-another server stores later under the same name. If there are several, the last of the last term counts: an
+from the database, and counts its objects; a server that deletes a blob deletes one object, and not the blob
+that another server stores later under the same name. Of several, the last one of the last term counts: an
 earlier one may be about to be deleted, and objects of a server that has lost the database while it stored
 them are not referred to by any row.
 """

@@ -88,7 +88,10 @@ def test_rounds_wait_while_the_bucket_is_away_and_end_with_the_same_models(
             assert "the bucket cannot be used, and all runs wait" in status.notices[0]
             with pytest.raises(ServerFull, match="cannot reach its storage"):
                 coordinator.check_deciding()
+            run = coordinator.runs["toy"]
+            before = run._clock()
             await asyncio.to_thread(unsteady.start)
+            assert coordinator.storage.full is None or run._clock() == before  # no deadline passes
             await asyncio.gather(*working)
             await check(coordinator)
 
