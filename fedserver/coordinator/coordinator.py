@@ -21,7 +21,7 @@ from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.status import summary_of
+from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
 from fedserver.store.disk_space import wait_for
@@ -48,8 +48,6 @@ over which their return is spread."""
 JOURNAL_INTERVAL = 5.0
 """Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
 much."""
-NAMED = 3
-"""How many devices that have seen another history are named in a notice."""
 
 
 class Coordinator:
@@ -177,24 +175,10 @@ class Coordinator:
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
-        return (*self._problems(), *(notice for source in self.attention for notice in source()))
-
-    def _problems(self) -> tuple[str, ...]:
-        if self.conflicts:
-            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
-            return (
-                f"the server state is older than what devices have seen; new work is refused: {named}. To go"
-                " on from this state, stop the server and run: fedserver recover --accept",
-            )
-        if self.storage.full:
-            return (wait_for(self.storage.full).problem,)
-        found = []
-        if lacking := self.storage.space.lacks(self.low_water()):
-            found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
-        if repaired := self.storage.repaired:
-            more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
-            found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
-        return tuple(found)
+        return (
+            *problems(self.storage, self.conflicts, self.low_water()),
+            *(notice for source in self.attention for notice in source()),
+        )
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins

@@ -329,6 +329,8 @@ class JournalCalls:
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
+        self.note_placement = Call(on, part.placements.add)
+        self.placements = Call(on, part.placements.read)
 
 
 class HistoryCalls:

@@ -11,7 +11,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs import changes, history, placements, repeat
 from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
@@ -39,7 +39,7 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
+for each in (*changes.COMMANDS, *history.COMMANDS, *placements.COMMANDS, *repeat.COMMANDS):
     run.add_command(each)
 
 
@@ -158,9 +158,9 @@ def ls(
 @connected
 @click.argument("name", metavar="RUN")
 def show(console: Console, client: "OperatorClient", name: str) -> Result:
-    """Show a run: its parameters, its progress, its devices, its models and what was released."""
-    status = client.show(name)
-    return Result(text.data(status), text.status(status))
+    """Show a run: its parameters, progress, devices, newcomers and models, and what was released."""
+    status, newcomers = client.show(name), placements.counted(list(client.placements(name)))
+    return Result(text.data(status), "\n".join(filter(None, (text.status(status), newcomers))))
 
 
 @run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
