@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.engines import Elsewhere
@@ -110,19 +112,19 @@ def test_a_round_that_was_combined_waits_for_the_bucket_to_store_its_models(
             let = asyncio.Event()
             working = devices(coordinator, let)
             await until_round(coordinator, HELD)
-            run = coordinator.runs["toy"]
-            combined = run._combined
+            reduce = combining.reduce
 
-            async def then_away(effect: object) -> object:
-                state = await combined(effect)  # type: ignore[arg-type]
-                if unsteady.is_running and run.engine.round == HELD:
-                    await asyncio.to_thread(unsteady.stop)
+            def then_away(*given: Any) -> Any:
+                state = reduce(*given)
+                if unsteady.is_running:
+                    unsteady.stop()
                 return state
 
-            monkeypatch.setattr(run, "_combined", then_away)
+            monkeypatch.setattr(combining, "reduce", then_away)
             let.set()
             await until_waiting(coordinator)
             assert [each.round for each in await coordinator.storage.runs.rounds("toy")] == [1]
+            monkeypatch.undo()
             await asyncio.to_thread(unsteady.start)
             await asyncio.gather(*working)
             await check(coordinator)
