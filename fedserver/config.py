@@ -136,7 +136,8 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class RunConfig:
     """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
-    the network for devices without a learner of their own."""
+    the network for devices without a learner of their own. labels: of the devices that take part; {} for
+    all."""
 
     name: str = ""
     algorithm: str | None = None
@@ -147,6 +148,7 @@ class RunConfig:
     initial_weights: Path | None = None
     learner: LearnerConfig | None = None
     graph: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
@@ -174,6 +176,7 @@ class RunConfig:
             learner,
             options,
             seed,
+            labels=self.labels,
         )
 
 
