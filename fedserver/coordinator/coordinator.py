@@ -24,6 +24,7 @@ from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -153,8 +154,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                "the server's disk is full, or it has too many files open",
-                "the server's operator can free some space; try again in a minute",
+                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
             )
 
     def low_water(self) -> int:
@@ -170,7 +170,8 @@ class Coordinator:
         found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
-        what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        full = self.storage.full
+        what = wait_for(full).what if full else "an operator: see `fedserver status`"
         if run.paused and not self.storage.full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
@@ -361,6 +362,7 @@ class Coordinator:
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
+            await self.storage.until_reachable()
             for visitor in self.visitors.values():
                 if visitor.polling:
                     self.heard(visitor)
