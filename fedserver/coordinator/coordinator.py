@@ -8,7 +8,7 @@ Devices call through `fedserver.coordinator.device_api`, operators through
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,8 @@ from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -58,6 +59,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    labels_of: what each device is labeled with; nothing in plain text.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -75,6 +77,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
+        self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
         self.signatures: Verifier = Unsigned()
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
@@ -151,8 +154,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                "the server's disk is full, or it has too many files open",
-                "the server's operator can free some space; try again in a minute",
+                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
             )
 
     def low_water(self) -> int:
@@ -164,10 +166,12 @@ class Coordinator:
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
-        found = summary_of(run, known)
+        wanted = run.spec.labels.items()
+        found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
-        what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        full = self.storage.full
+        what = wait_for(full).what if full else "an operator: see `fedserver status`"
         if run.paused and not self.storage.full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
@@ -270,11 +274,13 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
-    def connected(self, *, polling: bool = False) -> tuple[DeviceId, ...]:
-        """The devices that have a session and may take part in runs, sorted. polling: only those that wait
-        for a task right now."""
+    def connected(
+        self, labels: Mapping[str, str] | None = None, *, polling: bool = False
+    ) -> tuple[DeviceId, ...]:
+        """Devices in a session that may train and have these labels. polling: only those that wait now."""
         found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
-        return tuple(sorted(each.device for each in found if self.may_train(each.device)))
+        able, wanted = (each.device for each in found if self.may_train(each.device)), (labels or {}).items()
+        return tuple(sorted(each for each in able if wanted <= self.labels_of(each).items()))
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
@@ -291,8 +297,10 @@ class Coordinator:
         self.heard(visitor)
         if not self.may_train(visitor.device):
             return
+        labels = self.labels_of(visitor.device).items()
         for run in self.active():
-            if run.run not in visitor.joined or not run.present(visitor.device):
+            is_in = run.run in visitor.joined and run.present(visitor.device)
+            if not is_in and run.spec.labels.items() <= labels:
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:
@@ -354,6 +362,7 @@ class Coordinator:
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
+            await self.storage.until_reachable()
             for visitor in self.visitors.values():
                 if visitor.polling:
                     self.heard(visitor)

@@ -16,6 +16,7 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
@@ -238,6 +239,10 @@ class OperatorApi:
                 f"{spec.name!r} is not a valid run name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
+        if spec.labels and self._coordinator.labels_of is unlabeled:
+            raise ConfigError(
+                "devices have labels only on a server with certificates", "leave the labels out"
+            )
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
@@ -351,7 +356,8 @@ class OperatorApi:
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected, waiting = self._coordinator.connected(), self._coordinator.connected(polling=True)
+            connected = self._coordinator.connected(spec.labels)
+            waiting = self._coordinator.connected(spec.labels, polling=True)
             await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.runs.release(run)

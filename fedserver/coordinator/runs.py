@@ -96,7 +96,7 @@ class Run:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
         self.paused, self.ended = record.paused, record.ended
-        self._stood_since, self._stood = time.monotonic(), 0.0
+        self._stood_since, self._stood = storage.without_waits(time.monotonic()), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
             record.spec.policy,
@@ -158,7 +158,11 @@ class Run:
 
     def _clock(self) -> float:
         """Seconds, without those for which the run was paused."""
-        return (self._stood_since if self.paused else time.monotonic()) - self._stood
+        return (self._stood_since if self.paused else self._now()) - self._stood
+
+    def _now(self) -> float:
+        """The clock stands while the server can decide nothing, for want of disk space for example."""
+        return self.storage.without_waits(time.monotonic())
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
@@ -174,7 +178,7 @@ class Run:
     async def pause(self, reason: str) -> None:
         """Let no more rounds open, until `go_on`. A round that is open may end."""
         if self.active and not self.paused:
-            self.paused, self._stood_since = reason, time.monotonic()
+            self.paused, self._stood_since = reason, self._now()
             await self.storage.runs.pause.when_space(self.run, reason)
             self.recorder.event(PAUSED, reason)
             await self.note(f"paused: {reason}")
@@ -184,7 +188,7 @@ class Run:
         """End a pause. Time did not pass in it, so the deadline of an open round is later by its length."""
         if self.active and self.paused:
             await self.storage.runs.pause.when_space(self.run, "")
-            self._stood += time.monotonic() - self._stood_since
+            self._stood += self._now() - self._stood_since
             self.paused = ""
             self.recorder.event(RESUMED, "an operator resumed it")
             await self.note("an operator resumed it")

@@ -7,11 +7,11 @@ from typing import Any
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.disk_space import wait_for
 from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import TooManyFiles
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 NAMED = 3
@@ -145,9 +145,7 @@ def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int
             " on from this state, stop the server and run: fedserver recover --accept",
         )
     if storage.full:
-        if isinstance(storage.full, TooManyFiles):
-            return (f"no file can be opened, and all runs wait: {storage.full}",)
-        return (f"the disk is full, and all runs wait for space: {storage.full}",)
+        return (wait_for(storage.full).problem,)
     found = []
     if lacking := storage.space.lacks(low_water):
         found.append(f"uploads are refused: the disk needs {lacking} more free bytes")

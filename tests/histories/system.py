@@ -20,7 +20,7 @@ from grpc import aio
 
 import fedclient.store.blobs
 import fedserver.coordinator.visits.transfer
-import fedserver.store.content.blobs
+import fedserver.store.content.copies
 import fedserver.store.disk_space
 from fedserver.coordinator.aggregation import combining
 from tests.histories.database import connecting
@@ -64,7 +64,7 @@ def simulated(
         (combining, "in_thread"): lambda work: loop.run_in_executor(None, work),
         (os, "statvfs"): files.statvfs,
         (fedserver.store.disk_space, "RESERVE"): 512,
-        (fedserver.store.content.blobs, "CHUNK"): chunk,
+        (fedserver.store.content.copies, "CHUNK"): chunk,
         (fedserver.coordinator.visits.transfer, "CHUNK"): chunk,
         (fedclient.store.blobs, "CHUNK"): chunk,
     }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,9 +27,11 @@ engine = pytest.importorskip("fedserver.store.engines.postgresql", reason="psyco
 Contents = dict[str, list[tuple[object, ...]]]
 
 
-@pytest.fixture
-def elsewhere(postgresql: Cluster, tmp_path: Path) -> Elsewhere:
-    return Elsewhere(postgresql.database(), tmp_path / "shared")
+@pytest.fixture(params=["folder", "bucket"])
+def elsewhere(postgresql: Cluster, tmp_path: Path, request: Any) -> Elsewhere:
+    in_folder = request.param == "folder"
+    blobs = tmp_path / "shared" if in_folder else request.getfixturevalue("buckets").bucket()
+    return Elsewhere(postgresql.database(), blobs)
 
 
 @pytest.fixture

@@ -192,6 +192,26 @@ class StartRunRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     ALGORITHM_FIELD_NUMBER: _builtins.int
     PRESET_FIELD_NUMBER: _builtins.int
@@ -201,6 +221,7 @@ class StartRunRequest(_message.Message):
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -235,6 +256,12 @@ class StartRunRequest(_message.Message):
         learner of their own. Unset: such devices cannot use the run's models.
         """
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Set by the operator: only devices that have all of these labels take part. Unset: all may. A server without
+        certificates refuses them.
+        """
+
     def __init__(
         self,
         *,
@@ -247,10 +274,11 @@ class StartRunRequest(_message.Message):
         learner: Global___Learner | None = ...,
         initial_model: _payload_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
