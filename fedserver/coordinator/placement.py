@@ -9,27 +9,53 @@ newest that can place at all.
 """
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import NoneType
 from weakref import WeakKeyDictionary
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.journal.placements import (
+    ABSTAINED,
+    DESCRIPTOR,
+    HANDED_OUT,
+    NEAREST,
+    NOTHING,
+    PLACED,
+    PROTOTYPES,
+    SCORES,
+    WISH,
+    PlacementRecord,
+)
 from shoal.core.algorithm import State
-from shoal.core.errors import Refused
+from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.admit import admit_evidence
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
-from shoal.core.exchange.parts import Ballot, ClusterAssignment, Evidence
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.server_kit import placing
 from shoal.core.types import ModelKey, RunId
 
 MOST_MODELS = 64
 """The models of how many clusters any newcomer may have at once, to choose among them."""
+
+SHOWN: dict[type, str] = {
+    NoneType: NOTHING,
+    Wish: WISH,
+    Descriptor: DESCRIPTOR,
+    Scores: SCORES,
+    Prototypes: PROTOTYPES,
+}
+"""What a newcomer shows, as it is recorded."""
+KEPT = "it compares the models on its own samples, and keeps its choice"
+MEASURES = "it was asked for the loss of each model on its own samples"
 
 
 class CannotPlace(Refused):
@@ -38,13 +64,14 @@ class CannotPlace(Refused):
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who asks, whether the nearest model is wanted even if no cluster fits, and whether the run's graph is
-    needed."""
+    """Who asks, whether the nearest model is wanted even if no cluster fits, whether the run's graph is
+    needed, and what was shown."""
 
     coordinator: Coordinator
     visitor: Visitor
     accept_nearest: bool
     graph: bool
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +97,7 @@ async def place(
     models.
     """
     needs_graph = isinstance(evidence, Wish) and evidence.graph
-    asked = _Asked(coordinator, visitor, accept_nearest, needs_graph)
+    asked = _Asked(coordinator, visitor, accept_nearest, needs_graph, SHOWN[type(evidence)])
     if run:
         return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
     wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
@@ -162,16 +189,34 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
         names = [weights.blob.sha256 for weights in payload.weights()]
-        await spend(visitor.device, run.run, await _clusters_of(answer, names))
+        clusters = await _clusters_of(answer, names)
+        await spend(visitor.device, run.run, clusters)
+        if clusters:
+            why = KEPT if isinstance(found, Choose | ChooseCompact) else MEASURES
+            await _note(asked, answer, HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)
         return Question(run.run, payload, graph)
     assignment = replace(found, reason=found.reason + why)
     if found.abstained and not asked.accept_nearest:
+        await _note(asked, answer, ABSTAINED, assignment.reason)
         return Placement(run.run, assignment, None, graph)
     await spend(visitor.device, run.run, [found.cluster])
+    await _note(asked, answer, NEAREST if found.abstained else PLACED, assignment.reason, [found.cluster])
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, assignment, model, graph)
+
+
+async def _note(
+    asked: _Asked, answer: _Answer, outcome: str, reason: str, models: Sequence[ModelKey] = ()
+) -> None:
+    """Record what a newcomer is answered. On a full disk only this record is lost."""
+    found = answer.found
+    where = (found.cluster, found.runner_up, found.confidence) if isinstance(found, ClusterAssignment) else ()
+    record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
+    record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
+    with suppress(DiskFull):
+        await asked.coordinator.storage.journal.note_placement(record)
 
 
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:

@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 
 from fedserver.authority.answers import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
 from fedserver.store.identities.records import Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import BadPayload, ConfigError, ShoalError, Unavailable
 from shoal.core.exchange import wire
@@ -158,6 +159,21 @@ class OperatorClient:
                 yield each
                 after = each.round
             if not found.rounds:
+                return
+
+    def placements(self, run: RunId = "", device: DeviceId = "", after: int = 0) -> Iterator[PlacementRecord]:
+        """What newcomers were answered, with numbers above `after`, oldest first.
+
+        run, device: only those of this run or device; "": of all.
+        """
+        while True:
+            request = pb.ListPlacementsRequest(run=run, device=device, after=after)
+            with self._errors():
+                found = self._operator.ListPlacements(request, timeout=ANSWER)
+            for each in map(placements_wire.placement_from_pb, found.placements):
+                yield each
+                after = each.number
+            if not found.placements:
                 return
 
     def fetch(self, weights: Weights) -> Tensors:

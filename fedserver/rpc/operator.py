@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.identity import Context, Verified
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
@@ -88,6 +88,12 @@ class Operators(OperatorServiceServicer):
             request.run, request.after, devices=not request.without_devices, most=request.most or ROUNDS
         )
         return pb.ReadHistoryResponse(rounds=map(history_wire.round_to_pb, rounds))
+
+    async def ListPlacements(
+        self, request: pb.ListPlacementsRequest, context: Context
+    ) -> pb.ListPlacementsResponse:
+        found = await self._runs.placements(request.run, request.device, request.after)
+        return pb.ListPlacementsResponse(placements=map(placements_wire.placement_to_pb, found))
 
 
 class Observers(ObserverServiceServicer):

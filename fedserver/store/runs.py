@@ -298,7 +298,17 @@ class Runs:
                 " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",
                 (run,),
             )
-            own = ("released", "log", "traffic", "timeline", "rounds", "reports", "checkpoints", "runs")
+            own = (
+                "released",
+                "newcomers",
+                "log",
+                "traffic",
+                "timeline",
+                "rounds",
+                "reports",
+                "checkpoints",
+                "runs",
+            )
             for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._audit.record(Event.RUN_REMOVED, run=run)

@@ -33,7 +33,7 @@ from shoal.core.types import DeviceId, ModelKey
 LOGGED, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
 """The kinds of events that the log of a run has lines about, and how many of one round."""
 WHOLE = 100
-"""In every so many rounds, the digest assigns all devices a cluster again."""
+"""Each time after this number of rounds, the digest assigns all devices a cluster again."""
 NAMED = 10
 """How many missing devices a log line names; `run show` lists all."""
 Moved = Mapping[DeviceId, tuple[int, int]]

@@ -12,7 +12,6 @@ import logging
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
@@ -24,7 +23,9 @@ from shoal.core.exchange.admit import admit_message, admit_payload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.exchange.summing import Announce, Announced, letters_of
 from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.privacy.secure.cohort import check_announcement
 from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
 
@@ -65,12 +66,16 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
-        await asyncio.to_thread(_admit, coordinator.storage.blobs, run, device, task, report.result)
+        await asyncio.to_thread(_admit, coordinator, run, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
+    try:
+        await coordinator.storage.send_copies(device, [each.blob.sha256 for each in report.result.weights()])
+    except DiskFull as fault:
+        raise _not_now(device, fault) from None
     await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
@@ -104,18 +109,21 @@ def _expected(run: Run, device: DeviceId, report: Report) -> Message:
     return run.engine.expects(device, report.round, report.attempt)
 
 
-def _admit(blobs: Blobs, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
+def _admit(coordinator: Coordinator, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
     """Raises BadPayload or NotFound.
 
     Everything that does not need the tensors is checked before one is opened.
     """
 
     def arrived(weights: Weights) -> Tensors:
-        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
+        return MappedTensors(coordinator.storage.blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
     reply = decode(payload, {payload.kind: task.reply}, arrived)
     admit_message(task, reply)
+    if isinstance(task, Announce) and isinstance(reply, Announced):
+        # The other devices would refuse a cohort in which one did not sign: so one liar would end the round.
+        check_announcement(task.session, device, letters_of(reply.keys)[""], coordinator.signatures)
     admit(run.server_half, run.engine.state, task, reply)
 
 
@@ -134,12 +142,16 @@ async def _count(
     try:
         await coordinator.storage.reports.add(record)
     except DiskFull as fault:
-        log.warning("a report of device %s cannot be stored: %s", device, fault)
-        raise Unavailable("the server cannot store the report at the moment", "send it again") from None
+        raise _not_now(device, fault) from None
     crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+def _not_now(device: DeviceId, fault: DiskFull) -> Unavailable:
+    log.warning("a report of device %s cannot be stored: %s", device, fault)
+    return Unavailable("the server cannot store the report at the moment", "send it again")
 
 
 async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:

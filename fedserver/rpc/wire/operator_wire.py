@@ -67,6 +67,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             seed=spec.learner_seed,
         ),
         graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
+        labels=spec.labels,
     )
 
 
@@ -85,6 +86,7 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
         graph=graph.sha256 if request.HasField("graph") else "",
         graph_bytes=graph.size,
+        labels=dict(request.labels),
     )
 
 

@@ -6,6 +6,7 @@
     {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "vote", "number": 4, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
+    {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
 beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
@@ -170,10 +171,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Cast:
-    """A vote that is paid for, even if it never leaves. The fields are those of `Poll`.
-
-    curve: its cost for one sample (`shoal.core.privacy.cost`).
-    """
+    """A vote that is paid for, even if it never leaves. The fields are those of `Poll`; curve is its cost."""
 
     number: int
     at: float
@@ -196,9 +194,8 @@ class Cast:
 
     def fits(self, poll: Poll) -> bool:
         """Whether this vote answers the same question; see `Debit.fits`."""
-        return (self.epsilon, self.question) == (poll.epsilon, poll.question) and (
-            bool(self.source) or self.data == poll.data
-        )
+        same = (self.epsilon, self.question) == (poll.epsilon, poll.question)
+        return same and (self.source != "" or self.data == poll.data)
 
 
 @dataclass(frozen=True)
@@ -231,8 +228,32 @@ class Failed:
     code: str
 
 
+@dataclass(frozen=True)
+class Summed:
+    """An update that left under masks. The fields are those of `Share`.
+
+    It has no cost: that the other devices of the cohort add their part of the noise is not for this device to
+    see.
+    """
+
+    at: float
+    run: str
+    cohort: str
+    devices: int
+    fewest: int
+    clip: float
+    noise: float
+    data: str
+
+    @property
+    def rho(self) -> float:
+        """What it costs all samples of the device together, if the others add their noise; infinite without
+        noise."""
+        return rho_of(self.noise) if self.noise else math.inf
+
+
 Paid = Debit | Training | Counted | Cast
-Entry = Paid | Release | Open | Failed
+Entry = Paid | Release | Open | Failed | Summed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
@@ -241,6 +262,7 @@ _KINDS: Mapping[str, type[Entry]] = {
     "release": Release,
     "open": Open,
     "failure": Failed,
+    "sum": Summed,
 }
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 
@@ -333,11 +355,11 @@ def released(
 
 
 def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
-    if isinstance(order, Order):
-        return isinstance(made, Debit) and made.fits(order)
-    if isinstance(order, Poll):
-        return isinstance(made, Cast) and made.fits(order)
-    return isinstance(made, Counted) and made.fits(order)
+    if isinstance(made, Debit):
+        return isinstance(order, Order) and made.fits(order)
+    if isinstance(made, Counted):
+        return isinstance(order, Tally) and made.fits(order)
+    return isinstance(made, Cast) and isinstance(order, Poll) and made.fits(order)
 
 
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:

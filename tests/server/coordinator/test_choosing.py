@@ -49,6 +49,9 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
                 name: array.tolist() for name, array in state.models[key].items()
             }
         assert await coordinator.storage.journal.releases("ifca") == []
+        (record,) = await coordinator.storage.journal.placements("ifca")
+        assert (record.outcome, record.evidence, record.cluster) == ("handed_out", "wish", "")
+        assert (record.models, record.confidence) == (found.keys[:-1], None)
         assert isinstance(question, Question)
         blob = question.payload.weights()[0].blob
         with pytest.raises(NotFound):

@@ -23,11 +23,12 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.page.access import KEY_BYTES, Access
 from fedserver.page.app import application
+from fedserver.page.asking import Server
 from fedserver.page.feed import Feed
 from fedserver.page.serve import bound
-from fedserver.page.source import Server
 from fedserver.store.identities.records import DeviceStanding, Registered
 from fedserver.store.integrity.records import RunSpec
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
@@ -131,6 +132,22 @@ class Story:
         self._answers()
         found = map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
         return found if devices else (replace(each, devices=(), positions={}) for each in found)
+
+    def placements(self, run: str = "", device: str = "", after: int = 0) -> Iterator[PlacementRecord]:
+        """Three newcomers: one was placed, one chooses by itself, and no cluster fits the third."""
+        self._answers()
+        one, two, three = self.names[5:8]
+        because = f"said {self.names[0]}"
+        found = [
+            PlacementRecord("flux", one, "descriptor", "placed", "c1", "c0", 0.75, because, ("c1",)),
+            PlacementRecord(
+                "flux", two, "wish", "handed_out", reason=because, models=("c0", "c1", "c2", "c3")
+            ),
+            PlacementRecord("flux", three, "scores", "abstained", "c2", "c3", 0.125, because),
+        ]
+        times = {"since": 2_000.0, "at": 2_001.0}
+        numbered = (replace(each, **times, number=number) for number, each in enumerate(found, 1))
+        return (each for each in numbered if run in ("", each.run) and each.number > after)
 
     def _round(self, number: int) -> RoundHistory:
         groups = [f"c{each}" for each in range(4)] if number >= GROUPED else ["global"]

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,14 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
+from fedserver.page.views import newcomers
 from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
+from fedserver.page.views.newcomers import Newcomers
 from fedserver.page.views.past import Past
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
 from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement
@@ -170,3 +174,21 @@ def test_a_run_is_compared_with_the_nearest_one_that_has_one_model() -> None:
     assert found is not None
     assert found.run == "near"
     assert run_view.single(flux, [flux]) is None
+
+
+def test_newcomers_come_newest_first_and_an_answer_that_is_given_again_is_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record(device: str, number: int, since: float, **more: Any) -> PlacementRecord:
+        return PlacementRecord("r", device, "wish", "placed", since=since, number=number, **more)
+
+    found = Newcomers()
+    assert found.take([record("a", 1, 1.0), record("b", 2, 2.0), record("<b>" * 99, 3, 3.0)])
+    assert not found.take([])
+    assert found.take([record("a", 4, 1.0, times=2, confidence=math.nan)])
+    rows = found.document()["placements"]
+    assert [row["device"] for row in rows] == ["a", name("<b>" * 99), "b"]
+    assert (rows[0]["times"], rows[0]["confidence"], found.last) == (2, None, 4)
+    monkeypatch.setattr(newcomers, "MOST", 2)
+    found.take([record("c", 5, 5.0)])
+    assert [row["device"] for row in found.document()["placements"]] == ["c", "a"]
