@@ -27,6 +27,7 @@ from fedserver.store.journal.placements import (
     PLACED,
     PROTOTYPES,
     SCORES,
+    VOTE,
     WISH,
     PlacementRecord,
 )
@@ -52,6 +53,7 @@ SHOWN: dict[type, str] = {
     Descriptor: DESCRIPTOR,
     Scores: SCORES,
     Prototypes: PROTOTYPES,
+    Ballot: VOTE,
 }
 """What a newcomer shows, as it is recorded."""
 KEPT = "it compares the models on its own samples, and keeps its choice"
@@ -212,7 +214,9 @@ async def _note(
 ) -> None:
     """Record what a newcomer is answered. On a full disk only this record is lost."""
     found = answer.found
-    where = (found.cluster, found.runner_up, found.confidence) if isinstance(found, ClusterAssignment) else ()
+    where: tuple[str, str, float | None] | tuple[()] = ()
+    if isinstance(found, ClusterAssignment):
+        where = (found.cluster, found.runner_up, None if asked.evidence == VOTE else found.confidence)
     record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
     record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
     with suppress(DiskFull):

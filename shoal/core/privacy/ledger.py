@@ -3,8 +3,7 @@
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
-    {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
-    {"entry": "vote", "number": 4, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
+    {"entry": "count" or "vote", "number": 3, "at": ..., "purpose": ..., ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
     {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
 
@@ -185,8 +184,8 @@ class Cast:
 
     @classmethod
     def of(cls, poll: Poll, number: int, at: float, source: str = "", run: str = "") -> "Cast":
-        curve = vote.cost(poll.epsilon).curve
-        return cls(number, at, poll.purpose, poll.epsilon, curve, poll.question, poll.data, source, run)
+        cost = vote.cost(poll.epsilon).curve
+        return cls(number, at, poll.purpose, poll.epsilon, cost, poll.question, poll.data, source, run)
 
     @property
     def cost(self) -> Cost:

@@ -135,7 +135,7 @@ def flux(**changes: Any) -> Any:
     clustering, homes = form_clusters(parameters, 1, model, projector, described)
     started = card.server().start(model, parameters)
     models = dict.fromkeys(clustering.names, model)
-    return replace(started, clustering=clustering, assignments=homes, models=models)
+    return replace(started, clustering=clustering, assignments=homes, models=models, phase="clustered")
 
 
 FLUX = find("flux")[0].server()
