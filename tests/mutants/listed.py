@@ -239,7 +239,7 @@ MUTANTS = (
     mutant(
         "the deadline passes in a pause",
         "fedserver/coordinator/runs.py",
-        "self._stood += time.monotonic() - self._stood_since",
+        "self._stood += self._now() - self._stood_since",
         "self._stood += 0.0",
         CHANGES,
     ),
