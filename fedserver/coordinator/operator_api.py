@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of, with_rounds
+from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
@@ -91,10 +91,11 @@ class OperatorApi:
         return await self.show(run)
 
     async def change_run(self, run: RunId, change: RunChange) -> RunStatus:
-        """Change the policy of a run that goes on, and how many rounds it has.
+        """Change the policy of a run that goes on, how many rounds it has, and which devices count again.
 
-        Raises ConfigError for a change that cannot work, Refused if the run is over, is combining reports, or
-        has a privacy guarantee that is made for its present number of rounds.
+        Raises ConfigError for a change that cannot work, Refused if the run is over, is combining reports or
+        has a privacy guarantee that is made for its present number of rounds, or if such a device is not
+        quarantined.
         """
         self._coordinator.check_deciding()
         await self._coordinator.in_turn(self._change(run, change))
@@ -292,6 +293,8 @@ class OperatorApi:
             state = with_rounds(state, change.rounds)
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
             await asyncio.to_thread(recipe_of, spec)
+        if change.readmit:
+            state = with_readmitted(state, change.readmit)
         await found.change(spec, state)
         found.recorder.event(CHANGED, f"an operator changed it: {change}")
         await found.note(f"an operator changed it: {change}")
