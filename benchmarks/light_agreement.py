@@ -43,7 +43,7 @@ from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.moments import moments_of, project
 from shoal.core.inference.network import batches
 from shoal.core.inference.newcomer import InferenceContext
-from shoal.core.privacy.accountant import NoAccount
+from shoal.core.privacy.accountant import NoAccount, Share
 from shoal.core.server_kit import placing
 from shoal.core.types import Array, Tensors
 from shoal.shell import learners
@@ -180,6 +180,9 @@ def _read(path: Path, label: str) -> Dataset:
 
 class _Open(NoAccount):
     """An owner who lets everything leave in the open, as in both examples."""
+
+    def summed(self, share: Share) -> None:
+        raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:
         pass

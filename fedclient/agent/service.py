@@ -21,6 +21,7 @@ from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store import privacy_report
+from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import Spawned
@@ -41,7 +42,8 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
     with folder.locked():
         reached = endpoint(settings)
         device = folder.device(reached.device)
-        reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
+        status, log = Status(device, reached.address), AgentLog(folder.root)
+        reporter = Reporter(status, folder.root, log.noting(console.progress), log.noting(console.say))
         try:
             _check_role(reached)
             if settings.learner is None:
@@ -73,6 +75,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 await until_signal(agent.run(until), until)
         except ShoalError as error:
             reporter.note(error)
+            log.add(f"error[{error.code}]: {error.message}")
             raise
         finally:
             reporter.doing("stopped")

@@ -7,22 +7,21 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.released import statements
 from fedserver.store.journal.timeline import ROUNDS
-from shoal.core.algorithm import State
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
@@ -92,10 +91,11 @@ class OperatorApi:
         return await self.show(run)
 
     async def change_run(self, run: RunId, change: RunChange) -> RunStatus:
-        """Change the policy of a run that goes on, and how many rounds it has.
+        """Change the policy of a run that goes on, how many rounds it has, and which devices count again.
 
-        Raises ConfigError for a change that cannot work, Refused if the run is over, is combining reports, or
-        has a privacy guarantee that is made for its present number of rounds.
+        Raises ConfigError for a change that cannot work, Refused if the run is over, is combining reports or
+        has a privacy guarantee that is made for its present number of rounds, or if such a device is not
+        quarantined.
         """
         self._coordinator.check_deciding()
         await self._coordinator.in_turn(self._change(run, change))
@@ -240,6 +240,10 @@ class OperatorApi:
                 f"{spec.name!r} is not a valid run name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
+        if spec.labels and self._coordinator.labels_of is unlabeled:
+            raise ConfigError(
+                "devices have labels only on a server with certificates", "leave the labels out"
+            )
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
@@ -289,9 +293,11 @@ class OperatorApi:
             state = with_rounds(state, change.rounds)
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
             await asyncio.to_thread(recipe_of, spec)
+        if change.readmit:
+            state = with_readmitted(state, change.readmit)
         await found.change(spec, state)
-        found.recorder.event(CHANGED, f"an operator changed it: {_changes(change)}")
-        await found.note(f"an operator changed it: {_changes(change)}")
+        found.recorder.event(CHANGED, f"an operator changed it: {change}")
+        await found.note(f"an operator changed it: {change}")
 
     async def _remove(self, run: RunId) -> None:
         if run not in self._coordinator.recovery.unreadable:
@@ -353,7 +359,8 @@ class OperatorApi:
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected, waiting = self._coordinator.connected(), self._coordinator.connected(polling=True)
+            connected = self._coordinator.connected(spec.labels)
+            waiting = self._coordinator.connected(spec.labels, polling=True)
             await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.runs.release(run)
@@ -383,31 +390,6 @@ class OperatorApi:
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)
-
-
-def with_rounds(state: State, rounds: int) -> State:
-    """The state of a run that has this many rounds of training in all.
-
-    Raises Refused if the state does not know the number, or if noise was scaled for the present one.
-    """
-    parameters: Any = getattr(state, "parameters", None)
-    if not hasattr(parameters, "rounds"):
-        raise Refused(
-            "this run has no number of rounds that can be changed", "try again after its first round"
-        )
-    if rounds <= state.progress:
-        raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")
-    if rounds > parameters.rounds and getattr(parameters, "dp_epsilon", 0.0):
-        raise Refused(
-            f"its devices add the noise for {parameters.rounds} rounds at epsilon {parameters.dp_epsilon:g}",
-            "start another run, with the number of rounds that you need",
-        )
-    return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))
-
-
-def _changes(change: RunChange) -> str:
-    rounds = {} if change.rounds is None else {"rounds": change.rounds}
-    return ", ".join(f"{name}={value:g}" for name, value in {**rounds, **change.policy}.items())
 
 
 async def _stop(run: Run, reason: str) -> None:

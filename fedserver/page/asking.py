@@ -36,7 +36,7 @@ ROUNDS = 500
 class Pace:
     """When something may be asked again, so that it takes at most `SHARE` of the time.
 
-    least: not before so many seconds.
+    least: how many seconds lie between two calls at least.
     """
 
     def __init__(self, least: float = 0.0) -> None:

@@ -161,11 +161,11 @@ def life(root: str, point: str, fault: Fault | None = None) -> None:
     """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
     import fedclient.store.blobs
     import fedserver.coordinator.visits.transfer
-    import fedserver.store.content.blobs
+    import fedserver.store.content.copies
 
     for module in (
         fedclient.store.blobs,
-        fedserver.store.content.blobs,
+        fedserver.store.content.copies,
         fedserver.coordinator.visits.transfer,
     ):
         module.CHUNK = PIECE  # type: ignore[misc]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.buckets import Buckets
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -86,3 +88,24 @@ def test_a_compose_file_names_what_is_there(name: str) -> None:
         assert ((DEPLOY / "docker" / build["context"]) / build["dockerfile"]).is_file(), name
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"], json.dumps(service)
+
+
+def test_the_bucket_of_the_compose_file_is_added_to_the_servers_that_there_are() -> None:
+    files = [
+        yaml.safe_load((DEPLOY / "docker" / name).read_text()) for name in ("postgresql.yaml", "bucket.yaml")
+    ]
+    below, above = (each["services"] for each in files)
+    servers = {name for name, service in below.items() if "build" in service}
+    assert set(above) == {"storage", *servers}
+    for name in servers:
+        assert above[name]["build"]["args"] == {"EXTRAS": "postgres,s3"}
+        assert "AWS_SECRET_ACCESS_KEY" in above[name]["environment"]
+
+
+def test_the_life_cycle_rules_are_such_as_a_bucket_takes(buckets: Buckets) -> None:
+    rules = json.loads((DEPLOY / "s3" / "lifecycle.json").read_text())
+    bucket = buckets.bucket().bucket
+    buckets.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration=rules)
+    found = buckets.client.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
+    assert [each["ID"] for each in found] == [each["ID"] for each in rules["Rules"]]
+    assert not any("Expiration" in each for each in found)  # a model is needed as long as its run is stored

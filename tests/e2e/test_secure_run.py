@@ -27,7 +27,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import Announce, Announced, letters_of
 from shoal.core.identity.signing import Signatures
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, Open, chosen
+from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.secure.cohort import KEYS, check_announcement
 from shoal.lab.demo import processes
@@ -126,6 +126,11 @@ def test_devices_with_certificates_train_and_one_dies_in_every_exchange(tmp_path
         entries = Ledger(DeviceFolder(tmp_path / one.name).privacy, Budget()).verify()
         assert [each.what for each in chosen(entries, Open)] == [OPEN["summed"]]
         assert chosen(entries, Failed) == []
+        sums = chosen(entries, Summed)  # one of each round, also where the work was done twice
+        assert len({each.cohort for each in sums}) == len(sums) == SECURE["rounds"]
+        assert {(each.run, each.devices, each.fewest, each.clip, each.noise) for each in sums} == {
+            ("secure", 8, 6, SECURE["central_clip"], 0.0)
+        }
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ MUTANTS = (
         "            self._insert(report)\n"
         '            crash.point("server.report-blobs-moved")\n'
         "            self._blobs.accept(report.device, report.blobs)\n",
-        f"{STORE}/test_store.py",
+        f"{STORE}/test_stops.py",
     ),
     mutant(
         "a round is offered before it is stored",
@@ -151,10 +151,10 @@ MUTANTS = (
     ),
     mutant(
         "reports are not verified after they were combined",
-        "fedserver/coordinator/runs.py",
-        "        if lost := await damage.lost_reports(self.storage, counted, effect.devices):\n"
-        "            raise DamagedReports(lost)\n        crash",
-        "        crash",
+        "fedserver/coordinator/aggregation/combining.py",
+        "    if lost := await damage.lost_reports(storage, counted, effect.devices):\n"
+        "        raise DamagedReports(lost)\n    crash",
+        "    crash",
         DAMAGE,
     ),
     mutant(
@@ -239,7 +239,7 @@ MUTANTS = (
     mutant(
         "the deadline passes in a pause",
         "fedserver/coordinator/runs.py",
-        "self._stood += time.monotonic() - self._stood_since",
+        "self._stood += self._now() - self._stood_since",
         "self._stood += 0.0",
         CHANGES,
     ),

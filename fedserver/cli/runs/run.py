@@ -12,7 +12,7 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs import changes, history, placements, repeat
-from fedserver.cli.runs.policy import POLICY, policy_options
+from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import find
@@ -102,7 +102,11 @@ def start(
     from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
-    flags["policy"] = {name: flags.pop(name) for name in POLICY}
+    devices = flags.pop("devices") or Devices()
+    flags["policy"] = {name: flags.pop(name) for name in POLICY if name != "devices"} | {
+        "devices": devices.number
+    }
+    flags["labels"] = devices.labels or None
     flags["parameters"] = dict(map(parsed, changes))
     flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
     config = read_run(path, flags)

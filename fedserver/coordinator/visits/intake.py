@@ -72,6 +72,10 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
+    try:
+        await coordinator.storage.send_copies(device, [each.blob.sha256 for each in report.result.weights()])
+    except DiskFull as fault:
+        raise _not_now(device, fault) from None
     await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
@@ -138,12 +142,16 @@ async def _count(
     try:
         await coordinator.storage.reports.add(record)
     except DiskFull as fault:
-        log.warning("a report of device %s cannot be stored: %s", device, fault)
-        raise Unavailable("the server cannot store the report at the moment", "send it again") from None
+        raise _not_now(device, fault) from None
     crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+def _not_now(device: DeviceId, fault: DiskFull) -> Unavailable:
+    log.warning("a report of device %s cannot be stored: %s", device, fault)
+    return Unavailable("the server cannot store the report at the moment", "send it again")
 
 
 async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:

@@ -67,6 +67,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             seed=spec.learner_seed,
         ),
         graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
+        labels=spec.labels,
     )
 
 
@@ -85,6 +86,7 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
         graph=graph.sha256 if request.HasField("graph") else "",
         graph_bytes=graph.size,
+        labels=dict(request.labels),
     )
 
 
@@ -102,7 +104,7 @@ def _given(message: Any) -> dict[str, Any]:
 
 
 def change_to_pb(run: RunId, change: RunChange) -> pb.ChangeRunRequest:
-    request = pb.ChangeRunRequest(run=run, rounds=change.rounds)
+    request = pb.ChangeRunRequest(run=run, rounds=change.rounds, readmit=change.readmit)
     for name, value in change.policy.items():
         if name in _TIMES:
             getattr(request, name).CopyFrom(wire.seconds_to_pb(float(value)))
@@ -113,7 +115,8 @@ def change_to_pb(run: RunId, change: RunChange) -> pb.ChangeRunRequest:
 
 def change_from_pb(request: pb.ChangeRunRequest) -> RunChange:
     devices = {"devices": request.devices} if request.HasField("devices") else {}
-    return RunChange({**devices, **_given(request)}, request.rounds if request.HasField("rounds") else None)
+    rounds = request.rounds if request.HasField("rounds") else None
+    return RunChange({**devices, **_given(request)}, rounds, tuple(request.readmit))
 
 
 # -- what people are shown ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.privacy.accountant import Share
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.core.inference.graphs import graph
@@ -91,6 +92,9 @@ def test_scores_latents_moments_and_choice_agree(name: str) -> None:
 
 
 class _Open:
+    def summed(self, share: Share) -> None:
+        raise AssertionError
+
     def unprotected(self, what: str, data: str) -> None:
         pass
 

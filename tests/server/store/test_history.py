@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.store import Store
-from tests.server.store.test_store import RECORD, checkpoint, report
+from tests.server.store.samples import RECORD, checkpoint, report
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fedserver.store.journal import placements
 from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
 from fedserver.store.store import Store
 from tests.server.store.conftest import Engine
-from tests.server.store.test_store import RECORD, checkpoint
+from tests.server.store.samples import RECORD, checkpoint
 
 PLACED = PlacementRecord("mnist", "d1", "descriptor", "placed", "c0", "c1", 0.75, "near", ("c0",), 4)
 CHOSEN = PlacementRecord("mnist", "d2", "wish", "handed_out", reason="it chooses", models=("c0", "c1"))
@@ -25,7 +25,7 @@ def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def told(store: Store, **which: str | int) -> list[PlacementRecord]:
+def stored(store: Store, **which: str | int) -> list[PlacementRecord]:
     """The records without their times and numbers."""
     found = store.journal.placements.read(**which)  # type: ignore[arg-type]
     return [replace(each, since=0.0, at=0.0, number=0) for each in found]
@@ -36,15 +36,15 @@ def test_answers_are_recorded_and_repeated_ones_are_counted(store: Store) -> Non
     for each in (PLACED, CHOSEN):
         record.add(each)
     first = record.read()
-    assert told(store) == [PLACED, CHOSEN]
+    assert stored(store) == [PLACED, CHOSEN]
     surer = replace(PLACED, confidence=0.8, progress=5)
     record.add(surer)
-    assert told(store) == [CHOSEN, replace(surer, times=2)], "the newest answer comes last"
+    assert stored(store) == [CHOSEN, replace(surer, times=2)], "the newest answer comes last"
     (again,) = record.read(after=first[-1].number)
     assert again.since == first[0].since <= first[0].at <= again.at
     record.add(replace(PLACED, cluster="c1", models=("c1",)))
-    assert [(each.cluster, each.times) for each in told(store, device="d1")] == [("c0", 2), ("c1", 1)]
-    assert told(store, run="other") == []
+    assert [(each.cluster, each.times) for each in stored(store, device="d1")] == [("c0", 2), ("c1", 1)]
+    assert stored(store, run="other") == []
 
 
 def test_what_is_too_much_goes_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def test_what_is_too_much_goes_oldest_first(store: Store, monkeypatch: pytest.Mo
     store.journal.placements.add(CHOSEN)
     for number in range(4):
         store.journal.placements.add(replace(PLACED, cluster=f"c{number}", reason="x" * 5000))
-    assert [each.cluster for each in told(store)] == ["", "c2", "c3"], "one device cannot displace others"
-    assert {len(each.reason) for each in told(store, device="d1")} == {placements.TEXT}
+    assert [each.cluster for each in stored(store)] == ["", "c2", "c3"], "one device cannot displace others"
+    assert {len(each.reason) for each in stored(store, device="d1")} == {placements.TEXT}
     for number in range(5):
         store.journal.placements.add(replace(PLACED, device=f"e{number}"))
-    assert [each.device for each in told(store)] == [f"e{number}" for number in range(5)]
+    assert [each.device for each in stored(store)] == [f"e{number}" for number in range(5)]
 
 
 def test_they_are_read_page_by_page_and_go_with_the_run(

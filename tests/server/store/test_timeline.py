@@ -19,7 +19,7 @@ from shoal.core.server_kit.history.records import (
     RoundHistory,
     digest_of,
 )
-from tests.server.store.test_store import RECORD, checkpoint, closed
+from tests.server.store.samples import RECORD, checkpoint, closed
 
 
 @pytest.fixture

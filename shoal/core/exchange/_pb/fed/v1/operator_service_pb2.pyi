@@ -47,6 +47,8 @@ class _ShownEvidenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShownEv
     """The losses of the models on its data."""
     SHOWN_EVIDENCE_PROTOTYPES: _ShownEvidence.ValueType  # 5
     """Mean embeddings."""
+    SHOWN_EVIDENCE_VOTE: _ShownEvidence.ValueType  # 6
+    """The cluster for which it has voted."""
 
 class ShownEvidence(_ShownEvidence, metaclass=_ShownEvidenceEnumTypeWrapper):
     """What a newcomer has shown of its data."""
@@ -63,6 +65,8 @@ SHOWN_EVIDENCE_SCORES: ShownEvidence.ValueType  # 4
 """The losses of the models on its data."""
 SHOWN_EVIDENCE_PROTOTYPES: ShownEvidence.ValueType  # 5
 """Mean embeddings."""
+SHOWN_EVIDENCE_VOTE: ShownEvidence.ValueType  # 6
+"""The cluster for which it has voted."""
 Global___ShownEvidence: _TypeAlias = ShownEvidence  # noqa: Y015
 
 class _PlacementOutcome:
@@ -192,6 +196,26 @@ class StartRunRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     ALGORITHM_FIELD_NUMBER: _builtins.int
     PRESET_FIELD_NUMBER: _builtins.int
@@ -201,6 +225,7 @@ class StartRunRequest(_message.Message):
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -235,6 +260,12 @@ class StartRunRequest(_message.Message):
         learner of their own. Unset: such devices cannot use the run's models.
         """
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Set by the operator: only devices that have all of these labels take part. Unset: all may. A server without
+        certificates refuses them.
+        """
+
     def __init__(
         self,
         *,
@@ -247,10 +278,11 @@ class StartRunRequest(_message.Message):
         learner: Global___Learner | None = ...,
         initial_model: _payload_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -670,6 +702,7 @@ class ChangeRunRequest(_message.Message):
     MAX_ABANDONED_ROUNDS_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     STRAGGLER_FACTOR_FIELD_NUMBER: _builtins.int
+    READMIT_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the operator: the run's id. Unset: refused."""
     rounds: _builtins.int
@@ -702,6 +735,10 @@ class ChangeRunRequest(_message.Message):
     def retry_after(self) -> _duration_pb2.Duration:
         """Set by the operator: as in RoundPolicy. Unset: as before."""
 
+    @_builtins.property
+    def readmit(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the operator: quarantined devices whose updates count again; refused if one is not. Unset: none."""
+
     def __init__(
         self,
         *,
@@ -716,10 +753,11 @@ class ChangeRunRequest(_message.Message):
         max_abandoned_rounds: _builtins.int | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         straggler_factor: _builtins.float | None = ...,
+        readmit: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "run", b"run", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "readmit", b"readmit", "retry_after", b"retry_after", "rounds", b"rounds", "run", b"run", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__devices: _TypeAlias = _typing.Literal["devices"]  # noqa: Y015
     _WhichOneofArgType__devices: _TypeAlias = _typing.Literal["_devices", b"_devices"]  # noqa: Y015
