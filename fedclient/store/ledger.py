@@ -24,17 +24,18 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
+from typing import TypeVar
 
 from fedclient.store.consent import Consents
 from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.accountant import Lesson, Order, Share, Tally
+from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
+    Cast,
     Counted,
     Debit,
     Entry,
@@ -56,12 +57,15 @@ from shoal.core.privacy.ledger import (
     within,
 )
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import drawn
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import Tensors
 from shoal.shell import crash
 from shoal.shell.disk import lock, make_folder, storing, sweep, write
+
+T = TypeVar("T")
 
 DAY = 86400.0
 WAIT = 2.0
@@ -120,7 +124,7 @@ class Ledger:
         if (found := self._recalled(entries, order)) is not None:
             return found
         try:
-            self._check(entries, order.terms.cost, order.data)
+            self._check(entries, Debit.of(order, 0, 0.0))
         except OverBudget:
             # An old release is better than none. And a device that was placed as a newcomer and trains now
             # has released all samples without classes.
@@ -160,22 +164,43 @@ class Ledger:
 
     def count(self, tally: Tally, exact: Callable[[], int]) -> int:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+
+        def made(number: int) -> Counted:
+            return Counted.of(tally, number, self._clock(), self._source, self._run)
+
+        return self._number(tally, made, exact, lambda value: noisy_count(value, tally.rho))
+
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+
+        def made(number: int) -> Cast:
+            return Cast.of(poll, number, self._clock(), self._source, self._run)
+
+        return self._number(poll, made, exact, lambda scores: drawn(scores, poll.epsilon))
+
+    def _number(
+        self,
+        asked: Tally | Poll,
+        made: Callable[[int], Paid],
+        exact: Callable[[], T],
+        noised: Callable[[T], int],
+    ) -> int:
+        """An earlier number for this, or else a new one. made: the debit with this number."""
         entries = self.entries()
-        if (found := self._recounted(entries, tally)) is not None:
+        if (found := self._earlier(entries, asked)) is not None:
             return found
-        self._check(entries, Cost(tally.rho), tally.data)
+        self._check(entries, made(0))
         value = exact()  # the author's code: before the debit, and without the lock
         with self._locked():
             entries, head = self._read()
-            if (found := self._recounted(entries, tally)) is not None:
+            if (found := self._earlier(entries, asked)) is not None:
                 return found
-            number = len(paid(entries)) + 1
-            counted = Counted.of(tally, number, self._clock(), self._source, self._run)
-            head = self._pay(counted, entries, head)
-            noised = noisy_count(value, tally.rho)
+            debit = made(len(paid(entries)) + 1)
+            head = self._pay(debit, entries, head)
+            number = noised(value)
             crash.point("device.drawn")
-            self._store(counted.number, str(noised).encode(), head)
-        return noised
+            self._store(debit.number, str(number).encode(), head)
+        return number
 
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
@@ -222,12 +247,14 @@ class Ledger:
     def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
         return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
 
-    def _check(self, entries: list[Entry], cost: Cost, data: str) -> None:
-        recent = within(entries, data, self._source, self._since)
-        self._budget.check(cost, recent, spent(entries), of_run(entries, self._run) if self._run else None)
+    def _check(self, entries: list[Entry], debit: Paid) -> None:
+        recent = within(entries, debit.data, self._source, self._since)
+        of_this_run = of_run(entries, self._run) if self._run else None
+        what = "a vote" if isinstance(debit, Cast) else ""
+        self._budget.check(debit.cost, recent, spent(entries), of_this_run, what)
 
     def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
-        self._check(entries, debit.cost, debit.data)
+        self._check(entries, debit)
         head = self._append(debit, head)
         crash.point("device.debited")
         return head
@@ -243,8 +270,8 @@ class Ledger:
             raise BadPayload(f"{self._path_of(found.debit)} does not contain a descriptor", HINT)
         return part
 
-    def _recounted(self, entries: list[Entry], tally: Tally) -> int | None:
-        found = released(entries, tally, self._source, self._since)
+    def _earlier(self, entries: list[Entry], asked: Tally | Poll) -> int | None:
+        found = released(entries, asked, self._source, self._since)
         if found is None or not self._path_of(found.debit).exists():
             return None
         return int(self._bytes_of(found))

@@ -29,6 +29,7 @@ from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError,
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -60,7 +61,7 @@ class Runtime:
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         if config is not None and config.newcomer:
-            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact)}
+            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.exchange.choosing import Chosen
+from shoal.core.exchange.choosing.vote import Voted
 from shoal.core.exchange.messages import (
     Built,
     Described,
@@ -147,11 +148,12 @@ def of_weights(released: Collection[Statement]) -> str:
 def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
-    Initial weights follow from no data, and a choice among models stays on the device. Reports of kinds that
+    Initial weights follow from no data, a choice among models stays on the device, and a vote has a guarantee
+    and is paid for. Reports of kinds that
     are not known here are taken for the worst.
     """
     reply = message.reply
-    if reply is Built or reply is Chosen:
+    if reply in (Built, Chosen, Voted):
         return ()
     if isinstance(message, SECURE):
         return (OPEN["summed"],) if isinstance(message, TrainMasked) else ()
