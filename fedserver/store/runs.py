@@ -290,7 +290,8 @@ class Runs:
         return len(older)
 
     def remove(self, run: RunId) -> None:
-        """Delete a run. What devices have released in it stays known, since their privacy loss stays."""
+        """Delete a run. What devices have released in it stays known, since their privacy loss stays, and so
+        does its name: a device that was away may still have a result of the run, or remember it."""
         with self._db.transaction():
             before = self._references.of_run(run)
             self._db.execute(
@@ -311,9 +312,14 @@ class Runs:
             )
             for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
+            self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)
         self._course.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
+
+    def removed(self) -> set[RunId]:
+        """The names of the runs that were removed."""
+        return {row["run"] for row in self._db.rows("removed", "ORDER BY run")}
 
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""

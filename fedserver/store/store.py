@@ -305,6 +305,7 @@ class RunCalls:
         self.pause, self.change = Call(on, part.pause), Call(on, part.change)
         self.reactivate = Call(on, part.reactivate)
         self.prune, self.remove = Call(on, part.prune), Call(on, part.remove)
+        self.removed = Call(on, part.removed)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
