@@ -12,7 +12,8 @@ from fedserver.store.database import Database, Row
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES = "nothing", "wish", "descriptor", "scores", "prototypes"
-EVIDENCE = (NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES)
+VOTE = "vote"
+EVIDENCE = (NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES, VOTE)
 """What a newcomer shows of its data; a wish to try the models itself shows nothing."""
 PLACED, NEAREST, ABSTAINED, HANDED_OUT = "placed", "nearest", "abstained", "handed_out"
 OUTCOMES = (PLACED, NEAREST, ABSTAINED, HANDED_OUT)

@@ -8,7 +8,7 @@ import { tone } from "../palette.js";
 import { Panel } from "../panel.js";
 import { Choice } from "./parts.js";
 
-const SHOWED = { nothing: "nothing", wish: "nothing", descriptor: "a descriptor", scores: "losses of the models", prototypes: "mean embeddings" };
+const SHOWED = { nothing: "nothing", wish: "nothing", descriptor: "a descriptor", scores: "losses of the models", prototypes: "mean embeddings", vote: "a private vote" };
 const ANSWERS = {
   placed: () => "placed by the server",
   nearest: () => "no group fits; given the nearest model",
