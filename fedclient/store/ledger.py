@@ -27,6 +27,7 @@ from secrets import token_bytes
 from typing import TypeVar
 
 from fedclient.store.consent import Consents
+from shoal.core.algorithm.asks import WholeRun
 from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
@@ -34,6 +35,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
 from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
     Cast,
     Counted,
@@ -202,10 +204,45 @@ class Ledger:
             self._store(debit.number, str(number).encode(), head)
         return number
 
+    def agree(self, whole: WholeRun, data: str) -> None:
+        """Keep what a run asks for in all, for its owner, before its first task. data: as in `Order`.
+
+        Raises OverBudget where all of it does not fit, whatever this run has spent already, and NoConsent or
+        Unprotected where something would leave that the owner does not allow. Raises LedgerFault,
+        StorageFault.
+        """
+        if self._consents:
+            self._consents.note(self._run, whole.facts(self._budget.delta, self._budget.group_size))
+        others = [each for each in self.entries() if not (isinstance(each, Paid) and each.run == self._run)]
+        if whole.cost:
+            recent = within(others, data, self._source, self._since)
+            what = f"all of run {self._run}"
+            self._budget.check(whole.cost, recent, spent(others), Cost(), what)
+        missing = [what for what in whole.asks.opened if not self._permits(what)]
+        for what in missing:
+            self._check_permitted(what)
+
+    def _permits(self, what: str) -> bool:
+        """Whether this may leave. If it is for the owner to say, the request is kept."""
+        allowed = self._budget.allows(what)
+        if allowed is None:
+            return bool(self._consents and self._consents.allows(self._run, what))
+        return allowed
+
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
+        self._check_permitted(what)
+        if self._noted(self.entries(), what, data):
+            return
+        with self._locked():
+            entries, head = self._read()
+            if not self._noted(entries, what, data):
+                self._append(Open(self._clock(), what, data), head)
+
+    def _check_permitted(self, what: str) -> None:
+        """Raises NoConsent or Unprotected."""
         allowed = self._budget.allows(what)
-        if allowed is None and not (self._consents and self._consents.allows(self._run, what)):
+        if allowed is None and not self._permits(what):
             raise NoConsent(
                 f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
                 f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
@@ -223,12 +260,6 @@ class Ledger:
                 f"this device releases nothing without a privacy guarantee, and the run asks for {what}",
                 f"ask the run's operator for {ask}, or set privacy.{setting} in this device's settings",
             )
-        if self._noted(self.entries(), what, data):
-            return
-        with self._locked():
-            entries, head = self._read()
-            if not self._noted(entries, what, data):
-                self._append(Open(self._clock(), what, data), head)
 
     def summed(self, share: Share) -> None:
         """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises

@@ -152,15 +152,20 @@ def left_open(message: Message) -> tuple[str, ...]:
     and is paid for. Reports of kinds that
     are not known here are taken for the worst.
     """
-    reply = message.reply
-    if reply in (Built, Chosen, Voted):
+    if isinstance(message, Evaluate) and message.rho is not None:
         return ()
-    if isinstance(message, SECURE):
-        return (OPEN["summed"],) if isinstance(message, TrainMasked) else ()
-    if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
+    return opened_by(type(message), getattr(message, "private", None) is None)
+
+
+def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
+    """The same for messages of one kind. plain: whether it asks for weights without DP-SGD, if it asks for
+    weights."""
+    reply = getattr(kind, "reply", Built)  # what has no reply is one
+    if reply in (Built, Chosen, Voted, LatentsCounted):
         return ()
+    if kind in SECURE:
+        return (OPEN["summed"],) if kind is TrainMasked else ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
-    plain = getattr(message, "private", None) is None
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
     if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])

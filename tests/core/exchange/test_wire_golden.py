@@ -230,6 +230,10 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     ),
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
+    "task_terms": (
+        Task("run-1", 4, 2, 7, "", PAYLOAD, '{"algorithm": "fedavg", "parameters": {"rounds": 20}}'),
+        wire.next_to_pb,
+    ),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
     "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
