@@ -5,9 +5,9 @@
 The ways: `whole`, in which all models travel as they are; `compact`, the default, in few bits; `vote`, in
 which one model travels after a private vote. A row has the bytes that a newcomer fetches, also in models; the
 seconds in which the server makes the question and hashes its blobs, which for `whole` and `compact` is once
-for all newcomers of a round; and those in which the device computes its choice. Transfers are not in them. The
-models are random ones, since neither bytes nor seconds depend on what they have learned; `benchmarks.placing`
-has the accuracy. Seconds are the median of the repeats, with one thread.
+for all newcomers of a round; and those in which the device computes its choice. Transfers are not in them.
+The models are random ones, since neither bytes nor seconds depend on what they have learned;
+`benchmarks.placing` has the accuracy. Seconds are the median of the repeats, with one thread.
 """
 
 import argparse
