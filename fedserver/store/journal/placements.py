@@ -42,7 +42,8 @@ TOO_MANY_OF_DEVICE = (
 UNPLACED = (
     "SELECT run, device, SUM(times) AS times FROM newcomers AS one WHERE outcome IN (?, ?) AND at > ?"
     " AND number > (SELECT coalesce(max(number), 0) FROM newcomers"
-    " WHERE run = one.run AND device = one.device AND outcome NOT IN (?, ?)) GROUP BY run, device HAVING SUM(times) >= ? ORDER BY run, device"
+    " WHERE run = one.run AND device = one.device AND outcome NOT IN (?, ?))"
+    " GROUP BY run, device HAVING SUM(times) >= ? ORDER BY run, device"
 )
 REPEATED = 3
 """From this many answers on that no cluster fits, a newcomer keeps arriving so."""
