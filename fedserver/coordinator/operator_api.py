@@ -324,7 +324,7 @@ class OperatorApi:
             outcomes.abandoned,
             outcomes.missing,
             models,
-            statements(await storage.journal.releases(run)),
+            await storage.runs.statements(run),
             promise(state),
             found.spec,
             outcomes.accuracies,
