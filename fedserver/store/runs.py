@@ -14,11 +14,13 @@ from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.outcomes import Course, Outcomes
+from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.payload import Weights
+from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
@@ -43,6 +45,7 @@ class Runs:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
         self._timeline, self._course = Timeline(database), Course(database)
+        self._statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -315,6 +318,7 @@ class Runs:
             self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)
         self._course.forget(run)
+        self._statements.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
 
     def removed(self) -> set[RunId]:
@@ -341,6 +345,10 @@ class Runs:
     def outcomes(self, run: RunId) -> Outcomes:
         """What became of its rounds, in short."""
         return self._course.of(run)
+
+    def statements(self, run: RunId) -> dict[DeviceId, Statement]:
+        """What each device has released in it."""
+        return self._statements.of(run)
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
         self._db.execute(
