@@ -26,7 +26,14 @@ from typing import Any
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.engines.sqlite import SqliteDatabase
 from fedserver.store.journal.timeline import Timeline
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Position,
+    RoundHistory,
+    RunEvent,
+    digest_of,
+)
 from tests.server.page.browser import browser
 from tests.server.page.pages import Page, page, path_of
 from tests.server.processes import daemon, restored
@@ -98,7 +105,7 @@ def history(number: int, devices: int) -> RoundHistory:
     names = [f"device-{each:03}" for each in range(devices)]
     loss, accuracy = 2.0 / number, 1.0 - 0.7 / number
     found = RoundHistory(number, f"training round {number}", 1.8e9 + number, 2.0 + math.sin(number))
-    return replace(
+    found = replace(
         found,
         asked=devices,
         reported=devices,
@@ -120,6 +127,9 @@ def history(number: int, devices: int) -> RoundHistory:
         if moved
         else {},
     )
+    earlier = [] if moved or number == 1 else [f"c{key}" for key in range(GROUPS)]
+    before = {name: earlier[(at + shift) % GROUPS] for at, name in enumerate(names) if earlier}
+    return replace(found, digest=digest_of(found, before))
 
 
 def loads(at: Page, rounds: int) -> float:

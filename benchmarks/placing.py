@@ -6,9 +6,10 @@
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
-seed. `descriptor` is the algorithm's own way, `models` the mutual information of the clusters' models, and
-`default` what a device does: both that and the likelihood of its samples in each cluster. Newcomers are the
-run's devices with their test parts, which no training has seen.
+seed. `descriptor` is the algorithm's own way, `models` the mutual information of the clusters' models,
+`whole` both that and the likelihood of the samples in each cluster, and `default` what a device does: the
+same with models in few bits. Newcomers are the run's devices with their test parts, which no training has
+seen.
 
 The second table is for the reliability of the confidence: of placements by default, how many are right, that
 is, as good for the newcomer as its own cluster's model, or better. --plot draws it.
@@ -31,8 +32,10 @@ from shoal.core.data.seeds import generator
 from shoal.core.device_kit.choosing import choose
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
 from shoal.lab.experiments.setting import Experiment, fleet_of
 from shoal.lab.models import learner_of
@@ -49,7 +52,7 @@ def main() -> None:
         for seed in map(int, asked.seeds.split(",")):
             for row in cells(asked, shift, seed):
                 rows[row["samples"]].append(row)
-    ways = ("descriptor", "models", "default", "common", "own_cluster", "best", "fedavg")
+    ways = ("descriptor", "models", "whole", "default", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
         print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
@@ -71,7 +74,7 @@ def reliability(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, float, f
         inside = [row for row in rows if low <= row["confidence"] < high]
         if inside:
             mean = float(np.mean([row["confidence"] for row in inside]))
-            right = float(np.mean([row["default"] >= row["own_cluster"] for row in inside]))
+            right = float(np.mean([row["right"] for row in inside]))
             yield f"{low:.2f} to {min(high, 1.0):.2f}", len(inside), mean, right
 
 
@@ -109,11 +112,14 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
     assert isinstance(fedavg, SimulationResult)
     devices, server, state = result.devices, result.card.server(), result.state
     keys = [*placing.clusters(state), "global"]
-    models = [*placing.clusters(state).values(), placing.common_model(state)]
+    question = placing.offer(server, state)
+    compacted = compact(question).opened(manifest_of(question.models[-1]))
+    plain = replace(question, encoder=None, projector=None, densities=None)
     for name in fleet:
         test = fleet[name].test
-        accuracy = dict(
-            zip(keys, (devices.accuracy(name, Evaluate(model, "test")) for model in models), strict=True)
+        accuracy, given = (
+            dict(zip(keys, (devices.accuracy(name, Evaluate(m, "test")) for m in each.models), strict=True))
+            for each in (question, compacted)
         )
         one = fedavg.devices.accuracy(name, Evaluate(fedavg.models["global"], "test"))
         order = generator(seed, "newcomer", name).permutation(len(test))
@@ -121,15 +127,15 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
             if samples > len(test) and samples > min(SAMPLES):
                 break
             data = Dataset(test.x[order[:samples]])
-            question = placing.offer(server, state)
             context = devices.context(name, data)
-            chosen = choose(question, context).assignment
-            plain = replace(question, encoder=None, projector=None, densities=None)
+            chosen = choose(compacted, context).assignment
             best = max(value for key, value in accuracy.items() if key != "global")
             yield {
                 "shift": shift, "seed": seed, "device": name, "samples": samples,
                 "confidence": chosen.confidence, "placed": chosen.cluster,
-                "default": accuracy[chosen.cluster],
+                "default": given[chosen.cluster],
+                "right": bool(given[chosen.cluster] >= given[state.assignments[name]]),
+                "whole": accuracy[choose(question, context).assignment.cluster],
                 "models": accuracy[choose(plain, context).assignment.cluster],
                 "descriptor": accuracy.get(by_paper(result, name, data), accuracy["global"]),
                 "common": accuracy["global"],

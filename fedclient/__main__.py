@@ -26,6 +26,7 @@ class Verbs(Commands):
         "export": "fedclient.cli.export",
         "watch": "fedclient.cli.watch",
         "status": "fedclient.cli.status",
+        "logs": "fedclient.cli.setup.logs",
         "ledger": "fedclient.cli.ledger",
         "consent": "fedclient.cli.consent",
         "doctor": "fedclient.cli.setup.doctor",

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedclient.net.throttle import LEAST
 from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
@@ -26,6 +25,9 @@ T = TypeVar("T")
 SelfCheck = Literal["none", "quick", "full"]
 """How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
 
+LEAST_BANDWIDTH = 1 << 15
+"""Bytes a second. With less, a chunk would take so long that the server could take the transfer for one that
+stands still."""
 KINDS = ("npz", "csv", "parquet", "idx", "images", "module")
 TABLES = ("csv", "parquet")
 FORMER = {
@@ -190,9 +192,9 @@ class LimitsConfig:
     bandwidth: int | None = None
 
     def __post_init__(self) -> None:
-        if self.bandwidth is not None and self.bandwidth < LEAST:
+        if self.bandwidth is not None and self.bandwidth < LEAST_BANDWIDTH:
             raise ConfigError(
-                f"bandwidth is {self.bandwidth} bytes a second, and the least is {LEAST}",
+                f"bandwidth is {self.bandwidth} bytes a second, and the least is {LEAST_BANDWIDTH}",
                 "use more, or remove it for no limit",
             )
         if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:

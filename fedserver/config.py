@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedserver.store.engines import Elsewhere
+from fedserver.store.engines import Elsewhere, place
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import Written, find
 from shoal.core.engine.rounds import RoundPolicy
@@ -77,9 +77,9 @@ class ServerConfig:
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
     log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
-    database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder that
-    all servers of that database reach. addresses: where devices find these servers, "host:port", this one
-    included.
+    database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
+    bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
+    servers, "host:port", this one included.
     """
 
     state: Path = Path("server")
@@ -92,11 +92,11 @@ class ServerConfig:
     metrics: str = ""
     cadence: Settings = field(default_factory=Settings)
     database: str = ""
-    blobs: Path | None = None
+    blobs: str = ""
     addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if bool(self.database) != (self.blobs is not None):
+        if bool(self.database) != bool(self.blobs):
             raise ConfigError(
                 "database and blobs belong together: only one of them is set",
                 "set both, or neither to keep everything in the state folder",
@@ -110,7 +110,7 @@ class ServerConfig:
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where the store is, if it is not in the state folder."""
-        return Elsewhere(self.database, self.blobs) if self.blobs is not None else None
+        return Elsewhere(self.database, place(self.blobs, self.state)) if self.blobs else None
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class RunConfig:
     """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
-    the network for devices without a learner of their own."""
+    the network for devices without a learner of their own. labels: of the devices that take part; {} for
+    all."""
 
     name: str = ""
     algorithm: str | None = None
@@ -147,6 +148,7 @@ class RunConfig:
     initial_weights: Path | None = None
     learner: LearnerConfig | None = None
     graph: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
@@ -174,6 +176,7 @@ class RunConfig:
             learner,
             options,
             seed,
+            labels=self.labels,
         )
 
 
@@ -186,7 +189,7 @@ def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
         made = (flags.get("state") or Path("server")) / SETTINGS
         path = made if made.is_file() else None
     config, folder = _read(path, ServerConfig, flags)
-    blobs = None if config.blobs is None else folder / config.blobs
+    blobs = str(place(config.blobs, folder)) if config.blobs else ""
     return replace(config, state=folder / config.state, blobs=blobs)
 
 

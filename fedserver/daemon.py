@@ -24,7 +24,7 @@ from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
-from shoal.core.errors import DatabaseLost, NotLeader, StorageFault
+from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
@@ -77,7 +77,7 @@ async def _until_leading(
         while not stop.done():
             try:
                 return await Coordinator.open(config.state, config.cadence, elsewhere), config
-            except (NotLeader, DatabaseLost) as error:
+            except (NotLeader, DatabaseLost, BucketAway) as error:
                 if standby is None:
                     socket = config.state / SOCKET
                     standby = await stand_by(config.listen, config.join_listen, socket, authority)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.postgresql import Cluster, cluster, lacking
+from tests import buckets, postgresql
 
 # Sums over several threads differ in their last bits, and every worker has its own core already. It is set
 # before anything imports NumPy or PyTorch, and every process that a test starts inherits it.
@@ -72,10 +72,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)  # a stable sort: the order within a module stays
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Cluster]:
+@pytest.fixture(scope="session", name="postgresql")
+def a_postgresql() -> Iterator[postgresql.Cluster]:
     """A PostgreSQL server for this worker's tests."""
-    if reason := lacking():
+    if reason := postgresql.lacking():
         pytest.skip(reason)
-    with cluster() as running:
+    with postgresql.cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session", name="buckets")
+def some_buckets() -> Iterator[buckets.Buckets]:
+    """A server of the S3 API for this worker's tests."""
+    if reason := buckets.lacking():
+        pytest.skip(reason)
+    with buckets.buckets() as running:
         yield running

@@ -21,9 +21,11 @@ from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store import privacy_report
+from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Spawned, WorkerInfo
+from fedclient.work.executor import Spawned
+from fedclient.work.pipes import WorkerInfo
 from fedclient.work.settings import work_config
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import Hello, ObservedRun
@@ -40,7 +42,8 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
     with folder.locked():
         reached = endpoint(settings)
         device = folder.device(reached.device)
-        reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
+        status, log = Status(device, reached.address), AgentLog(folder.root)
+        reporter = Reporter(status, folder.root, log.noting(console.progress), log.noting(console.say))
         try:
             _check_role(reached)
             if settings.learner is None:
@@ -72,6 +75,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 await until_signal(agent.run(until), until)
         except ShoalError as error:
             reporter.note(error)
+            log.add(f"error[{error.code}]: {error.message}")
             raise
         finally:
             reporter.doing("stopped")

@@ -9,9 +9,8 @@ import click
 from fedclient.cli.options import CALLING, configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
-from fedclient.placing.placement import PLACEMENT
 from fedclient.store import privacy_report
-from fedclient.store.state import STATUS, DeviceFolder, Outbox, read_json
+from fedclient.store.state import PLACEMENT, STATUS, DeviceFolder, Outbox, read_json
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
 from shoal.shell.console import Console, Result, one_line, verb

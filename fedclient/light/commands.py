@@ -11,9 +11,9 @@ from fedclient.light.follow import Follower
 from fedclient.light.predict import predicted, read_graph_file
 from fedclient.light.serving import Endpoint, listening
 from fedclient.light.verdict import Checked, compare, of_probabilities
-from fedclient.placing.placement import GRAPH, MODEL, PlacementResult
+from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import DeviceFolder, read_json
+from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.predictions import read_model, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError

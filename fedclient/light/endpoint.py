@@ -26,8 +26,7 @@ from fedclient.config import WorkConfig
 from fedclient.light.runtime import limit_memory, try_runtime
 from fedclient.light.session import OnnxNetwork
 from fedclient.light.verdict import Checked, check
-from fedclient.placing.placement import GRAPH, MODEL, PLACEMENT
-from fedclient.store.state import read_json
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT, read_json
 from fedclient.work.data import open_views
 from fedclient.work.predictions import read_model
 from fedclient.work.worker import take_pipes

@@ -9,8 +9,8 @@ import numpy as np
 from fedclient.config import ClientConfig
 from fedclient.faults import TaskFailed
 from fedclient.light.messages import Open, Predict, Predicted
-from fedclient.placing.placement import GRAPH
 from fedclient.store.blobs import BlobStore
+from fedclient.store.state import GRAPH
 from fedclient.work.executor import Executor, Spawned
 from fedclient.work.predictions import Prediction, read_model, write
 from fedclient.work.settings import light_config

@@ -19,9 +19,10 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.work.data import open_views, source_of
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, LearnerFault, ShoalError
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -34,6 +35,7 @@ from shoal.core.inference.newcomer import InferenceContext
 from shoal.core.privacy.report import left_open
 
 MAX_DETAILS = 4000
+KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Describe)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 
@@ -74,7 +76,7 @@ class LightRuntime:
             return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
 
     def _perform(self, task: Task) -> Payload:
-        kinds: dict[str, type[Message]] = {each.kind: each for each in (Open, Predict, Choose, Describe)}
+        kinds: dict[str, type[Message]] = {each.kind: each for each in KINDS}
         if task.payload.kind not in kinds:
             raise BadPayload(
                 f"a device without a learner cannot answer {task.payload.kind!r}",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedclient.config import WorkConfig, host_of
 from fedclient.faults import WorkerDied
+from fedclient.work.executor import FRUGAL
 from shoal.core.errors import ConfigError, DeviceFault, StorageFault
 
 UNIX = "unix:"
@@ -108,7 +109,7 @@ class Endpoint:
             *(sys.executable, "-P", "-m", "fedclient.light.endpoint"),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, **limits, "PYTHONPATH": path},
+            env={**os.environ, **limits, **FRUGAL, "PYTHONPATH": path},
             pass_fds=(descriptor,),
             start_new_session=True,
         )

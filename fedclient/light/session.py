@@ -46,7 +46,7 @@ class OnnxNetwork:
     def __init__(self, graph: Graph, threads: int) -> None:
         self.graph, self._threads = graph, threads
         self.name = graph.facts.get("learner") or "the run's graph"
-        self.classifier = graph.classifier
+        self.classifier, self.manifest = graph.classifier, graph.weights
         self._session: Any = None
         self._loaded: Tensors | None = None
 

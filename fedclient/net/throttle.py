@@ -2,10 +2,6 @@
 
 import asyncio
 
-LEAST = 1 << 15
-"""The smallest limit, in bytes a second. With less, a chunk would take so long that the server could take the
-transfer for one that stands still."""
-
 
 class Throttle:
     """Lets `rate` bytes a second through on average, of all transfers together; infinite: all at once."""

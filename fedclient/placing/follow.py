@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from fedclient.placing.placement import MODEL, PLACEMENT
+from fedclient.store.state import MODEL, PLACEMENT
 from shoal.core.errors import Busy, ConfigError, NotFound, Refused, TooOften, Unavailable
 from shoal.shell import disk
 

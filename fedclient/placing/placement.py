@@ -24,9 +24,11 @@ from fedclient.faults import TaskFailed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
@@ -40,7 +42,7 @@ T = TypeVar("T")
 
 MOST_MODELS = 64
 """The models of how many clusters this device takes at once, to choose among them."""
-MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
+CHOICES = (Choose.kind, ChooseCompact.kind)
 
 
 @dataclass(frozen=True)
@@ -136,13 +138,15 @@ class Placer:
         """The placement, the model to use, and the models that were tried."""
         self._doing("asking the server for the models to choose among")
         try:
-            answer, model = await self._answer(run, Wish(MOST_MODELS, self._light), accept_nearest)
+            answer, model = await self._answer(
+                run, Wish(MOST_MODELS, self._light, compact=True), accept_nearest
+            )
         except BadPayload as error:  # a server of an earlier version does not know the wish
             if self._light:
                 raise
             self._doing(f"asking the server which model fits, since it gives none to try: {error.message}")
             answer, model = await self._answer(run, None, accept_nearest)
-        if isinstance(answer, Question) and answer.payload.kind == Choose.kind:
+        if isinstance(answer, Question) and answer.payload.kind in CHOICES:
             try:
                 return await self._chosen(answer)
             except TaskFailed as failed:
@@ -171,7 +175,9 @@ class Placer:
         # The common model has no density.
         near = (*(found.likelihood or (None,) * (len(keys) - 1)), None)
         figures = zip(keys, found.information, found.errors, found.odds, found.agreement, near, strict=True)
-        model = _models(question.payload)[keys.index(found.assignment.cluster)]
+        model = result.parts.get("model")
+        if not isinstance(model, Weights):
+            model = _models(question.payload)[keys.index(found.assignment.cluster)]
         placement = Placement(question.run, found.assignment, model)
         return placement, model, tuple(Tried(*each) for each in figures)
 
@@ -250,11 +256,12 @@ class Placer:
 
 def _check(question: Payload) -> None:
     """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
-    if question.kind != Choose.kind:
+    if question.kind not in CHOICES:
         return
     found = _models(question)
-    if not 2 <= len(found) <= MOST_MODELS + 1:
-        raise BadPayload(f"the server gives {len(found)} models", f"2 to {MOST_MODELS + 1} are taken")
+    count = len(found) or len(str(question.parts.get("names")).split(" "))
+    if not 2 <= count <= MOST_MODELS + 1:
+        raise BadPayload(f"the server gives {count} models", f"2 to {MOST_MODELS + 1} are taken")
     for weights in found:
         check_manifest(weights.manifest, found[0].manifest)
 

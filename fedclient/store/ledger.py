@@ -31,7 +31,7 @@ from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.accountant import Lesson, Order, Tally
+from shoal.core.privacy.accountant import Lesson, Order, Share, Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
@@ -43,6 +43,7 @@ from shoal.core.privacy.ledger import (
     Open,
     Paid,
     Release,
+    Summed,
     Training,
     chosen,
     head_from,
@@ -203,6 +204,15 @@ class Ledger:
             entries, head = self._read()
             if not self._noted(entries, what, data):
                 self._append(Open(self._clock(), what, data), head)
+
+    def summed(self, share: Share) -> None:
+        """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises
+        LedgerFault, StorageFault."""
+        with self._locked():
+            entries, head = self._read()
+            # A task that is done again after a crash gives the same bytes.
+            if not any(each.cohort == share.cohort for each in chosen(entries, Summed)):
+                self._append(Summed(self._clock(), self._run, **asdict(share)), head)
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""

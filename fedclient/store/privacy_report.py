@@ -1,5 +1,6 @@
 """What a device's ledger adds up to, for people and programs: what each release cost, and what is left."""
 
+import math
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from fedclient.config import ClientConfig
 from fedclient.store.ledger import DAY, Ledger
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.ledger import (
     Counted,
     Entry,
@@ -16,6 +17,7 @@ from shoal.core.privacy.ledger import (
     Open,
     Paid,
     Release,
+    Summed,
     Training,
     chosen,
     of_run,
@@ -64,6 +66,7 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
         "total": figures(None, Cost()),
         "data": {data: figures(data, recent(data)) for data in versions(entries)},
         "weights": of_weights([statement(entries, budget)]),
+        "sums": sums_by_run(entries, budget),
     }
 
 
@@ -71,6 +74,19 @@ def spent_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, float]:
     """The epsilon that each run has spent, at the owner's delta."""
     runs = dict.fromkeys(each.run for each in paid(entries) if each.run)
     return {run: budget.epsilon_of(of_run(entries, run)) for run in runs}
+
+
+def sums_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str, Any]]:
+    """What each run learned by secure aggregation. fewest: devices in a sum. epsilon: of all samples of this
+    device together, as long as the other devices add their noise; None where a sum has no noise."""
+    runs = dict.fromkeys(each.run for each in chosen(entries, Summed))
+    found = {}
+    for run in runs:
+        own = [each for each in chosen(entries, Summed) if each.run == run]
+        rho = sum(each.rho for each in own)
+        epsilon = epsilon_of(rho, budget.delta) if rho < math.inf else None
+        found[run] = {"updates": len(own), "fewest": min(each.fewest for each in own), "epsilon": epsilon}
+    return found
 
 
 def summary(settings: ClientConfig) -> dict[str, Any]:
@@ -118,15 +134,36 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             lines.append(
                 f"{_clock(each.at)}  run {each.run}  a task failed: the server learned {each.code!r}"
             )
+        elif isinstance(each, Summed):
+            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {_summed(each)}")
         elif not isinstance(each, Release):
             what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():
         lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
+    lines += [_sums(run, figures, budget) for run, figures in found["sums"].items()]
     total = found["total"]
     left = f"{total['left']:.4g} is left in all"
     lines.append(f"in total: {total['summary']}{_if_replaced(total)}; {left}")
     return "\n".join([*lines, found["weights"]])
+
+
+def _summed(each: Summed) -> str:
+    noise = f", with noise of {each.noise:g} times that in the sum" if each.noise else ""
+    return (
+        f"run {each.run}  a masked update of norm {each.clip:g} at most{noise}: the server learns a sum over "
+        f"{each.fewest} to {each.devices} devices"
+    )
+
+
+def _sums(run: str, figures: Mapping[str, Any], budget: Budget) -> str:
+    updates = "1 masked update" if figures["updates"] == 1 else f"{figures['updates']} masked updates"
+    if figures["epsilon"] is None:
+        return f"run {run}: {updates}; the sums over at least {figures['fewest']} devices have no noise"
+    return (
+        f"run {run}: {updates}; epsilon {figures['epsilon']:.4g} at delta {budget.delta:g} for all data of "
+        "this device together, as long as the other devices add their noise"
+    )
 
 
 def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:

@@ -31,6 +31,8 @@ from shoal.shell import crash
 from shoal.shell.disk import storing, sweep, sync_folder, write
 
 STATUS = "status.json"
+MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
+"""In the folder `model`: the weights, where they come from, and the network on a device without a learner."""
 MAX_MARK = 256
 
 

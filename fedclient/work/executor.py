@@ -1,6 +1,6 @@
 """Where a device's tasks run: a process of its own, which can be killed, or a thread of this one, for tests.
 
-The agent and the training process exchange messages over pipes, each preceded by its length.
+The agent and the training process exchange messages over pipes: see `fedclient/work/pipes.py`.
 """
 
 import asyncio
@@ -12,29 +12,16 @@ import sys
 import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
 from fedclient.faults import WorkerDied
+from fedclient.work.pipes import LENGTH, TaskRunner, WorkerInfo, framed, length_of
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, report_from_bytes, task_to_bytes
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """What a training process loaded. examples: their number, without the test part. device: where it
-    computes.
-
-    findings: those of a full self-check, as JSON values; see `fedclient/work/selfcheck.py`.
-    """
-
-    examples: int
-    labelled: bool
-    device: str
-    findings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Executor(Protocol):
@@ -54,14 +41,6 @@ class Executor(Protocol):
     async def stop(self) -> None:
         """Give everything up. A later `start` loads everything again."""
         ...
-
-
-class TaskRunner(Protocol):
-    """What `fedclient.work.runtime.Runtime` is, as far as an executor needs it."""
-
-    info: WorkerInfo
-
-    def perform(self, task: Task) -> Payload | Failure: ...
 
 
 class InProcess:
@@ -184,21 +163,3 @@ def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:
 
 FRUGAL = {"MALLOC_ARENA_MAX": "2"}
 """For devices with little memory: threads share what the C library keeps for them."""
-LENGTH = 4
-"""Bytes of the big-endian length before each message in a pipe."""
-MAX_MESSAGE = 64 << 20
-
-
-def framed(data: bytes) -> bytes:
-    """`data` with its length before it."""
-    return len(data).to_bytes(LENGTH, "big") + data
-
-
-def length_of(header: bytes) -> int:
-    """The number of bytes that follow. Raises BadPayload for a message that is too long."""
-    length = int.from_bytes(header, "big")
-    if length > MAX_MESSAGE:
-        raise BadPayload(
-            f"a message of {length} bytes in the pipe", f"at most {MAX_MESSAGE} bytes are accepted"
-        )
-    return length

@@ -6,6 +6,7 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
 from fedclient.work.data import columns_named, open_views, source_of
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.device_kit import choosing, standard
@@ -27,6 +28,7 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -54,10 +56,11 @@ class Runtime:
         config: WorkConfig | None = None,
     ) -> None:
         self._file, self._data = (config.file, config.data) if config else (None, None)
+        self._identity = config.identity if config else None
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         if config is not None and config.newcomer:
-            self._halves[Choose.kind] = (Choose, choosing)
+            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact)}
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)
@@ -81,9 +84,7 @@ class Runtime:
                 consents=Consents(config.consent) if config.consent else None,
             ),
         )
-        context = DeviceContext(
-            learner, views, config.compute.device, 0, noise, account=account, signer=signer_of(config)
-        )
+        context = DeviceContext(learner, views, config.compute.device, 0, noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
             if config.selfcheck == "quick":
@@ -118,6 +119,8 @@ class Runtime:
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
         if isinstance(context.account, Ledger):
             context.account = context.account.of(task.run)
+        if isinstance(message, SECURE) and self._identity is not None:
+            context.signer = signer_of(self._identity)
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
         with columns_named(self._file, self._data):
@@ -160,10 +163,13 @@ def open_learner(config: LearnerConfig) -> Learner:
     return builtin(config.builtin, config.options)
 
 
-def signer_of(config: WorkConfig) -> Signer | None:
-    """What signs for this device; None in plain text."""
-    own = Keyring(config.identity).identity() if config.identity else None
-    return Certified(own.key, own.certificate, own.authorities) if own else None
+def signer_of(folder: Path) -> Signer:
+    """What signs for the device whose identity is in `folder`. It is read for each task, since it may have
+    been renewed, and the authorities of the federation with it. Raises ConfigError, StorageFault."""
+    own = Keyring(folder).identity()
+    if own is None:
+        raise ConfigError(f"{folder} has no identity any more", "join again, with: fedclient join")
+    return Certified(own.key, own.certificate, own.authorities)
 
 
 def settle_torch(compute: ComputeConfig) -> None:

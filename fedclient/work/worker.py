@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from fedclient.config import WorkConfig
 from fedclient.faults import torch_required
-from fedclient.work.executor import LENGTH, TaskRunner, framed, length_of
+from fedclient.work.pipes import LENGTH, TaskRunner, framed, length_of
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload

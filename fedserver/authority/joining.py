@@ -17,8 +17,7 @@ from fedserver.store.identities.admission import Admission
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
-from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pending, Rejoining
-from shoal.core.identity.proof import NONCE
+from shoal.core.identity.joining import NONCE, Challenge, IssuedIdentity, Joining, Pending, Rejoining
 
 FAILURES = 5
 """Refusals per minute for one join string or key, and for all unknown ones from one address."""

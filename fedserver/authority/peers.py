@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedserver.authority.issuing import DEVICE_LIFE
 from fedserver.authority.roots import Authority
@@ -112,6 +112,11 @@ class Peers:
     def may_train(self, device: DeviceId) -> bool:
         """Whether a device may take part in runs."""
         return self.role(device) is Role.TRAIN
+
+    def labels(self, device: DeviceId) -> Mapping[str, str]:
+        """The labels of a device, which its token gave it; none if it is not known."""
+        known = self._known.get(device)
+        return known.labels if known else {}
 
     def knows(self, peer: Named) -> bool:
         """Whether a certificate is in the registry, or may be in the gap of a restored one."""

@@ -30,6 +30,7 @@ from fedserver.store.identities.records import Issued
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
 from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of
+from shoal.core.identity.signing import Signatures
 from shoal.core.types import DeviceId
 from shoal.shell import disk
 
@@ -115,6 +116,12 @@ class Authority:
                 certificate.verify_directly_issued_by(pair.certificate)
                 return name
         return ""
+
+    def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
+        """Raise BadPayload unless this device has signed these data, with a certificate that one of the roots
+        has issued: as the other devices check what it announces to them."""
+        roots = [pair.certificate for pair in self.roots.values()]
+        Signatures(self.federation, roots).check(device, proof, data)
 
     def issue(self, device: DeviceId, key: PublicKey) -> Issued:
         """A certificate for a device's key, from now on."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli.options import connected
+from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, table
 from fedserver.store.identities.records import DeviceStanding
 from shoal.core.errors import NotFound, near
@@ -48,9 +49,10 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @connected
 @click.argument("name", metavar="DEVICE")
 def show(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Show a device: its state, its key's fingerprint, its certificates."""
-    known = _find(client, name)
-    return Result(facts(known), _text(known))
+    """Show a device: its state, its key's fingerprint, its certificates, and which models it was given."""
+    known, found = _find(client, name), list(client.placements(device=name))
+    placements = f"\nmodels that it was given\n{listed(found, of_device=True)}" if found else ""
+    return Result({**facts(known), "placements": list(map(vars, found))}, _text(known) + placements)
 
 
 @device.command(epilog="Example: fedserver device approve ward-3")

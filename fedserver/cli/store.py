@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from fedserver.cli.options import PATH, state_option
+from fedserver.cli.options import state_option
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb
 
@@ -22,19 +22,24 @@ STATE = state_option("The server's state folder.")
 @click.option(
     "--database", metavar="URL", help="Move to this PostgreSQL database: postgresql://USER@HOST/NAME."
 )
-@click.option("--blobs", type=PATH, metavar="DIR", help="The folder for blobs, which all servers must reach.")
+@click.option(
+    "--blobs",
+    metavar="DIR|S3",
+    help="The folder or the bucket (s3://BUCKET/PREFIX) for blobs, which all servers must reach.",
+)
 @click.option("--to-folder", is_flag=True, help="Move from the database in the settings to the state folder.")
 def migrate_store(
-    console: Console, state: Path, database: str | None, blobs: Path | None, to_folder: bool
+    console: Console, state: Path, database: str | None, blobs: str | None, to_folder: bool
 ) -> Result:
     """Move all runs, devices and models to a PostgreSQL database, or back. The server must be stopped.
 
     The settings in DIR/fedserver.yaml are changed at the end, and what the server had before stays beside as
     DIR/shoal.db.moved. The command can be repeated if it was interrupted. Keys and certificates stay in the
-    state folder. Put the password of the database into ~/.pgpass or into PGPASSWORD, not into the address.
+    state folder. Put the password of the database into ~/.pgpass or into PGPASSWORD, not into the address,
+    and the keys of the bucket into ~/.aws/credentials or into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """
     from fedserver.config import SETTINGS, read_server
-    from fedserver.store.engines import Elsewhere, migration
+    from fedserver.store.engines import Elsewhere, migration, place
 
     if to_folder == bool(database) or bool(database) != bool(blobs):
         raise click.UsageError("give --database and --blobs, or --to-folder")
@@ -46,7 +51,7 @@ def migrate_store(
                 "this server's store is in a database already", "move it back first, with --to-folder"
             )
         console.progress(f"moving the store of {state} to the database")
-        moved = migration.to_database(present.state, settings, Elsewhere(database, blobs.absolute()))
+        moved = migration.to_database(present.state, settings, Elsewhere(database, place(blobs, Path.cwd())))
         where = "the database"
     else:
         if present.elsewhere is None:

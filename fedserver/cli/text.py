@@ -45,6 +45,7 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
     """What the operator asked for, as JSON. changed: the parameters that differ from the preset's."""
     return {
         "seed": spec.seed,
+        "labels": dict(spec.labels),
         "policy": asdict(spec.policy),
         "learner": {
             "name": spec.learner,
@@ -163,6 +164,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
         ("digest", f"{spec.digest[:12]}, by version {spec.software or 'unknown'}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
+        *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),
     ]

@@ -8,7 +8,7 @@ Devices call through `fedserver.coordinator.device_api`, operators through
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +21,11 @@ from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.status import summary_of
+from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits.counting import Counting
-from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -32,9 +33,10 @@ from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
+from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
+from shoal.core.privacy.secure.cohort import Unsigned, Verifier
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
 
@@ -47,8 +49,6 @@ over which their return is spread."""
 JOURNAL_INTERVAL = 5.0
 """Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
 much."""
-NAMED = 3
-"""How many devices that have seen another history are named in a notice."""
 
 
 class Coordinator:
@@ -60,6 +60,8 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    labels_of: what each device is labeled with; nothing in plain text.
+    signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
 
@@ -76,6 +78,8 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
+        self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
+        self.signatures: Verifier = Unsigned()
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
@@ -152,8 +156,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                "the server's disk is full, or it has too many files open",
-                "the server's operator can free some space; try again in a minute",
+                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
             )
 
     def low_water(self) -> int:
@@ -165,36 +168,22 @@ class Coordinator:
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
-        found = summary_of(run, known)
+        wanted = run.spec.labels.items()
+        found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
-        what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        full = self.storage.full
+        what = wait_for(full).what if full else "an operator: see `fedserver status`"
         if run.paused and not self.storage.full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
-        return (*self._problems(), *(notice for source in self.attention for notice in source()))
-
-    def _problems(self) -> tuple[str, ...]:
-        if self.conflicts:
-            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
-            return (
-                f"the server state is older than what devices have seen; new work is refused: {named}. To go"
-                " on from this state, stop the server and run: fedserver recover --accept",
-            )
-        if self.storage.full:
-            if isinstance(self.storage.full, TooManyFiles):
-                return (f"no file can be opened, and all runs wait: {self.storage.full}",)
-            return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
-        found = []
-        if lacking := self.storage.space.lacks(self.low_water()):
-            found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
-        if repaired := self.storage.repaired:
-            more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
-            found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
-        return tuple(found)
+        return (
+            *problems(self.storage, self.conflicts, self.low_water()),
+            *(notice for source in self.attention for notice in source()),
+        )
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins
@@ -287,11 +276,13 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
-    def connected(self, *, polling: bool = False) -> tuple[DeviceId, ...]:
-        """The devices that have a session and may take part in runs, sorted. polling: only those that wait
-        for a task right now."""
+    def connected(
+        self, labels: Mapping[str, str] | None = None, *, polling: bool = False
+    ) -> tuple[DeviceId, ...]:
+        """Devices in a session that may train and have these labels. polling: only those that wait now."""
         found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
-        return tuple(sorted(each.device for each in found if self.may_train(each.device)))
+        able, wanted = (each.device for each in found if self.may_train(each.device)), (labels or {}).items()
+        return tuple(sorted(each for each in able if wanted <= self.labels_of(each).items()))
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
@@ -308,8 +299,10 @@ class Coordinator:
         self.heard(visitor)
         if not self.may_train(visitor.device):
             return
+        labels = self.labels_of(visitor.device).items()
         for run in self.active():
-            if run.run not in visitor.joined or not run.present(visitor.device):
+            is_in = run.run in visitor.joined and run.present(visitor.device)
+            if not is_in and run.spec.labels.items() <= labels:
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:
@@ -371,6 +364,7 @@ class Coordinator:
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
+            await self.storage.until_reachable()
             for visitor in self.visitors.values():
                 if visitor.polling:
                     self.heard(visitor)

@@ -7,20 +7,21 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.recipe import Recipe, recipe_of, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.released import statements
-from shoal.core.algorithm import State
+from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
@@ -29,7 +30,7 @@ from shoal.core.exchange.tensors import check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import Bytes, ModelKey, RunId
+from shoal.core.types import Bytes, DeviceId, ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -166,16 +167,26 @@ class OperatorApi:
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.log_lines(run, after)
 
-    async def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+    async def history(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
+    ) -> list[RoundHistory]:
         """The next rounds of a run that are over, with numbers above `after`; none if there are no more.
 
-        devices: whether to include the figures and positions of devices. Raises NotFound.
+        devices: whether to include the figures and positions of devices. most: how many rounds, 1 or more.
+        Raises NotFound.
         """
         self._coordinator.run(run)
-        return await self._coordinator.storage.journal.rounds(run, after, devices=devices)
+        return await self._coordinator.storage.journal.rounds(run, after, devices=devices, most=most)
 
-    async def status(self) -> ServerStatus:
-        """The daemon, its devices and the active runs."""
+    async def placements(self, run: RunId, device: DeviceId, after: int) -> list[PlacementRecord]:
+        """The next records of what newcomers were answered, with numbers above `after`; none if there are no
+        more. run, device: only those of this run or device; "": of all. Raises NotFound."""
+        if run:
+            self._coordinator.run(run)
+        return await self._coordinator.storage.journal.placements(run, device, after)
+
+    async def status(self, *, released: bool = True) -> ServerStatus:
+        """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         if not coordinator.storage.full:
             await coordinator.in_turn(coordinator.write_journal())
@@ -189,8 +200,8 @@ class OperatorApi:
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
-        released = statements(await coordinator.storage.journal.releases())
-        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), released)
+        stated = statements(await coordinator.storage.journal.releases()) if released else {}
+        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
@@ -227,6 +238,10 @@ class OperatorApi:
             raise ConfigError(
                 f"{spec.name!r} is not a valid run name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
+            )
+        if spec.labels and self._coordinator.labels_of is unlabeled:
+            raise ConfigError(
+                "devices have labels only on a server with certificates", "leave the labels out"
             )
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
@@ -278,8 +293,8 @@ class OperatorApi:
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
             await asyncio.to_thread(recipe_of, spec)
         await found.change(spec, state)
-        found.recorder.event(CHANGED, f"an operator changed it: {_changes(change)}")
-        await found.note(f"an operator changed it: {_changes(change)}")
+        found.recorder.event(CHANGED, f"an operator changed it: {change}")
+        await found.note(f"an operator changed it: {change}")
 
     async def _remove(self, run: RunId) -> None:
         if run not in self._coordinator.recovery.unreadable:
@@ -293,7 +308,7 @@ class OperatorApi:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
             await self._coordinator.write_journal()
-        rounds = await storage.runs.rounds(run)
+        outcomes = await storage.runs.outcomes(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
@@ -303,13 +318,13 @@ class OperatorApi:
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
             figures_of(state, traffic),
-            {each.round: each.abandoned for each in rounds if each.abandoned},
-            rounds[-1].missing if rounds else {},
+            outcomes.abandoned,
+            outcomes.missing,
             models,
             statements(await storage.journal.releases(run)),
             promise(state),
             found.spec,
-            {each.round: each.accuracy for each in rounds if each.accuracy is not None},
+            outcomes.accuracies,
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:
@@ -341,7 +356,8 @@ class OperatorApi:
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected, waiting = self._coordinator.connected(), self._coordinator.connected(polling=True)
+            connected = self._coordinator.connected(spec.labels)
+            waiting = self._coordinator.connected(spec.labels, polling=True)
             await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.runs.release(run)
@@ -371,31 +387,6 @@ class OperatorApi:
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)
-
-
-def with_rounds(state: State, rounds: int) -> State:
-    """The state of a run that has this many rounds of training in all.
-
-    Raises Refused if the state does not know the number, or if noise was scaled for the present one.
-    """
-    parameters: Any = getattr(state, "parameters", None)
-    if not hasattr(parameters, "rounds"):
-        raise Refused(
-            "this run has no number of rounds that can be changed", "try again after its first round"
-        )
-    if rounds <= state.progress:
-        raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")
-    if rounds > parameters.rounds and getattr(parameters, "dp_epsilon", 0.0):
-        raise Refused(
-            f"its devices add the noise for {parameters.rounds} rounds at epsilon {parameters.dp_epsilon:g}",
-            "start another run, with the number of rounds that you need",
-        )
-    return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))
-
-
-def _changes(change: RunChange) -> str:
-    rounds = {} if change.rounds is None else {"rounds": change.rounds}
-    return ", ".join(f"{name}={value:g}" for name, value in {**rounds, **change.policy}.items())
 
 
 async def _stop(run: Run, reason: str) -> None:

@@ -9,24 +9,52 @@ newest that can place at all.
 """
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import NoneType
+from weakref import WeakKeyDictionary
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.journal.placements import (
+    ABSTAINED,
+    DESCRIPTOR,
+    HANDED_OUT,
+    NEAREST,
+    NOTHING,
+    PLACED,
+    PROTOTYPES,
+    SCORES,
+    WISH,
+    PlacementRecord,
+)
 from shoal.core.algorithm import State
-from shoal.core.errors import Refused
+from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.admit import admit_evidence
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
-from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.server_kit import placing
 from shoal.core.types import ModelKey, RunId
 
 MOST_MODELS = 64
 """The models of how many clusters any newcomer may have at once, to choose among them."""
+
+SHOWN: dict[type, str] = {
+    NoneType: NOTHING,
+    Wish: WISH,
+    Descriptor: DESCRIPTOR,
+    Scores: SCORES,
+    Prototypes: PROTOTYPES,
+}
+"""What a newcomer shows, as it is recorded."""
+KEPT = "it compares the models on its own samples, and keeps its choice"
+MEASURES = "it was asked for the loss of each model on its own samples"
 
 
 class CannotPlace(Refused):
@@ -35,13 +63,14 @@ class CannotPlace(Refused):
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who asks, whether the nearest model is wanted even if no cluster fits, and whether the run's graph is
-    needed."""
+    """Who asks, whether the nearest model is wanted even if no cluster fits, whether the run's graph is
+    needed, and what was shown."""
 
     coordinator: Coordinator
     visitor: Visitor
     accept_nearest: bool
     graph: bool
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -67,7 +96,7 @@ async def place(
     models.
     """
     needs_graph = isinstance(evidence, Wish) and evidence.graph
-    asked = _Asked(coordinator, visitor, accept_nearest, needs_graph)
+    asked = _Asked(coordinator, visitor, accept_nearest, needs_graph, SHOWN[type(evidence)])
     if run:
         return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
     wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
@@ -77,7 +106,7 @@ async def place(
     for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Choose | Describe):
+            if isinstance(answer.found, Choose | ChooseCompact | Describe):
                 if shown is not None:
                     answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
@@ -122,12 +151,26 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
 def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterAssignment | Message:
     """The answer of the run. Evidence has to answer the question that its algorithm asks."""
     if not isinstance(evidence, Evidence):
-        return placing.place(run.server_half, state, evidence, MOST_MODELS)
+        found = placing.place(run.server_half, state, evidence, MOST_MODELS)
+        return _compact(run, state, found) if evidence and evidence.compact else found
     question = run.server_half.place(state, None)
     if isinstance(question, ClusterAssignment):
         return question
     admit_evidence(question, evidence)
     return run.server_half.place(state, evidence)
+
+
+def _compact(run: Run, state: State, found: ClusterAssignment | Message) -> ClusterAssignment | Message:
+    """The same question in few bytes. Many newcomers ask of one state, so it is made once."""
+    if not isinstance(found, Choose):
+        return found
+    made = _made.get(run)
+    if made is None or made[0] is not state:
+        made = _made[run] = state, compact(found)
+    return made[1]
+
+
+_made: WeakKeyDictionary[Run, tuple[State, ChooseCompact]] = WeakKeyDictionary()
 
 
 async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Placement:
@@ -143,21 +186,41 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
         names = [weights.blob.sha256 for weights in payload.weights()]
-        await spend(visitor.device, run.run, await _clusters_of(answer, names))
+        clusters = await _clusters_of(answer, names)
+        await spend(visitor.device, run.run, clusters)
+        if clusters:
+            why = KEPT if isinstance(found, Choose | ChooseCompact) else MEASURES
+            await _note(asked, answer, HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)
         return Question(run.run, payload, graph)
     assignment = replace(found, reason=found.reason + why)
     if found.abstained and not asked.accept_nearest:
+        await _note(asked, answer, ABSTAINED, assignment.reason)
         return Placement(run.run, assignment, None, graph)
     await spend(visitor.device, run.run, [found.cluster])
+    await _note(asked, answer, NEAREST if found.abstained else PLACED, assignment.reason, [found.cluster])
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, assignment, model, graph)
 
 
+async def _note(
+    asked: _Asked, answer: _Answer, outcome: str, reason: str, models: Sequence[ModelKey] = ()
+) -> None:
+    """Record what a newcomer is answered. On a full disk only this record is lost."""
+    found = answer.found
+    where = (found.cluster, found.runner_up, found.confidence) if isinstance(found, ClusterAssignment) else ()
+    record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
+    record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
+    with suppress(DiskFull):
+        await asked.coordinator.storage.journal.note_placement(record)
+
+
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
-    """The clusters whose models are among these blobs. A run with one model has nothing to choose from."""
+    """The clusters whose models are in these blobs. A run with one model has nothing to choose from."""
     models = placing.clusters(answer.state) if len(answer.state.models) > 1 else {}
+    if isinstance(answer.found, ChooseCompact):
+        return list(models)
     return [
         key for key, each in models.items() if (await answer.run.blobs.weights(each)).blob.sha256 in names
     ]

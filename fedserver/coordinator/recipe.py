@@ -1,13 +1,13 @@
 """How the algorithm of a run is run: its server half, its parameters and the type of its states."""
 
 import typing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import FEWEST
 from shoal.core.types import Tensors
@@ -56,3 +56,23 @@ def _check_cohorts(spec: RunSpec) -> None:
             f"secure aggregation needs {FEWEST} devices, and the minimum of the run is {spec.policy.minimum}",
             f"set minimum to {FEWEST} or more",
         )
+
+
+def with_rounds(state: State, rounds: int) -> State:
+    """The state of a run that has this many rounds of training in all.
+
+    Raises Refused if the state does not know the number, or if noise was scaled for the present one.
+    """
+    parameters: Any = getattr(state, "parameters", None)
+    if not hasattr(parameters, "rounds"):
+        raise Refused(
+            "this run has no number of rounds that can be changed", "try again after its first round"
+        )
+    if rounds <= state.progress:
+        raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")
+    if rounds > parameters.rounds and getattr(parameters, "dp_epsilon", 0.0):
+        raise Refused(
+            f"its devices add the noise for {parameters.rounds} rounds at epsilon {parameters.dp_epsilon:g}",
+            "start another run, with the number of rounds that you need",
+        )
+    return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
+from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
@@ -46,7 +46,6 @@ from shoal.core.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
-    TooManyFiles,
     Unavailable,
 )
 from shoal.core.exchange.link import Task
@@ -58,8 +57,6 @@ from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
-AGAIN = 1.0
-"""Seconds after which reports whose files could not be opened are combined again."""
 REASON = 2000
 """How many characters of an error a log line has."""
 
@@ -99,7 +96,7 @@ class Run:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
         self.paused, self.ended = record.paused, record.ended
-        self._stood_since, self._stood = time.monotonic(), 0.0
+        self._stood_since, self._stood = storage.without_waits(time.monotonic()), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
             record.spec.policy,
@@ -126,7 +123,7 @@ class Run:
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
-        self._workers = workers
+        self.workers = workers
 
     @property
     def active(self) -> bool:
@@ -161,7 +158,11 @@ class Run:
 
     def _clock(self) -> float:
         """Seconds, without those for which the run was paused."""
-        return (self._stood_since if self.paused else time.monotonic()) - self._stood
+        return (self._stood_since if self.paused else self._now()) - self._stood
+
+    def _now(self) -> float:
+        """The clock stands while the server can decide nothing, for want of disk space for example."""
+        return self.storage.without_waits(time.monotonic())
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
@@ -177,7 +178,7 @@ class Run:
     async def pause(self, reason: str) -> None:
         """Let no more rounds open, until `go_on`. A round that is open may end."""
         if self.active and not self.paused:
-            self.paused, self._stood_since = reason, time.monotonic()
+            self.paused, self._stood_since = reason, self._now()
             await self.storage.runs.pause.when_space(self.run, reason)
             self.recorder.event(PAUSED, reason)
             await self.note(f"paused: {reason}")
@@ -187,7 +188,7 @@ class Run:
         """End a pause. Time did not pass in it, so the deadline of an open round is later by its length."""
         if self.active and self.paused:
             await self.storage.runs.pause.when_space(self.run, "")
-            self._stood += time.monotonic() - self._stood_since
+            self._stood += self._now() - self._stood_since
             self.paused = ""
             self.recorder.event(RESUMED, "an operator resumed it")
             await self.note("an operator resumed it")
@@ -352,7 +353,7 @@ class Run:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
                 with self._meter.phase("combine"):
-                    following = await self._combined_when_possible(effect)
+                    following = await combining.combined(self, effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
@@ -362,39 +363,6 @@ class Run:
                 await self._in_turn(self._fail(what, error))
             else:
                 await self._in_turn(self.advance(Reduced(effect.round, following)))
-
-    async def _combined_when_possible(self, effect: Reduce) -> State:
-        """The next state. It is computed again as long as the files of the reports cannot be opened."""
-        while True:
-            try:
-                return await self._combined(effect)
-            except TooManyFiles as fault:
-                log.warning("run %s: its reports are combined again in a moment: %s", self.run, fault)
-                await asyncio.sleep(AGAIN)
-
-    async def _combined(self, effect: Reduce) -> State:
-        server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
-        workers = self._workers
-        records = await self.storage.reports.of_round(self.run, effect.round)
-        counted = [record for record in records if record.device in effect.devices]
-        reports = StoredReports(counted, tasks, self.storage.blobs)
-        crash.point("server.reducing")
-        try:
-            if len(counted) < len(effect.devices):
-                raise NotFound("reports that counted are not stored")
-            following = await in_thread(lambda: reduce(server_half, state, reports, workers))
-            await in_thread(lambda: self.recorder.combined(reports.figures, following))
-        except (StorageFault, asyncio.CancelledError):
-            raise
-        except Exception:
-            if lost := await damage.lost_reports(self.storage, counted, effect.devices):
-                raise DamagedReports(lost) from None
-            raise
-        # Only now, so that nothing can become damaged between the check and the use.
-        if lost := await damage.lost_reports(self.storage, counted, effect.devices):
-            raise DamagedReports(lost)
-        crash.point("server.reduced")
-        return following
 
 
 def _elapsed(record: RunRecord) -> float:

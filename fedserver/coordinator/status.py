@@ -7,10 +7,15 @@ from typing import Any
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.disk_space import wait_for
 from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId
+
+NAMED = 3
+"""How many devices that have seen another history are named in a notice."""
 
 
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
@@ -128,3 +133,23 @@ def device_of(
         record.software,
         (leases[0].task.run, leases[0].task.round, leases[0].task.attempt) if here and leases else None,
     )
+
+
+def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int) -> tuple[str, ...]:
+    """What keeps the server from working, or may soon. low_water: how many bytes of the disk should be
+    free."""
+    if conflicts:
+        named = ", ".join(f"{device} saw {mark}" for device, mark in list(conflicts.items())[:NAMED])
+        return (
+            f"the server state is older than what devices have seen; new work is refused: {named}. To go"
+            " on from this state, stop the server and run: fedserver recover --accept",
+        )
+    if storage.full:
+        return (wait_for(storage.full).problem,)
+    found = []
+    if lacking := storage.space.lacks(low_water):
+        found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
+    if repaired := storage.repaired:
+        more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
+        found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
+    return tuple(found)

@@ -93,6 +93,10 @@ class RunChange:
     policy: Mapping[str, Any] = field(default_factory=dict)
     rounds: int | None = None
 
+    def __str__(self) -> str:
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        return ", ".join(f"{name}={value:g}" for name, value in {**rounds, **self.policy}.items())
+
 
 @dataclass(frozen=True)
 class ClusterVersions:

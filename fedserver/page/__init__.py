@@ -3,6 +3,7 @@
 It is a process of its own, `fedserver page`, which asks the server by the operators' socket, as the command
 line does. The server has no web code, and goes on whatever happens to the page.
 
-`access` decides who may look, `guard` checks every request, `feed` asks the server, `views` turn its answers
-into what the browser draws, and `static` has the page itself.
+`access` decides who may look, `guard` checks every request, `feed` asks the server (through
+`asking`, which `source` describes), `views` turn its answers into what the browser draws, and `static` has
+the page itself.
 """

@@ -103,16 +103,16 @@ class Feed:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            began = time.monotonic()
-            await self._look()
-            took = time.monotonic() - began
+            took = await self._look()
             self._forget(time.monotonic())
             if any(topic.viewers for topic in self._topics.values()):
                 with suppress(TimeoutError):  # a viewer of something else does not wait for the next look
                     await asyncio.wait_for(self._wanted.wait(), max(self._interval, took / SHARE))
                 self._wanted.set()
 
-    async def _look(self) -> None:
+    async def _look(self) -> float:
+        """Look at all that is viewed. Returns how many seconds the calls took that belong to each look."""
+        took = 0.0
         for run, topic in list(self._topics.items()):
             if not topic.viewers:
                 continue
@@ -124,9 +124,11 @@ class Feed:
             except ShoalError as error:
                 self._tell({"reachable": False, "why": words(error.message)})
             else:
+                took += answer.took
                 self._take(topic, answer)
                 if answer.more:
                     self._wanted.set()
+        return took
 
     def _take(self, topic: Topic, answer: Answer) -> None:
         self._tell({"reachable": True, **answer.server})

@@ -91,8 +91,8 @@ async def serve(state: Path, listen: str, announce: Callable[[Running, bytes], N
     import uvicorn
 
     from fedserver.page.app import application
+    from fedserver.page.asking import Server
     from fedserver.page.feed import Feed
-    from fedserver.page.source import Server
     from fedserver.rpc.client import AuthorityClient
 
     with bound(listen) as at:

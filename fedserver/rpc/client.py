@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 
 from fedserver.authority.answers import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
 from fedserver.store.identities.records import Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import BadPayload, ConfigError, ShoalError, Unavailable
 from shoal.core.exchange import wire
@@ -119,11 +120,11 @@ class OperatorClient:
         with self._errors():
             return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=ANSWER).status)
 
-    def status(self) -> ServerStatus:
+    def status(self, *, released: bool = True) -> ServerStatus:
+        """released: whether to include what devices have released, which takes longest to find."""
+        request = pb.GetStatusRequest(without_released=not released)
         with self._errors():
-            return operator_wire.server_from_pb(
-                self._operator.GetStatus(pb.GetStatusRequest(), timeout=ANSWER)
-            )
+            return operator_wire.server_from_pb(self._operator.GetStatus(request, timeout=ANSWER))
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
         """The run now and at each change, until it is over. Raises TimedOut after `timeout` seconds."""
@@ -142,20 +143,37 @@ class OperatorClient:
             if not found.lines:
                 return
 
-    def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> Iterator[RoundHistory]:
+    def history(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = 0
+    ) -> Iterator[RoundHistory]:
         """The rounds of a run that are over, with numbers above `after`, oldest first.
 
         They are fetched page by page. devices: whether to include the figures and the positions of devices,
-        which are most of a history.
+        which are most of a history. most: how many are fetched at a time; 0: as many as the server likes.
         """
         while True:
-            request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices)
+            request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices, most=most)
             with self._errors():
                 found = self._operator.ReadHistory(request, timeout=ANSWER)
             for each in map(history_wire.round_from_pb, found.rounds):
                 yield each
                 after = each.round
             if not found.rounds:
+                return
+
+    def placements(self, run: RunId = "", device: DeviceId = "", after: int = 0) -> Iterator[PlacementRecord]:
+        """What newcomers were answered, with numbers above `after`, oldest first.
+
+        run, device: only those of this run or device; "": of all.
+        """
+        while True:
+            request = pb.ListPlacementsRequest(run=run, device=device, after=after)
+            with self._errors():
+                found = self._operator.ListPlacements(request, timeout=ANSWER)
+            for each in map(placements_wire.placement_from_pb, found.placements):
+                yield each
+                after = each.number
+            if not found.placements:
                 return
 
     def fetch(self, weights: Weights) -> Tensors:

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.identity import Context, Verified
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
+from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
@@ -69,7 +70,8 @@ class Operators(OperatorServiceServicer):
         return pb.RollBackResponse(status=operator_wire.status_to_pb(status))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        return operator_wire.server_to_pb(await self._runs.status())
+        found = await self._runs.status(released=not request.without_released)
+        return operator_wire.server_to_pb(found)
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
@@ -82,8 +84,16 @@ class Operators(OperatorServiceServicer):
         return pb.ReadLogResponse(lines=map(operator_wire.line_to_pb, lines))
 
     async def ReadHistory(self, request: pb.ReadHistoryRequest, context: Context) -> pb.ReadHistoryResponse:
-        rounds = await self._runs.history(request.run, request.after, devices=not request.without_devices)
+        rounds = await self._runs.history(
+            request.run, request.after, devices=not request.without_devices, most=request.most or ROUNDS
+        )
         return pb.ReadHistoryResponse(rounds=map(history_wire.round_to_pb, rounds))
+
+    async def ListPlacements(
+        self, request: pb.ListPlacementsRequest, context: Context
+    ) -> pb.ListPlacementsResponse:
+        found = await self._runs.placements(request.run, request.device, request.after)
+        return pb.ListPlacementsResponse(placements=map(placements_wire.placement_to_pb, found))
 
 
 class Observers(ObserverServiceServicer):

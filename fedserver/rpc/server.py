@@ -104,7 +104,8 @@ async def listen(
     authorization = () if access is None else (AuthInterceptor(access.peers),)
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
     if access is not None:
-        coordinator.may_train = access.peers.may_train
+        coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
+        coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
     admission = Admission(callers)

@@ -68,6 +68,10 @@ class Database(ABC):
     def check(self) -> None:
         """Verify all rows as they are stored, as far as the database can, and restore damaged ones."""
 
+    def is_silent(self) -> bool:
+        """Whether nothing was heard of the database for so long that another server may write by now."""
+        return False
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -20,13 +20,37 @@ written them. The next start continues from what the write-ahead log and the has
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.core.errors import DiskFull, ServerFull
+from shoal.core.errors import BucketAway, DiskFull, ServerFull, TooManyFiles
 from shoal.shell import disk
 
 RESERVE = 4 << 20
 """Bytes of the reserve: enough for about a thousand transitions without their models."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What all runs wait for: for the line of a run, for operators, and for devices."""
+
+    what: str
+    problem: str
+    said: str
+
+
+def wait_for(full: DiskFull) -> Wait:
+    """What has to come before work that failed with this error can be tried again."""
+    if isinstance(full, BucketAway):
+        return Wait(
+            "the bucket of models and reports",
+            f"the bucket cannot be used, and all runs wait: {full}",
+            "the server cannot reach its storage",
+        )
+    said = "the server's disk is full, or it has too many files open"
+    if isinstance(full, TooManyFiles):
+        return Wait("space on the server's disk", f"no file can be opened, and all runs wait: {full}", said)
+    return Wait("space on the server's disk", f"the disk is full, and all runs wait for space: {full}", said)
 
 
 class DiskSpace:

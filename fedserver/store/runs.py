@@ -13,6 +13,7 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.journal.outcomes import Course, Outcomes
 from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
@@ -41,7 +42,7 @@ class Runs:
     ) -> None:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
-        self._timeline = Timeline(database)
+        self._timeline, self._course = Timeline(database), Course(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -151,6 +152,7 @@ class Runs:
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
                 for table in ("rounds", "timeline"):
                     self._db.execute(f"DELETE FROM {table} WHERE run = ? AND round >= ?", (run, last))  # noqa: S608
+        self._course.forget(run)
         self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
@@ -296,10 +298,21 @@ class Runs:
                 " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",
                 (run,),
             )
-            own = ("released", "log", "traffic", "timeline", "rounds", "reports", "checkpoints", "runs")
+            own = (
+                "released",
+                "newcomers",
+                "log",
+                "traffic",
+                "timeline",
+                "rounds",
+                "reports",
+                "checkpoints",
+                "runs",
+            )
             for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._audit.record(Event.RUN_REMOVED, run=run)
+        self._course.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
 
     def rounds(self, run: RunId) -> list[RoundRecord]:
@@ -318,6 +331,10 @@ class Runs:
             )
             for row in rows
         ]
+
+    def outcomes(self, run: RunId) -> Outcomes:
+        """What became of its rounds, in short."""
+        return self._course.of(run)
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
         self._db.execute(

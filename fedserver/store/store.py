@@ -3,8 +3,9 @@
 shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
 blobs/ partial/ tmp/   see `fedserver.store.content.blobs`
 
-With `Elsewhere`, the database is on PostgreSQL and the blobs are in a folder that several servers reach; the
-state folder then has the keys, the lock and the addresses of one server.
+With `Elsewhere`, the database is on PostgreSQL and the blobs are in a folder or a bucket that several servers
+reach; the state folder then has the keys, the lock and the addresses of one server, and of a bucket's blobs
+those that it uses.
 
 `Store` is the folder itself, for use by one thread. `Storage` offers the same to callers on an event loop:
 each method of a part becomes an awaitable call on the one thread that owns the store.
@@ -17,16 +18,17 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Generic, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.content.blobs import Blobs, References
+from fedserver.store.content.blobs import References
 from fedserver.store.disk_space import DiskSpace
-from fedserver.store.engines import Elsewhere, open_database
-from fedserver.store.engines.blob_folder import claim, is_claimed
+from fedserver.store.engines import Elsewhere, open_blobs, open_database
+from fedserver.store.engines.blob_folder import is_claimed
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.identities.identities import Identities
@@ -35,8 +37,8 @@ from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
 from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs
-from shoal.core.errors import DiskFull, TooManyFiles
-from shoal.core.types import RunId
+from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
+from shoal.core.types import DeviceId, RunId
 from shoal.shell import disk
 
 P = ParamSpec("P")
@@ -65,14 +67,19 @@ class Store:
 
     def __init__(self, state: Path, elsewhere: Elsewhere | None = None) -> None:
         self._lock = None if elsewhere else own(state)  # a session with the database is a lock itself
+        self._in_shared_folder = elsewhere is not None and isinstance(elsewhere.blobs, Path)
         try:
             self.database = open_database(state, elsewhere.database if elsewhere else "")
         except BaseException:
             self._release()
             raise
         try:
-            self._claimed = claim(elsewhere.blobs, self.database) if elsewhere else None
-            self.blobs = Blobs(self._claimed or state)
+            self.blobs = open_blobs(state, self.database, elsewhere)
+        except BaseException:
+            self.database.close()
+            self._release()
+            raise
+        try:
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
             self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
@@ -83,11 +90,14 @@ class Store:
             raise
 
     def is_deposed(self) -> bool:
-        """Whether another server has taken over, so that what is missing here may be there. Any thread may
-        ask."""
-        return self._claimed is not None and not is_claimed(self._claimed)
+        """Whether another server has taken over, or may have, so that what is missing here may be there. Any
+        thread may ask."""
+        if self.database.lost.done() or self.database.is_silent():
+            return True
+        return self._in_shared_folder and not is_claimed(self.blobs.folder)
 
     def close(self) -> None:
+        self.blobs.copies.close()
         self.database.close()
         self._release()
 
@@ -156,7 +166,7 @@ class Call(Generic[P, T]):
 class Storage:
     """A store for callers that must not block. Created by `open`.
 
-    full: the error of a write that waits for disk space, or None. space: the state folder's disk space.
+    full: the error of what waits, for disk space in most cases, or None. space: of the state folder's disk.
     repaired: what was found damaged since the start, and what became of it, for people. lost: done once this
     process may not write any more. blobs: these are only files, so any thread may use them.
     """
@@ -165,7 +175,8 @@ class Storage:
         self._store, self._thread, self.space = store, thread, space
         self._ending = asyncio.Event()
         self.lost, self.is_deposed = asyncio.wrap_future(store.database.lost), store.is_deposed
-        self.full: DiskFull | None = None
+        self._waiting: dict[object, DiskFull] = {}
+        self._stood, self._stood_since = 0.0, 0.0
         self.blobs = store.blobs
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
@@ -179,7 +190,8 @@ class Storage:
         Raises ConfigError if it is in use or a newer version wrote it, NotLeader while another server uses
         the database elsewhere, StorageFault if it cannot be read.
         """
-        space = DiskSpace(elsewhere.blobs if elsewhere else state)
+        shared = elsewhere.blobs if elsewhere else state
+        space = DiskSpace(shared if isinstance(shared, Path) else state)
         thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             await asyncio.to_thread(space.make_way)
@@ -196,30 +208,60 @@ class Storage:
     async def on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
+    async def damage(self, name: str, within: float = 0.0) -> str:
+        """`Blobs.damage`, on a thread. It waits as long as what it needs cannot be fetched or written."""
+        return await self._until_possible(lambda: asyncio.to_thread(self.blobs.damage, name, within))
+
+    async def send_copies(self, device: DeviceId, names: Sequence[str]) -> None:
+        """`Blobs.send`, on a thread. Raises DiskFull if it is not possible at the moment."""
+        if self.blobs.copies.are_complete:
+            await asyncio.to_thread(self.blobs.send, device, names)
+
+    async def until_reachable(self) -> None:
+        """Wait as long as the bucket of blobs is away; `full` says so meanwhile."""
+        if self.blobs.copies.away is not None:
+            await self._until_possible(lambda: asyncio.to_thread(self.blobs.copies.probe))
+
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread; repeat it as long as the disk is full or no file can be opened.
+        """Run `work` on the store's thread; repeat it as long as the disk is full, no file can be opened, or
+        the bucket is away.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
         """
+        return await self._until_possible(lambda: self.on_thread(work))
+
+    @property
+    def full(self) -> DiskFull | None:
+        return next(iter(self._waiting.values()), None)
+
+    def without_waits(self, now: float) -> float:
+        """A time of the monotonic clock, less the seconds in which something had to wait, as `full` says: a
+        clock that stands meanwhile."""
+        return (self._stood_since if self._waiting else now) - self._stood
+
+    async def _until_possible(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        this = object()
         try:
             while True:
                 try:
-                    return await self.on_thread(work)
+                    return await attempt()
                 except DiskFull as full:
-                    is_space = not isinstance(full, TooManyFiles)
+                    is_space = not isinstance(full, TooManyFiles | BucketAway)
                     if is_space and await asyncio.to_thread(self.space.release):
                         log.warning("the disk is full; the reserve is used up: %s", full)
                     elif self._ending.is_set():
                         raise
                     else:
-                        if self.full is None:
-                            log.error("a write has to wait, and is tried again: %s", full)
-                        self.full = full
+                        if not self._waiting:
+                            log.error("the server has to wait, and tries again: %s", full)
+                            self._stood_since = time.monotonic()
+                        self._waiting[this] = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
         finally:
-            self.full = None
+            if self._waiting.pop(this, None) is not None and not self._waiting:
+                self._stood += time.monotonic() - self._stood_since
 
     def blob_cache(self, run: RunId) -> "BlobCacheCalls":
         """A new blob cache for a run."""
@@ -266,7 +308,7 @@ class RunCalls:
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
-        self.checkpoints = Call(on, part.checkpoints)
+        self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
@@ -287,6 +329,8 @@ class JournalCalls:
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
+        self.note_placement = Call(on, part.placements.add)
+        self.placements = Call(on, part.placements.read)
 
 
 class HistoryCalls:

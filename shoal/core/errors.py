@@ -27,7 +27,8 @@
     |- StorageFault       our own disk failed: read-only, broken
     |  |- DatabaseLost     the session with a database elsewhere is over, or cannot begin
     |  `- DiskFull        it has no space left: nothing was written, and the same can be tried again
-    |     `- TooManyFiles the process or the machine has no file descriptor left: the same
+    |     |- TooManyFiles the process or the machine has no file descriptor left: the same
+    |     `- BucketAway   the bucket that has the blobs cannot be used at the moment: the same
     |- LedgerFault        the device's privacy ledger was changed or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
@@ -186,6 +187,10 @@ class DiskFull(StorageFault):
 
 class TooManyFiles(DiskFull):
     code = "too-many-files"
+
+
+class BucketAway(DiskFull):
+    code = "bucket-away"
 
 
 class LedgerFault(ShoalError):

@@ -22,7 +22,6 @@ import yaml
 
 from shoal.core.algorithm import Written
 from shoal.core.errors import ConfigError, near
-from shoal.shell.console import deprecated
 
 T = TypeVar("T")
 
@@ -72,6 +71,8 @@ def modern(data: Mapping[str, Any], aliases: Mapping[str, str], source: str) -> 
             continue
         if new in settings:
             raise ConfigError(f"{source}: {former} is the former name of {key}; both are set", f"keep {key}")
+        from shoal.shell.console import deprecated  # only a command line prints, so only it loads click
+
         deprecated(f"{source}: {former}", key)
         renamed = {new if name == old else name: value for name, value in settings.items()}
         found = {**found, group: renamed} if group else renamed

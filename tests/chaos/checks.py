@@ -18,9 +18,10 @@ from tests.chaos.programs import marked
 from tests.chaos.proxy import UP
 from tests.chaos.trial import Trial
 
-AGAIN = 1 << 20
+AGAIN = 2 << 20
 """Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in. A kill
-cuts a process's connections."""
+cuts its connections. What is under way begins at 512 KiB and grows on a busy machine, where bytes wait
+as they do on a long line; a whole result is 2.4 MB."""
 CONNECTION, SHARE = 64 << 10, 100
 """Framing: bytes for the handshake and the calls of a connection, and a share of what is carried."""
 STOPPED = (0, -SIGTERM)

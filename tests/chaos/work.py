@@ -29,7 +29,7 @@ from shoal.core.errors import DeviceFault
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.accountant import Order
+from shoal.core.privacy.accountant import Order, Share
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, chosen
 from shoal.core.privacy.sums import ExactSums
@@ -91,6 +91,9 @@ class Recalled:
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         """Raises LookupError for what the device's ledger has no release of."""
         return self._ledger.release(order, _nothing_new)
+
+    def summed(self, share: Share) -> None:
+        raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:
         pass

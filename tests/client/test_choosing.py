@@ -11,9 +11,10 @@ import pytest
 from fedclient.cli.place import _tried
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing.placement import MOST_MODELS, PLACEMENT, PlacementResult, Placer, save
+from fedclient.placing.placement import MOST_MODELS, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
+from fedclient.store.state import PLACEMENT
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.describe import project
@@ -21,6 +22,7 @@ from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import ClusterAssignment
@@ -83,6 +85,40 @@ def test_it_tries_the_models_takes_one_and_says_nothing_to_the_server(
     save(found, store, tmp_path / "model")
     facts = json.loads((tmp_path / "model" / PLACEMENT).read_text())
     assert [each["model"] for each in facts["tried"]] == ["c0", "c1", "global"]
+
+
+def test_of_compact_models_it_stores_the_chosen_one_and_fetches_nothing_for_it(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
+) -> None:
+    near = Choose(tuple(models), "c0 c1 global", (2.0, 1.0), **described(newcomer, models[1], 8.0))
+    server.question = Question("r1", encode(compact(near), server.keep))
+    found = placed(server, newcomer, store)
+    assert server.log == ["place", *["fetch 0"] * 5], "the same for all newcomers, whatever they choose"
+    assert (found.assignment.cluster, found.sent) == ("c1", 0)
+    assert "tell its operator" in found.assignment.reason
+    assert found.model is not None
+    stored = store.load(found.model)
+    assert {name: array.dtype.name for name, array in stored.items()} == dict.fromkeys(models[1], "float32")
+    for name, array in models[1].items():
+        assert stored[name] == pytest.approx(array, abs=float(np.abs(array).max()) / 200)
+    assert found.facts()["model"] == found.model.blob.sha256
+    assert save(found, store, tmp_path / "model").exists()
+
+
+def test_compact_models_of_another_network_and_too_many_are_refused(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    others = tuple({**model, "more": np.zeros((2, 2), np.float32)} for model in models)
+    server.question = Question("r1", encode(compact(Choose(others, "a b all", (1.0, 1.0))), server.keep))
+    with pytest.raises(TaskFailed, match="not those of this device's network"):
+        placed(server, newcomer, store)
+    server.log.clear()
+    names = " ".join(f"c{number}" for number in range(MOST_MODELS + 2))
+    many = {**server.question.payload.parts, "names": names}
+    server.question = Question("r1", Payload("choose_compact", many))
+    with pytest.raises(BadPayload, match=f"gives {MOST_MODELS + 2} models"):
+        placed(server, newcomer, store)
+    assert server.calls("fetch") == []
 
 
 def test_people_see_what_was_found_of_each_model(
@@ -238,7 +274,7 @@ def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
     executor = InProcess(Runtime.open(replace(newcomer, learner=replace(newcomer.learner, file=shapes))))
     placer = Placer(Deciding(server), executor, store, lambda text: None, 1 << 20, 0.05)
     found = asyncio.run(placer.place())
-    assert asked == [Wish(MOST_MODELS), None]
+    assert asked == [Wish(MOST_MODELS, compact=True), None]
     assert found.assignment.cluster == "c0"
     assert found.tried == ()
 

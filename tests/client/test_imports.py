@@ -49,6 +49,16 @@ def test_the_training_process_has_no_scikit_learn() -> None:
     assert not found & {"grpc", "fedclient.net.rpc"}
 
 
+@pytest.mark.parametrize(
+    "modules", ["fedclient.work.worker, fedclient.light.runtime", "fedclient.light.endpoint"]
+)
+def test_a_process_without_pytorch_loads_only_what_it_uses(modules: str) -> None:
+    """Light devices have little memory, and these were 12 MB of each such process."""
+    found = imported("-c", f"import {modules}")
+    assert "fedclient.light.session" in found
+    assert not found & {*CENTRAL, "torch", "grpc", "asyncio", "click", "cryptography", "importlib.metadata"}
+
+
 def test_gRPC_is_in_one_module() -> None:  # noqa: N802
     found = imported(
         "-c",

@@ -13,8 +13,9 @@ import pytest
 
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
+from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
+from fedclient.store.state import MODEL, PLACEMENT
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.predict import classify
 from fedclient.work.predictions import read_model

@@ -13,7 +13,7 @@ from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode

@@ -21,7 +21,7 @@ from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.engines import Elsewhere
@@ -168,11 +168,11 @@ def life(root: str, point: str, fault: Fault | None = None) -> None:
     """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
     import fedclient.store.blobs
     import fedserver.coordinator.visits.transfer
-    import fedserver.store.content.blobs
+    import fedserver.store.content.copies
 
     for module in (
         fedclient.store.blobs,
-        fedserver.store.content.blobs,
+        fedserver.store.content.copies,
         fedserver.coordinator.visits.transfer,
     ):
         module.CHUNK = PIECE  # type: ignore[misc]

@@ -27,6 +27,8 @@ from shoal.core.engine.simulate import Device, simulate
 from shoal.core.errors import NotLeader, ShoalError
 from shoal.core.exchange.messages import Message
 from shoal.core.types import ModelKey, Tensors
+from tests.buckets import buckets
+from tests.buckets import lacking as no_buckets
 from tests.crash.lab import counting
 from tests.postgresql import Cluster, cluster, lacking
 from tests.server.servers import spec
@@ -79,9 +81,10 @@ class Server:
 
 
 class Pair:
-    """Two servers of one database, and the devices of one run of `rounds` rounds."""
+    """Two servers of one database, and the devices of one run of `rounds` rounds. blobs: the address of a
+    bucket; a folder that both reach if there is none."""
 
-    def __init__(self, base: Path, database: Cluster, devices: int, rounds: int) -> None:
+    def __init__(self, base: Path, database: Cluster, devices: int, rounds: int, blobs: str = "") -> None:
         self._base, self._devices, self._rounds = base, devices, rounds
         self._cluster, self._url = database, database.database()
         self.servers = [Server(base / "a"), Server(base / "b")]
@@ -90,7 +93,7 @@ class Pair:
             server.state.mkdir(mode=0o700, parents=True)
             (server.state / "fedserver.yaml").write_text(
                 f"state: .\ninsecure_loopback: true\nlisten: {server.address}\ndatabase: {self._url}\n"
-                f"blobs: {base / 'shared'}\naddresses: [{', '.join(addresses)}]\n"
+                f"blobs: {blobs or base / 'shared'}\naddresses: [{', '.join(addresses)}]\n"
                 "cadence: {poll: 2, heartbeat: 0.2, tick: 0.05}\n"
             )
 
@@ -207,13 +210,14 @@ def counted(url: str, server: Cluster) -> list[tuple[int, int, str]]:
         return [tuple(row) for row in rows]
 
 
-def campaign(moments: int, seed: int, devices: int, rounds: int, stopped: float) -> None:
+def campaign(moments: int, seed: int, devices: int, rounds: int, stopped: float, bucket: bool) -> None:
     chance, done, slowest = random.Random(seed), 0, 0.0
-    with cluster() as server, tempfile.TemporaryDirectory() as folder:
-        trial = 0
+    with cluster() as server, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        trial, places = 0, stack.enter_context(buckets()) if bucket else None
         while done < moments:
             trial += 1
-            pair = Pair(Path(folder) / str(trial), server, devices, rounds)
+            blobs = str(places.bucket()) if places else ""
+            pair = Pair(Path(folder) / str(trial), server, devices, rounds, blobs)
             with pair.running():
                 while done < moments and not pair.is_over():
                     time.sleep(chance.uniform(0.0, 2.0))
@@ -237,10 +241,11 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--stopped", type=float, default=0.2, help="share of moments without a kill")
+    parser.add_argument("--bucket", action="store_true", help="blobs in a bucket, and not in a folder")
     options = parser.parse_args()
-    if reason := lacking():
+    if reason := lacking() or (no_buckets() if options.bucket else ""):
         raise SystemExit(reason)
-    campaign(options.moments, options.seed, options.devices, options.rounds, options.stopped)
+    campaign(options.moments, options.seed, options.devices, options.rounds, options.stopped, options.bucket)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
 from tests.server.servers import ROUNDS
 from tests.server.store.conftest import Engine
-from tests.server.store.test_store import RECORD, blobs_in, checkpoint, closed, model, report
+from tests.server.store.samples import RECORD, blobs_in, checkpoint, closed, model, report
 from tests.waiting import HANG
 
 ONE_FAILED = "every device that is left has failed"

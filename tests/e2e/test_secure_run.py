@@ -23,13 +23,16 @@ from fedserver.coordinator.operator_api import OperatorApi
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Failure, Task
-from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.summing import Announce, Announced, letters_of
+from shoal.core.identity.signing import Signatures
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, Open, chosen
+from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
 from shoal.core.privacy.report import OPEN
+from shoal.core.privacy.secure.cohort import KEYS, check_announcement
 from shoal.lab.demo import processes
 from shoal.lab.demo.fleet import Member
-from tests.client.federation import Federation
+from tests.client.federation import Authority, Federation
 
 from .test_private_run import member, work
 
@@ -67,7 +70,7 @@ class Dying(InProcess):
 def few(number: int) -> Member:
     """A device with a few digits."""
     whole = member(0)
-    some = slice(number * 30, number * 30 + IMAGES)
+    some = slice(number * 20, number * 20 + IMAGES)
     return Member(f"device-{number}", 0, whole.train.subset(some))
 
 
@@ -123,6 +126,11 @@ def test_devices_with_certificates_train_and_one_dies_in_every_exchange(tmp_path
         entries = Ledger(DeviceFolder(tmp_path / one.name).privacy, Budget()).verify()
         assert [each.what for each in chosen(entries, Open)] == [OPEN["summed"]]
         assert chosen(entries, Failed) == []
+        sums = chosen(entries, Summed)  # one of each round, also where the work was done twice
+        assert len({each.cohort for each in sums}) == len(sums) == SECURE["rounds"]
+        assert {(each.run, each.devices, each.fewest, each.clip, each.noise) for each in sums} == {
+            ("secure", 8, 6, SECURE["central_clip"], 0.0)
+        }
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,26 @@ def test_a_policy_that_could_not_work_is_refused_before_the_run_starts(
             await coordinator.close()
 
     asyncio.run(play())
+
+
+def test_keys_are_signed_with_the_certificate_that_the_device_has_now(tmp_path: Path) -> None:
+    """A device goes on for months, and its certificate for days; the authority may change meanwhile."""
+    federation, one = Federation(), few(0)
+    config = work(tmp_path, one.train, True, Budget())
+    folder = DeviceFolder(tmp_path).identity
+    Keyring(folder).keep(federation.identity_for(one.name))
+    runtime = Runtime.open(replace(config, identity=folder))
+    proofs = []
+    for number, authority in enumerate((federation.authority, Authority.made("the next"))):
+        renewed = Federation(authority)
+        Keyring(folder).keep(renewed.identity_for(one.name))
+        announce = encode(Announce(f"sum {number}"), BlobStore(config.blobs).keep)
+        found = runtime.perform(Task("secure", number + 1, 1, 0, "", announce))
+        assert isinstance(found, Payload), found
+        reply: Any = decode(found, {Announced.kind: Announced}, BlobStore(config.blobs).load)
+        announcement = letters_of(reply.keys)[""]
+        check_announcement(
+            f"sum {number}", one.name, announcement, Signatures("shoal", [authority.certificate])
+        )
+        proofs.append(announcement[KEYS:])
+    assert proofs[0] != proofs[1]

@@ -14,7 +14,7 @@ from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Failure, Hello, Task, Welcome

@@ -19,10 +19,10 @@ from unittest.mock import patch
 from grpc import aio
 
 import fedclient.store.blobs
-import fedserver.coordinator.runs
 import fedserver.coordinator.visits.transfer
-import fedserver.store.content.blobs
+import fedserver.store.content.copies
 import fedserver.store.disk_space
+from fedserver.coordinator.aggregation import combining
 from tests.histories.database import connecting
 from tests.histories.disk import Crashed, Disk, is_dead
 from tests.histories.loop import SimLoop
@@ -61,10 +61,10 @@ def simulated(
         (os, "utime"): files.utime,
         (sqlite3, "connect"): connecting(files.disk),
         (aio, "insecure_channel"): channel,
-        (fedserver.coordinator.runs, "in_thread"): lambda work: loop.run_in_executor(None, work),
+        (combining, "in_thread"): lambda work: loop.run_in_executor(None, work),
         (os, "statvfs"): files.statvfs,
         (fedserver.store.disk_space, "RESERVE"): 512,
-        (fedserver.store.content.blobs, "CHUNK"): chunk,
+        (fedserver.store.content.copies, "CHUNK"): chunk,
         (fedserver.coordinator.visits.transfer, "CHUNK"): chunk,
         (fedclient.store.blobs, "CHUNK"): chunk,
     }

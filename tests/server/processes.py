@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +31,19 @@ class Daemon:
         return self.process.wait(HANG)
 
 
+NOTHING: Mapping[str, str] = {}
 PLAIN = ("--listen", "127.0.0.1:0", "--insecure-loopback")
 
 
 @contextmanager
 def daemon(
-    state: Path, program: tuple[str, ...] = ("-m", "fedserver"), options: tuple[str, ...] = PLAIN
+    state: Path,
+    program: tuple[str, ...] = ("-m", "fedserver"),
+    options: tuple[str, ...] = PLAIN,
+    environment: Mapping[str, str] = NOTHING,
 ) -> Iterator[Daemon]:
     """Start a server on `state`, and see to it that it ends. program: what Python is to run.
+    environment: variables besides those of this process.
 
     options: of `fedserver up`; without any it runs as `fedserver init` has set it up.
     """
@@ -50,7 +55,7 @@ def daemon(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         )
     assert process.stdout is not None
     try:

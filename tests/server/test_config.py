@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
+from fedserver.store.content.bucket import BucketAddress
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
@@ -155,10 +156,18 @@ def test_where_the_store_is_and_which_servers_there_are(tmp_path: Path) -> None:
     assert read_server(written(tmp_path, "listen: 127.0.0.1:1\n"), {}).elsewhere is None
 
 
+def test_blobs_may_be_in_a_bucket(tmp_path: Path) -> None:
+    text = "database: postgresql://shoal@db/shoal\nblobs: s3://models/fleet?endpoint_url=https://s3.example\n"
+    found = read_server(written(tmp_path, text), {}).elsewhere
+    bucket = BucketAddress("models", "fleet/", "https://s3.example")
+    assert found == Elsewhere("postgresql://shoal@db/shoal", bucket)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("database: postgresql://shoal@db/shoal", "belong together"),
+        ("database: postgresql://shoal@db/shoal\nblobs: s3://Models", "not the name of a bucket"),
         ("blobs: shared", "belong together"),
         ("addresses: [a.example]", "is not host:port"),
         (f"addresses: [{', '.join(f'a{number}:1' for number in range(17))}]", "more than 16"),

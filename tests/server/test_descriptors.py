@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode, aio
 
-from fedserver.coordinator import runs
+from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.content import mapped
@@ -39,7 +39,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round fails twice, once at the first file and once at a later one."""
-    real_reduce, real_mapped = runs.reduce, mapped.mapped
+    real_reduce, real_mapped = combining.reduce, mapped.mapped
     tries, fails_in = 0, -1
 
     def reduce(*arguments: Any) -> Any:
@@ -58,8 +58,8 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
-        monkeypatch.setattr(runs, "AGAIN", 0.01)
-        monkeypatch.setattr(runs, "reduce", reduce)
+        monkeypatch.setattr(combining, "AGAIN", 0.01)
+        monkeypatch.setattr(combining, "reduce", reduce)
         monkeypatch.setattr(mapped, "mapped", failing)
         await serve_all(coordinator)
         assert tries == 3 * ROUNDS + 1  # the reports of the last exchange have no files

@@ -1,7 +1,11 @@
 """The server process loads neither PyTorch nor any data set, whatever it is asked to run."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from fedserver.rpc.client import OperatorClient
 from tests.server.processes import daemon
@@ -37,3 +41,13 @@ def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> N
     assert {"shoal.core.algorithms.flux.server", "shoal.core.algorithms.fedavg.server", "numpy"} <= loaded
     wrong = [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in FORBIDDEN)]
     assert wrong == []
+
+
+def test_the_page_loads_no_cryptography() -> None:
+    """It takes as much memory as gRPC, and the page needs none: links are authenticated by `hmac`."""
+    pytest.importorskip("uvicorn", reason="the page needs starlette and uvicorn")
+    program = (
+        "import sys, fedserver.page.app, fedserver.page.source, fedserver.rpc.client; print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [name for name in found.stdout.split() if name.startswith(("cryptography", "sklearn"))] == []

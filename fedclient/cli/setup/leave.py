@@ -6,13 +6,14 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
+from fedclient.store.agent_log import NAME
 from fedclient.store.state import STATUS, DeviceFolder, Outbox
 from shoal.core.errors import ConfigError
 from shoal.shell import disk
 from shoal.shell.console import Console, Result, verb
 
 FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "consent")
-FILES = ("mark", STATUS)
+FILES = ("mark", STATUS, NAME, f"{NAME}.1")
 
 
 @click.command(epilog="Example: fedclient leave --state state --yes")

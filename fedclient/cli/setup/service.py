@@ -58,7 +58,7 @@ def install(console: Console, path: Path, state: Path | None, only_print: bool) 
     # A percent sign is a specifier of systemd, and a dollar sign a variable.
     line = shlex.join(command).replace("%", "%%").replace("$", "$$")
     unit = UNIT.format(command=line, folder=str(path.absolute().parent).replace("%", "%%"))
-    target = Path.home() / ".config" / "systemd" / "user" / "fedclient.agent.service"
+    target = Path.home() / ".config" / "systemd" / "user" / "fedclient.service"
     if only_print:
         return Result({"unit": unit, "path": None}, unit.rstrip())
     if "\n" in line or "\n" in str(path):
@@ -70,6 +70,6 @@ def install(console: Console, path: Path, state: Path | None, only_print: bool) 
         f"{target} is written; start it now and at each login:",
         "  systemctl --user daemon-reload && systemctl --user enable --now fedclient",
         "and without a login, too: loginctl enable-linger",
-        "its log: journalctl --user -u fedclient",
+        "its log: fedclient logs --follow, or journalctl --user -u fedclient",
     ]
     return Result({"unit": unit, "path": str(target)}, "\n".join(lines))

@@ -1,6 +1,7 @@
 """The options of `fedserver run start` and `run set` for the policy of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -17,6 +18,40 @@ class Option(NamedTuple):
     metavar: str
     help: str
     default: str = ""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Which devices a run takes. number: the reports that close a round, None if it was not given. labels:
+    what each device must have."""
+
+    number: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class DevicesType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number, labels, or both.
+
+    Example:
+        >>> DevicesType().convert("8,site=basel", None, None)
+        Devices(number=8, labels={'site': 'basel'})
+    """
+
+    name = "devices"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Devices:
+        number, labels = None, dict[str, str]()
+        for part in str(value).split(","):
+            label, equals, wanted = part.strip().partition("=")
+            if equals and label and wanted and label not in labels:
+                labels[label] = wanted
+            elif not equals and label.isdecimal() and number is None:
+                number = int(label)
+            else:
+                self.fail(
+                    f"{value!r} is neither a number nor labels: use 8, site=basel,kind=cam or 8,site=basel"
+                )
+        return Devices(number, labels)
 
 
 OPTIONS = (
@@ -43,6 +78,9 @@ OPTIONS = (
         "Wait SECONDS after an abandoned round; twice as long after each further one in a row.",
     ),
 )
+LABELS = (
+    "With LABELS, such as site=basel,kind=cam: take only devices that have them all; 8,site=basel is both."
+)
 POLICY = tuple(option.field for option in OPTIONS)
 
 
@@ -53,11 +91,12 @@ def policy_options(*, defaults: bool) -> Callable[[F], F]:
         for option in reversed(OPTIONS):
             value = getattr(RoundPolicy(), option.field)
             shown = f"  [default: {option.default or f'{value:g}'}]" if defaults else ""
+            kind: Any = type(value)
+            metavar, text = option.metavar, option.help
+            if defaults and option.field == "devices":
+                kind, metavar, text = DevicesType(), "N|LABELS", f"{text} {LABELS}"
             command = click.option(
-                f"--{option.field.replace('_', '-')}",
-                type=type(value),
-                metavar=option.metavar,
-                help=option.help + shown,
+                f"--{option.field.replace('_', '-')}", type=kind, metavar=metavar, help=text + shown
             )(command)
         return command
 

@@ -11,8 +11,8 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs import changes, history, repeat
-from fedserver.cli.runs.policy import POLICY, policy_options
+from fedserver.cli.runs import changes, history, placements, repeat
+from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import find
@@ -39,7 +39,7 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
+for each in (*changes.COMMANDS, *history.COMMANDS, *placements.COMMANDS, *repeat.COMMANDS):
     run.add_command(each)
 
 
@@ -102,7 +102,11 @@ def start(
     from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
-    flags["policy"] = {name: flags.pop(name) for name in POLICY}
+    devices = flags.pop("devices") or Devices()
+    flags["policy"] = {name: flags.pop(name) for name in POLICY if name != "devices"} | {
+        "devices": devices.number
+    }
+    flags["labels"] = devices.labels or None
     flags["parameters"] = dict(map(parsed, changes))
     flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
     config = read_run(path, flags)
@@ -158,9 +162,9 @@ def ls(
 @connected
 @click.argument("name", metavar="RUN")
 def show(console: Console, client: "OperatorClient", name: str) -> Result:
-    """Show a run: its parameters, its progress, its devices, its models and what was released."""
-    status = client.show(name)
-    return Result(text.data(status), text.status(status))
+    """Show a run: its parameters, progress, devices, newcomers and models, and what was released."""
+    status, newcomers = client.show(name), placements.counted(list(client.placements(name)))
+    return Result(text.data(status), "\n".join(filter(None, (text.status(status), newcomers))))
 
 
 @run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")

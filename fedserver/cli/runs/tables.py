@@ -19,7 +19,7 @@ from shoal.core.server_kit.history.records import (
 from shoal.shell import disk
 
 Row = Mapping[str, Any]
-PARTS = ("clusters", "devices", "events", "positions")
+PARTS = ("clusters", "devices", "events", "positions", "digest")
 COLUMNS = {
     "rounds": [each.name for each in fields(RoundHistory) if each.name not in PARTS],
     "clusters": ["round", *(each.name for each in fields(ClusterRound))],

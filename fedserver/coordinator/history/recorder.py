@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedserver.store.integrity.records import RoundRecord
 from shoal.core.algorithm import State
@@ -26,11 +26,14 @@ from shoal.core.server_kit.history.records import (
     Position,
     RoundHistory,
     RunEvent,
+    digest_of,
 )
 from shoal.core.types import DeviceId, ModelKey
 
 LOGGED, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
 """The kinds of events that the log of a run has lines about, and how many of one round."""
+WHOLE = 100
+"""Each time after this number of rounds, the digest assigns all devices a cluster again."""
 NAMED = 10
 """How many missing devices a log line names; `run show` lists all."""
 Moved = Mapping[DeviceId, tuple[int, int]]
@@ -58,6 +61,7 @@ class Recorder:
 
     def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
         self._state, self._clock, self._notes = state, clock, _Notes()
+        self._assigned: dict[DeviceId, ModelKey] = {}
 
     def offered(self, device: DeviceId) -> None:
         """A device has a task. If it gets the task again, its time goes on."""
@@ -103,7 +107,7 @@ class Recorder:
         if record.abandoned:
             notes.figures, notes.positions = {}, {}
         homes = {device: _home(state, device) for device in sorted(asked)}
-        return RoundHistory(
+        found = RoundHistory(
             record.round,
             record.title,
             time.time(),
@@ -125,6 +129,9 @@ class Recorder:
             ),
             positions=notes.positions,
         )
+        digest = digest_of(found, {} if record.round % WHOLE == 0 else self._assigned)
+        self._assigned |= digest.assigned
+        return replace(found, digest=digest)
 
 
 def log_lines(closed: RoundRecord, history: RoundHistory) -> list[str]:

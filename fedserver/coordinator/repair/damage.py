@@ -55,7 +55,7 @@ async def lost_blob(storage: Storage, names: Iterable[str], pace: float = 0.0) -
     """
     lost = ""
     for name in names:
-        found = await asyncio.to_thread(storage.blobs.damage, name)
+        found = await storage.damage(name)
         lost = lost or found
         await asyncio.sleep(storage.blobs.size(name) / pace if pace else 0.0)
     return lost
@@ -94,7 +94,7 @@ async def withdraw(run: "Run", round: int, lost: Mapping[DeviceId, str], stage: 
 async def restored(blobs: BlobCacheCalls, name: str, storage: Storage) -> tuple[bool, str]:
     """Whether a blob was damaged and is sound again, and if it is not, what is wrong with it."""
     before = len(storage.blobs.restored)
-    lost = await asyncio.to_thread(storage.blobs.damage, name)
+    lost = await storage.damage(name)
     if lost and await blobs.restore(name):
         storage.blobs.restored.append(f"{lost}; it was written again from memory")
         lost = ""

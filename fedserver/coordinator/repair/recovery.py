@@ -189,8 +189,8 @@ class StartupCheck:
         """What is wrong with the first of these blobs that is not sound; "" if all are."""
         first = ""
         for name in names:
+            found = await self._storage.damage(name, ONCE)
             size = self._storage.blobs.size(name)
-            found = await asyncio.to_thread(self._storage.blobs.damage, name, ONCE)
             self.blobs, self.size = self.blobs + 1, self.size + size
             if found:
                 self.damaged.append(found)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("shoal.server")
 
 MOST = 64
-"""Reports of one group: so many small models fit into 16 MiB."""
+"""Reports of one group: 64 small models have 16 MiB."""
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Counting:
     async def _next_group(self) -> None:
         try:
             await self._coordinator.in_turn(self._count_group())
-        except Exception as error:  # the server stops, or its disk has failed: nobody's turn comes any more
+        except Exception as error:  # the server stops, or its disk has failed: no turn comes any more
             waiting, self._waiting = self._waiting, []
             for each in waiting:
                 _settle(each, error)
@@ -139,13 +139,18 @@ class Counting:
 
 
 def _meaning(fault: ShoalError, device: DeviceId) -> ShoalError | None:
-    """What a device is told of a fault of the store."""
+    """What a device gets to know of a fault of the store."""
     if isinstance(fault, Taken):
         return None
     if isinstance(fault, DiskFull):
-        log.warning("a report of device %s cannot be stored: %s", device, fault)
-        return Unavailable("the server cannot store the report at the moment", "send it again")
+        return not_now(device, fault)
     return fault
+
+
+def not_now(device: DeviceId, fault: DiskFull) -> Unavailable:
+    """What a device gets to know if its report cannot be stored."""
+    log.warning("a report of device %s cannot be stored: %s", device, fault)
+    return Unavailable("the server cannot store the report at the moment", "send it again")
 
 
 def _settle(each: _Waiting, outcome: Receipt | Exception | None) -> None:

@@ -11,7 +11,8 @@ from shoal.core.types import Bytes
 
 AT_ONCE = 256 << 20
 """Bytes that the reports of a round may carry all together, since they may all arrive at once and are in
-memory then. Of more devices, or larger models, they are uploaded, which is limited by itself."""
+memory then. Of more devices, or larger models, they are uploaded, which is limited by itself; and so they
+are where a bucket has what lasts."""
 
 
 async def filled(coordinator: Coordinator, visitor: Visitor, task: Task) -> Task:
@@ -31,4 +32,5 @@ async def filled(coordinator: Coordinator, visitor: Visitor, task: Task) -> Task
                 coordinator.meter.down(task.run, visitor.device, blob.size)
     visitor.inlined = frozenset(blob.sha256 for blob in small)
     asked = max(1, len(coordinator.runs[task.run].engine.plan.tasks))
-    return replace(task, inline=tuple(found), inline_report=min(INLINE, AT_ONCE // asked))
+    most = 0 if blobs.copies.are_complete else min(INLINE, AT_ONCE // asked)
+    return replace(task, inline=tuple(found), inline_report=most)

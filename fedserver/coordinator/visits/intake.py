@@ -13,6 +13,7 @@ from collections.abc import Collection
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
+from fedserver.coordinator.visits.counting import not_now
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
@@ -20,13 +21,15 @@ from fedserver.store.journal import released
 from fedserver.store.reports import Arrival
 from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed
-from shoal.core.errors import BadPayload, StaleReport
+from shoal.core.errors import BadPayload, DiskFull, StaleReport
 from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.exchange.summing import Announce, Announced, letters_of
 from shoal.core.exchange.tensors import unpack
 from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.privacy.secure.cohort import check_announcement
 from shoal.core.types import Bytes, DeviceId, Tensors
 
 log = logging.getLogger("shoal.server")
@@ -72,10 +75,14 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
+    names = tuple(weights.blob.sha256 for weights in report.result.weights())
+    try:
+        await coordinator.storage.send_copies(device, names)
+    except DiskFull as fault:
+        raise not_now(device, fault) from None
     await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
     coordinator.meter.up(run.run, device, sum(map(len, inline.values())))
     record = ReportRecord.of(report.run, report.round, device, report.attempt, report.result)
-    names = tuple(weights.blob.sha256 for weights in report.result.weights())
     receipt = await coordinator.counting.count(run, Arrival(record, names, inline))
     if receipt is None:
         why = "its task was withdrawn or its round is over"
@@ -132,7 +139,9 @@ def _admit(
 
     Everything that does not need the tensors is checked before one is opened.
     """
-    inline, blobs = payload.blobs_in(pieces), coordinator.storage.blobs
+    blobs = coordinator.storage.blobs
+    # What lasts in a bucket is uploaded: the device does so when it hears that the bytes are missing.
+    inline = {} if blobs.copies.are_complete else payload.blobs_in(pieces)
 
     def arrived(weights: Weights) -> Tensors:
         if (data := inline.get(weights.blob.sha256)) is not None:
@@ -144,6 +153,9 @@ def _admit(
         _check_size(coordinator, task, [len(data) for data in inline.values()])
     reply = decode(payload, {payload.kind: task.reply}, arrived)
     admit_message(task, reply)
+    if isinstance(task, Announce) and isinstance(reply, Announced):
+        # The other devices would refuse a cohort in which one did not sign: so one liar would end the round.
+        check_announcement(task.session, device, letters_of(reply.keys)[""], coordinator.signatures)
     admit(run.server_half, run.engine.state, task, reply)
     return inline
 

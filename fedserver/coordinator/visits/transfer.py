@@ -59,7 +59,7 @@ async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
     path, clock = blobs.path(blob.sha256), asyncio.get_running_loop().time
     with storing(path):
         try:
-            file = await asyncio.to_thread(path.open, "rb")
+            file = await asyncio.to_thread(blobs.open, blob.sha256)
         except FileNotFoundError:
             raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
         with file:

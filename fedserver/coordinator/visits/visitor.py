@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,6 +27,11 @@ class Quota(Protocol):
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
         """Count these. Raises TooOften."""
+
+
+def unlabeled(device: DeviceId) -> Mapping[str, str]:
+    """The labels of a device of a server without certificates, which has no registry."""
+    return {}
 
 
 class Unlimited:

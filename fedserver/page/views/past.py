@@ -1,12 +1,12 @@
 """What happened in a run, one row for each round that is over, as the browser keeps it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedserver.page.views.run import number
 from fedserver.page.views.texts import name, words
-from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import DeviceId, ModelKey
 
 EVENTS, CLUSTERS = 20, 64
@@ -17,14 +17,14 @@ EVENTS, CLUSTERS = 20, 64
 class Past:
     """The rounds of one run, taken one after another. created: when the run was started.
 
-    last: the number of the last round that was taken, rows: how many were. places: the last map of devices.
-    seen: how things stood when all of it was taken; while they stand so, there is nothing new.
+    last: the number of the last round that was taken, rows: how many were. map_round: the last round that has
+    a map of devices, 0 if none has. places: the map that was taken last.
     """
 
     created: float | None = None
     last: int = 0
     rows: int = 0
-    seen: object = None
+    map_round: int = 0
     places: dict[str, Any] = field(default_factory=dict)
     _clusters: dict[DeviceId, ModelKey] = field(default_factory=dict)
 
@@ -34,8 +34,9 @@ class Past:
 
     def _row(self, found: RoundHistory) -> dict[str, Any]:
         self.last, self.rows = found.round, self.rows + 1
-        if found.positions:
-            self.places = places(found)
+        digest = found.digest or Digest()
+        if digest.mapped:
+            self.map_round = found.round
         row: dict[str, Any] = {
             "round": found.round,
             "title": words(found.title),
@@ -52,33 +53,28 @@ class Past:
                 [name(each.key), each.devices, number(each.loss), number(each.accuracy)]
                 for each in found.clusters[:CLUSTERS]
             ],
-            "moved": self._moved(found),
+            "moved": self._moved(digest.assigned),
         }
         if found.abandoned:
             row["abandoned"] = words(found.abandoned)
         if found.events:
             row["events"] = [[each.kind, words(each.text)] for each in found.events[:EVENTS]]
-        if (slow := _slowest(found)) is not None:
-            row["slow"] = slow
+        if digest.worked is not None:
+            row["slow"] = [name(digest.slowest), number(digest.worked)]
         return row
 
-    def _moved(self, found: RoundHistory) -> dict[str, str]:
+    def map(self, rounds: Iterable[RoundHistory]) -> dict[str, Any]:
+        """The map of the first of these rounds, which is `map_round`, with its devices."""
+        found = next(iter(rounds), None)
+        self.places = places(found) if found else {"round": self.map_round, "points": []}
+        return self.places
+
+    def _moved(self, assigned: Mapping[DeviceId, ModelKey]) -> dict[str, str]:
         """The devices whose cluster is another one than after the rounds before, with that cluster."""
-        moved = {}
-        for each in found.devices:
-            if each.cluster != self._clusters.get(each.device, ""):
-                self._clusters[each.device] = each.cluster
-                moved[name(each.device)] = name(each.cluster)
-        return moved
-
-
-def _slowest(found: RoundHistory) -> list[Any] | None:
-    """The device that worked longest in a round, and for how many seconds; None if no time is known."""
-    worked = [(each.worked, each.device) for each in found.devices if each.worked is not None]
-    if not worked:
-        return None
-    seconds, device = max(worked)
-    return [name(device), number(seconds)]
+        known = self._clusters
+        moved = {device: key for device, key in assigned.items() if known.get(device, "") != key}
+        known.update(moved)
+        return {name(device): name(key) for device, key in moved.items()}
 
 
 def places(found: RoundHistory) -> dict[str, Any]:

@@ -3,7 +3,14 @@
 from typing import Any
 
 from shoal.core.exchange._pb.fed.v1 import history_pb2 as pb
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Digest,
+    Position,
+    RoundHistory,
+    RunEvent,
+)
 
 _PLAIN = (
     "round",
@@ -26,6 +33,7 @@ def round_to_pb(found: RoundHistory) -> pb.RoundHistory:
         events=[pb.RunEvent(**vars(each)) for each in found.events],
         devices=[pb.DeviceRound(**vars(each)) for each in found.devices],
         positions=[pb.DevicePosition(device=name, **vars(each)) for name, each in found.positions.items()],
+        digest=None if found.digest is None else pb.RoundDigest(**vars(found.digest)),
         **{name: getattr(found, name) for name in _PLAIN},
     )
     message.ended.FromMicroseconds(round(found.ended * 1e6))
@@ -43,6 +51,7 @@ def round_from_pb(message: pb.RoundHistory) -> RoundHistory:
         positions={
             each.device: Position(each.x, each.y, each.xx, each.xy, each.yy) for each in message.positions
         },
+        digest=_digest_from_pb(message.digest) if message.HasField("digest") else None,
         **{name: getattr(message, name) for name in _PLAIN},
     )
 
@@ -72,6 +81,10 @@ def _device_from_pb(each: pb.DeviceRound) -> DeviceRound:
         _optional(each, "waited"),
         each.missing,
     )
+
+
+def _digest_from_pb(each: pb.RoundDigest) -> Digest:
+    return Digest(dict(each.assigned), each.slowest, _optional(each, "worked"), each.mapped)
 
 
 def _optional(message: Any, name: str) -> float | None:

@@ -23,7 +23,7 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.store.integrity.records import LogLine, RunSpec
-from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.exchange.payload import BlobRef
@@ -67,6 +67,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             seed=spec.learner_seed,
         ),
         graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
+        labels=spec.labels,
     )
 
 
@@ -85,6 +86,7 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
         graph=graph.sha256 if request.HasField("graph") else "",
         graph_bytes=graph.size,
+        labels=dict(request.labels),
     )
 
 

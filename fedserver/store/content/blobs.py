@@ -1,7 +1,8 @@
 """Blobs on the server's disk, named by the SHA-256 of their bytes.
 
 blobs/<aa>/<sha256>               complete, verified and synced; the database refers only to these
-copies/<aa>/<sha256>              the newest models of each run again, to restore a damaged one
+copies/<aa>/<sha256>              the newest models of each run again, to restore a damaged one; with a bucket
+                                  all blobs are there instead: see `copies`
 quarantine/<sha256>               former blobs whose bytes no longer match their names
 partial/<device>/<sha256>.part    an upload that is in progress or was interrupted
 partial/<device>/<sha256>         a complete and verified upload; it stays until its report counts, so that a
@@ -10,7 +11,6 @@ tmp/                              files that are being written
 spool                             small blobs that came inside of reports: see `spool`
 """
 
-import errno
 import hashlib
 import math
 import os
@@ -19,8 +19,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO
 from weakref import WeakValueDictionary
 
+from fedserver.store.content.copies import Copies, FolderCopies, duplicate, fault
 from fedserver.store.content.frames import Frames
 from fedserver.store.content.mapped import mapped
 from fedserver.store.content.spool import Spool
@@ -29,7 +31,6 @@ from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, sync_folder, temporary
@@ -42,13 +43,15 @@ removed for an upload, and uploads of different blobs rarely wait for each other
 class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
-    restored: what was found damaged and restored since the start, for people. frames: those of the blobs that
-    are fetched.
+    copies: where they are a second time; in the same folder if not given. restored: what was found damaged
+    and restored since the start, for people. frames: those of the blobs that are fetched.
     """
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, copies: Copies | None = None) -> None:
+        self.folder = state
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
-        self._quarantine, self._copies = state / "quarantine", state / "copies"
+        self._quarantine = state / "quarantine"
+        self.copies = copies or FolderCopies(state / "copies", self._tmp)
         self.restored: list[str] = []
         self.frames = Frames()
         self._sound: dict[str, float] = {}
@@ -64,6 +67,17 @@ class Blobs:
     def path(self, sha256: str) -> Path:
         return self._blobs / sha256[:2] / sha256
 
+    def here(self, sha256: str) -> Path:
+        """The path of a blob, which is fetched first if it is only in a bucket. Raises StorageFault."""
+        path = self.path(sha256)
+        if self.copies.are_complete and not path.exists():
+            self.copies.restore(path)
+        return path
+
+    def open(self, sha256: str) -> BinaryIO:
+        """A blob to be read. Raises FileNotFoundError, and StorageFault."""
+        return self.here(sha256).open("rb")
+
     def keep(self, tensors: Tensors) -> Weights:
         """Store tensors and hash them while writing; they are on disk on return. Raises StorageFault."""
         sha, size = hashlib.sha256(), 0
@@ -73,6 +87,7 @@ class Blobs:
                 size += file.write(piece)
             if not self.path(sha.hexdigest()).is_file():
                 settle(file, self.path(sha.hexdigest()))
+        self.copies.add(self.path(sha.hexdigest()))
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
 
     def put(self, blobs: Mapping[str, Bytes]) -> None:
@@ -137,7 +152,7 @@ class Blobs:
 
         Raises NotFound, DataFault if the bytes do not match their name, BadPayload if the size is wrong.
         """
-        path = self.path(weights.blob.sha256)
+        path = self.here(weights.blob.sha256)
         with storing(path):
             try:
                 data = path.read_bytes()
@@ -149,12 +164,13 @@ class Blobs:
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""
-        for name in names:
+        for name in (doomed := list(names)):
             self._sound.pop(name, None)
             self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
             self._spool.forget(name)
+        self.copies.remove(doomed)
 
     def clean_up(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
         """Delete the files that a crash left. Returns how many there were, and how many bytes that freed.
@@ -173,6 +189,7 @@ class Blobs:
         with storing(self._blobs):
             for path in doomed:
                 path.unlink()
+        self.copies.clean_up()
         return len(doomed), freed
 
     def damage(self, name: str, within: float = 0.0) -> str:
@@ -186,65 +203,38 @@ class Blobs:
         if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
             return ""
         self.frames.forget(name)  # they may be of damaged bytes, and the file is about to be sound
-        found = self._fault(self.path(name))
+        found = fault(self.path(name))
         if not found:
             self._sound[name] = time.monotonic()
             return ""
         self._sound.pop(name, None)
         found = f"blob {name[:12]} {found}"
         with storing(self.path(name)):
-            if self.path(name).exists():
+            there = self.path(name).exists()
+            if there:
                 move(self.path(name), self._quarantine / name)
                 found += f" and was moved to {self._quarantine}"
-            if self._fault(self._copy(name)):
+            if not self.copies.restore(self.path(name)):
                 return found
-            self._duplicate(self._copy(name), self.path(name))
-        self.restored.append(f"{found}; it was restored from its copy")
+        if there or not self.copies.are_complete:
+            self.restored.append(f"{found}; it was restored from its copy")
         return ""
 
-    def _fault(self, path: Path) -> str:
-        """What is wrong with a file whose name is its hash."""
-        with storing(path):
-            try:
-                return "" if _hash_of(path) == path.name else "is damaged"
-            except FileNotFoundError:
-                return "is missing"
-            except OSError as error:
-                if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
-                    raise
-                return "cannot be read"
-
     def keep_copies(self, wanted: Collection[str]) -> None:
-        """Keep a second copy of these blobs, and of no others. A copy that is damaged is made again."""
-        with storing(self._copies):
-            for path in self._copies.glob("??/*"):
-                if path.name not in wanted:
-                    path.unlink(missing_ok=True)
-            for name in wanted:
-                if not self._copy(name).exists() and self.path(name).exists():
-                    self._duplicate(self.path(name), self._copy(name))
+        """Keep a second copy of these blobs. A copy that is damaged is made again."""
+        self.copies.keep(wanted, self.path)
 
     def check_copy(self, name: str) -> bool:
         """Whether a copy is sound; one that is not is deleted."""
-        path = self._copy(name)
-        if not path.exists() or not self._fault(path):
-            return True
+        return self.copies.check(name)
+
+    def copy(self, source: Path) -> None:
+        """Store a blob that is in another folder, unless it is here. Raises StorageFault."""
+        path = self.path(source.name)
         with storing(path):
-            path.unlink(missing_ok=True)
-        return False
-
-    def _duplicate(self, source: Path, target: Path) -> None:
-        """Copy a file whose name is its hash. A damaged file is not copied."""
-        with suppress(FileNotFoundError), source.open("rb") as old, temporary(self._tmp) as new:
-            sha = hashlib.sha256()
-            while chunk := old.read(CHUNK):
-                sha.update(chunk)
-                new.write(chunk)
-            if sha.hexdigest() == target.name:
-                settle(new, target)
-
-    def _copy(self, name: str) -> Path:
-        return self._copies / name[:2] / name
+            if fault(path):
+                duplicate(source, path, self._tmp)
+        self.copies.add(path)
 
     def size(self, name: str) -> int:
         """Bytes of a blob; 0 if it does not exist."""
@@ -309,6 +299,17 @@ class Blobs:
             # and the upload is still there when the device sends its report again.
             with storing(self.path(name)):
                 share(self.arrived(device, name), self.path(name))
+            self.copies.add(self.path(name))
+
+    def send(self, device: DeviceId, names: Iterable[str]) -> None:
+        """Make the copies of complete uploads that are about to be accepted, as far as these need them.
+
+        It takes as long as the bucket does, and saves `accept` that time, which holds up everything else.
+        """
+        if self.copies.are_complete:
+            for name in dict.fromkeys(names):
+                if self.arrived(device, name).is_file():
+                    self.copies.add(self.arrived(device, name))
 
     def discard(self, device: DeviceId, names: Iterable[str]) -> None:
         """Delete uploads that are no longer needed. A blob that was made from one stays."""
@@ -369,11 +370,3 @@ def _sizes(folder: Path) -> dict[Path, tuple[float, int]]:
             stat = path.stat()
             found[path] = (stat.st_mtime, stat.st_size)
     return found
-
-
-def _hash_of(path: Path) -> str:
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            sha.update(chunk)
-    return sha.hexdigest()

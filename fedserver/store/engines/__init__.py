@@ -3,13 +3,18 @@
 sqlite         the file shoal.db: the default; every row has a checksum and a second copy
 postgresql     a database on a server of its own, whose session is the right to write
 blob_folder    the folder of blobs that several servers reach, and whose turn it is to change it
+bucket_term    the bucket of blobs that several servers reach, and the same for it
 schema         the tables of both, as a list of steps; `translation` has PostgreSQL's words for them
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.bucket import SCHEME, BucketAddress
 from fedserver.store.database import Database
+from fedserver.store.engines.blob_folder import claim
+from fedserver.store.engines.bucket_term import begin_term
 from fedserver.store.engines.sqlite import SqliteDatabase
 from shoal.core.errors import ConfigError
 
@@ -20,11 +25,25 @@ FILE = "shoal.db"
 class Elsewhere:
     """Where a store is that is not in its state folder. database: postgresql://USER@HOST/NAME.
 
-    blobs: a folder that every server of this database reaches under some path.
+    blobs: a folder that every server of this database reaches under some path, or a bucket.
     """
 
     database: str
-    blobs: Path
+    blobs: Path | BucketAddress
+
+
+def place(text: str, folder: Path) -> Path | BucketAddress:
+    """Where the blobs are, as settings say it. folder: for a relative path. Raises ConfigError."""
+    return BucketAddress.parse(text) if text.startswith(SCHEME) else folder / text
+
+
+def open_blobs(state: Path, database: Database, elsewhere: Elsewhere | None = None) -> Blobs:
+    """The blobs of a database, for the server that leads. Raises ConfigError, and StorageFault."""
+    if elsewhere is None:
+        return Blobs(state)
+    if isinstance(elsewhere.blobs, BucketAddress):
+        return Blobs(state, begin_term(elsewhere.blobs, database, state / "tmp"))
+    return Blobs(claim(elsewhere.blobs, database))
 
 
 def open_database(state: Path, url: str = "") -> Database:

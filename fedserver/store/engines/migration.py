@@ -13,8 +13,7 @@ import yaml
 
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.database import Database
-from fedserver.store.engines import FILE, Elsewhere, open_database
-from fedserver.store.engines.blob_folder import claim
+from fedserver.store.engines import FILE, Elsewhere, open_blobs, open_database
 from fedserver.store.engines.schema import TABLES
 from fedserver.store.store import own
 from shoal.core.errors import ConfigError, DataFault, Refused
@@ -22,7 +21,6 @@ from shoal.shell import crash, disk
 
 LEFT = f"{FILE}.moved"
 """The name that the database in a state folder gets once it is the database elsewhere that counts."""
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,13 @@ class _Place:
     def __init__(self, state: Path, elsewhere: Elsewhere | None = None) -> None:
         self.database = open_database(state, elsewhere.database if elsewhere else "")
         try:
-            self.blobs = Blobs(claim(elsewhere.blobs, self.database) if elsewhere else state)
+            self.blobs = open_blobs(state, self.database, elsewhere)
         except BaseException:
-            self.close()
+            self.database.close()
             raise
 
     def close(self) -> None:
+        self.blobs.copies.close()
         self.database.close()
 
 
@@ -117,12 +116,7 @@ def _copy_blob(source: Blobs, target: Blobs, name: str) -> int:
     """Copy a blob, unless the target has it. Returns its size. Raises DataFault if it is damaged."""
     if wrong := source.damage(name):
         raise DataFault(wrong, "run `fedserver up` once more, which repairs what it can, or restore a backup")
-    if not target.path(name).exists() or target.damage(name):
-        path = target.path(name)
-        with disk.storing(path), source.path(name).open("rb") as old, disk.temporary(path.parent) as new:
-            while chunk := old.read(CHUNK):
-                new.write(chunk)
-            disk.settle(new, path)
+    target.copy(source.path(name))
     return target.size(name)
 
 

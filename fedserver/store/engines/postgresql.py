@@ -14,6 +14,7 @@ replicas and backups, and a database without page checksums is reported at the s
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -74,7 +75,7 @@ class PostgresqlDatabase(Database):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self._ended = threading.Event()
+        self._ended, self._heard = threading.Event(), time.monotonic()
         with _faults():
             self.connection = _session(url)
             try:
@@ -124,12 +125,16 @@ class PostgresqlDatabase(Database):
     def check(self) -> None:
         """Nothing: PostgreSQL verifies the checksum of each page that it reads."""
 
+    def is_silent(self) -> bool:
+        return time.monotonic() - self._heard > SILENCE
+
     def _beat(self) -> None:
         """Keep the session from being silent, and notice its end."""
         while not self._ended.wait(BEAT):
             try:
                 with _faults():
                     self.connection.execute("SELECT 1")
+                self._heard = time.monotonic()
             except StorageFault as fault:
                 if self.connection.closed:
                     self.lost.set_result(fault)

@@ -259,6 +259,26 @@ ENDED = """
 ALTER TABLE runs ADD COLUMN ended REAL NOT NULL DEFAULT 0;    -- when it was over; 0: it is not, or unknown
 """
 
+NEWCOMERS = """
+CREATE TABLE newcomers (                 -- see fedserver.store.journal.placements
+    number INTEGER PRIMARY KEY,          -- grows with each answer
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    evidence TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    cluster TEXT NOT NULL,               -- empty where the server does not know
+    runner_up TEXT NOT NULL,
+    confidence REAL,
+    reason TEXT NOT NULL,
+    models TEXT NOT NULL,                -- JSON: the clusters whose models it was given
+    progress INTEGER NOT NULL,           -- the rounds of training that were complete
+    since REAL NOT NULL,
+    at REAL NOT NULL,
+    times INTEGER NOT NULL
+);
+CREATE INDEX newcomers_by_run ON newcomers (run, device, number);
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -275,6 +295,7 @@ STEPS: tuple[str, ...] = (
     MODELS,
     TIMELINE,
     ENDED,
+    NEWCOMERS,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

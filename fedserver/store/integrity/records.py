@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.cost import Cost
@@ -35,7 +35,7 @@ class RunSpec:
     initial weights that it got; "" if a device is asked for them, and in runs of earlier versions.
 
     graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
-    is none.
+    is none. labels: only devices that have all of these labels take part.
     """
 
     name: str
@@ -51,12 +51,15 @@ class RunSpec:
     initial: str = ""
     graph: str = ""
     graph_bytes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """The SHA-256 of everything that a run starts from, apart from its name. Two runs with the same
         digest, on the same devices with the same data, train the same models, unless noise is added."""
         found = {**asdict(self), "name": ""}
+        if not self.labels:  # as in versions that had none
+            del found["labels"]
         return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
 
 

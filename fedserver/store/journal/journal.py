@@ -8,6 +8,7 @@ import numpy as np
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.journal.placements import Placements
 from fedserver.store.journal.timeline import Timeline
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
@@ -21,10 +22,10 @@ RELEASES, MORE = 10_000, "more than is counted here"
 
 class Journal:
     """Which devices called, how many bytes they transferred, what they released, and what happened in each
-    run. timeline: the rounds of each run."""
+    run. timeline: the rounds of each run. placements: what newcomers were answered."""
 
     def __init__(self, database: Database) -> None:
-        self._db, self.timeline = database, Timeline(database)
+        self._db, self.timeline, self.placements = database, Timeline(database), Placements(database)
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
         """Update the records of these devices."""

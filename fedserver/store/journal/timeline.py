@@ -1,12 +1,13 @@
 """The history of each run on disk: one row for each round that is over, bounded, and removed with the run."""
 
 import time
+from dataclasses import replace
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from fedserver.store.integrity.records import RoundRecord
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import bounded, pack, unpack
-from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.server_kit.history.records import Digest, RoundHistory, digest_of
 from shoal.core.types import RunId
 
 LARGEST = 32 << 20
@@ -59,28 +60,50 @@ class Timeline:
                 size -= lengths[number][0]
         self._sizes[run] = size
 
-    def read(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+    def read(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
+    ) -> list[RoundHistory]:
         """One page of the rounds with numbers above `after`, oldest first; empty if there are no more.
 
-        devices: whether to include the figures of devices.
+        devices: whether to include the figures of devices, instead of a digest. most: how many rounds, 1 or
+        more.
         """
         found: list[RoundHistory] = []
         what = "devices" if devices else "x'' AS devices"
         query = f"SELECT round, summary, {what} FROM timeline"  # noqa: S608 - our own words
         rows = self._db.query(
-            f"{query} WHERE run = ? AND round > ? ORDER BY round LIMIT ?", (run, after, ROUNDS)
+            f"{query} WHERE run = ? AND round > ? ORDER BY round LIMIT ?", (run, after, min(most, ROUNDS))
         )
         listed = 0
         for row in rows:
             try:
                 found.append(unpack(row["summary"], row["devices"]))
             except DataFault:  # the row is damaged: restore it from its copy
-                (row,) = self._db.rows("timeline", "WHERE run = ? AND round = ?", (run, row["round"]))
+                row = self._whole(run, row["round"])
                 found.append(unpack(row["summary"], row["devices"] if devices else b""))
-            listed += len(found[-1].devices) + len(found[-1].positions) + len(found[-1].clusters)
+            found[-1] = replace(found[-1], digest=None if devices else self._digest(run, found[-1]))
+            listed += _entries(found[-1])
             if listed >= DEVICES:
                 break
         return found
+
+    def _digest(self, run: RunId, found: RoundHistory) -> Digest:
+        """The digest of a round; it is made of the devices if an earlier version stored the round."""
+        if found.digest is not None:
+            return found.digest
+        row = self._whole(run, found.round)
+        return digest_of(unpack(row["summary"], row["devices"]), {})
+
+    def _whole(self, run: RunId, round: int) -> Row:
+        """A row with all of its columns, which is verified, and restored if it is damaged."""
+        (row,) = self._db.rows("timeline", "WHERE run = ? AND round = ?", (run, round))
+        return row
+
+
+def _entries(found: RoundHistory) -> int:
+    """How much of an answer a round takes."""
+    assigned = found.digest.assigned if found.digest else ()
+    return len(found.devices) + len(found.positions) + len(found.clusters) + len(assigned)
 
 
 def history_of(closed: RoundRecord) -> RoundHistory:

@@ -8,7 +8,6 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from shoal.core.algorithm.card import Algorithm, check_rules
@@ -91,6 +90,8 @@ def _built_in() -> dict[str, Algorithm]:
 @functools.cache
 def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Rejected, ...]]:
     """path: the value of `sys.path`, so that a distribution that is installed later is found."""
+    from importlib.metadata import entry_points  # it loads a megabyte that a light device does not use
+
     found: dict[str, Algorithm] = {}
     refused: list[Rejected] = []
     # Sorted, so that the order does not depend on where the distributions are on the disk.

@@ -6,18 +6,23 @@ import torch
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.learner import manifest_of_network
 from shoal.core.device_kit.mixture import probabilities
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.choosing import HINT, NoClassifier, chosen
+from shoal.core.inference.choosing import HINT, NoClassifier, chosen, with_model
 from shoal.core.types import Tensors
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
-    """The device half of `Choose`. Raises what `choose` raises."""
+    """The device half of `Choose` and `ChooseCompact`. Raises what `choose` raises."""
+    if isinstance(message, ChooseCompact):
+        question = message.opened(manifest_of_network(context.model))
+        return with_model(choose(question, context), question)
     if not isinstance(message, Choose):
         raise BadPayload(f"a newcomer does not answer {message.kind!r}")
     return choose(message, context)

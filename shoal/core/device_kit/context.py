@@ -63,19 +63,17 @@ class DeviceContext(DataContext):
         noise: np.random.Generator,
         model: nn.Module | None = None,
         account: Account | None = None,
-        signer: Signer | None = None,
     ) -> None:
         """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
 
         model: a network of this learner that several contexts share in turn, as in a simulation of many
         devices; by default the context builds its own. account: without one, no release can have a guarantee.
-        signer: without one, names are believed.
 
         Raises ConfigError for a missing device, LearnerFault if the learner cannot build.
         """
         super().__init__(views, noise, account)
         self.learner = learner
-        self.signer: Signer = Unsigned() if signer is None else signer
+        self.signer: Signer = Unsigned()
         self.device = choose_device(device)
         self.seed = seed
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)

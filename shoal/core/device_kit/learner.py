@@ -189,7 +189,7 @@ def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
 
 def tensors_of(model: nn.Module) -> dict[str, Array]:
     """A copy of the network's whole state_dict, buffers included: the network may train on."""
-    _manifest(model)
+    manifest_of_network(model)
     return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
@@ -198,7 +198,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
 
     Raises BadPayload, naming the first difference, if they are not this network's; then nothing was loaded.
     """
-    check_manifest(manifest_of(tensors), _manifest(model))
+    check_manifest(manifest_of(tensors), manifest_of_network(model))
     for name, tensor in model.state_dict().items():
         # Through numpy: torch warns about read-only arrays, such as views of a file.
         host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -207,7 +207,7 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
             tensor.copy_(host)
 
 
-def _manifest(model: nn.Module) -> Manifest:
+def manifest_of_network(model: nn.Module) -> Manifest:
     state: dict[str, object] = model.state_dict()
     specs = []
     for name, tensor in state.items():

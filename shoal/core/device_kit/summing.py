@@ -25,6 +25,8 @@ from shoal.core.exchange.summing import (
     letters_of,
     letters_part,
 )
+from shoal.core.inference.context import ALL
+from shoal.core.privacy import accountant
 from shoal.core.privacy.noise.bulk import draw_many
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import Manifest
@@ -78,6 +80,17 @@ def _train(message: TrainMasked, context: DeviceContext, member: Member | None, 
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
     words, after = members.masked(member, message.session, letters_of(message.letters), to_words(steps))
+    manifest = member.manifest
+    context.account.summed(
+        accountant.Share(
+            manifest.digest.hex(),
+            devices,
+            manifest.threshold,
+            message.clip,
+            message.noise,
+            context.version(ALL, labels=False),
+        )
+    )
     context.remember(after.to_tensors())
     return Masked({SUM: words.view(np.int32)}, trained.descriptor)
 

@@ -6,6 +6,8 @@ from enum import Enum
 
 from shoal.core.types import DeviceId
 
+NONCE = 32
+"""Bytes of a challenge."""
 MAX_REQUEST = 4096
 """Bytes of a certificate request."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -11,9 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 )
 from cryptography.hazmat.primitives.hashes import SHA256
 
-NONCE = 32
-"""Bytes of a challenge."""
-
 
 def key_of(secret: bytes) -> bytes:
     """The key of proofs, made from a token's secret. The server stores only this."""

@@ -18,20 +18,14 @@ from shoal.core.identity.certificates import certificate, key_from_pem, named_by
 from shoal.core.types import DeviceId
 
 
-class Certified:
-    """The identity of one device. key, own, authorities: PEM."""
+class Signatures:
+    """Checks what devices of a federation have signed. authorities: who issued their certificates."""
 
-    def __init__(self, key: bytes, own: bytes, authorities: bytes) -> None:
-        self._key, self._own = key_from_pem(key), certificate(own)
-        self._federation = named_by(self._own).federation
-        self._authorities: Sequence[x509.Certificate] = x509.load_pem_x509_certificates(authorities)
-
-    def sign(self, data: bytes) -> bytes:
-        signature = self._key.sign(data, ECDSA(SHA256()))
-        return len(signature).to_bytes(2, "big") + signature + self._own.public_bytes(Encoding.DER)
+    def __init__(self, federation: str, authorities: Sequence[x509.Certificate]) -> None:
+        self._federation, self._authorities = federation, authorities
 
     def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
-        """Raise BadPayload unless this device of the same federation has signed these data."""
+        """Raise BadPayload unless this device of the federation has signed these data."""
         size = int.from_bytes(proof[:2], "big")
         try:
             found = x509.load_der_x509_certificate(proof[2 + size :])
@@ -53,3 +47,15 @@ class Certified:
                 continue
             return True
         return False
+
+
+class Certified(Signatures):
+    """The identity of one device, which also signs. key, own, authorities: PEM."""
+
+    def __init__(self, key: bytes, own: bytes, authorities: bytes) -> None:
+        self._key, self._own = key_from_pem(key), certificate(own)
+        super().__init__(named_by(self._own).federation, x509.load_pem_x509_certificates(authorities))
+
+    def sign(self, data: bytes) -> bytes:
+        signature = self._key.sign(data, ECDSA(SHA256()))
+        return len(signature).to_bytes(2, "big") + signature + self._own.public_bytes(Encoding.DER)

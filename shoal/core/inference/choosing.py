@@ -57,6 +57,11 @@ def chosen(
     )
 
 
+def with_model(found: Chosen, question: Choose) -> Chosen:
+    """The answer together with the chosen model, which is nowhere else if it was given in few bits."""
+    return replace(found, model=question.models[question.keys.index(found.assignment.cluster)])
+
+
 def _nearness(question: Choose, projected: FloatArray) -> Nearness:
     described = question.described
     assert described is not None

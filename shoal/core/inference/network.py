@@ -7,9 +7,10 @@ import numpy as np
 
 from shoal.core.errors import DataFault, LearnerFault
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import Manifest
 from shoal.core.types import Array, Tensors
 
-PASS = 64
+PASS = 16
 """Samples at a time. It changes speed and memory, not results; light devices have little memory."""
 
 
@@ -17,11 +18,12 @@ class Network(Protocol):
     """One network, into which the weights of several models are loaded in turn.
 
     name: for people. classifier: whether its scores are of classes, by cross-entropy: false where the learner
-    has its own loss() or evaluate().
+    has its own loss() or evaluate(). manifest: of its weights.
     """
 
     name: str
     classifier: bool
+    manifest: Manifest
 
     def load(self, weights: Tensors) -> None:
         """Use these weights from now on. Raises BadPayload if they do not fit."""

@@ -16,9 +16,10 @@ from shoal.core.data.version import Numbers
 from shoal.core.data.views import Views
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.choosing import HINT, NoClassifier, chosen
+from shoal.core.inference.choosing import HINT, NoClassifier, chosen, with_model
 from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes, moments_of, project
 from shoal.core.inference.network import Network, batches, class_scores, softmax
@@ -61,6 +62,9 @@ def perform(message: Message, context: InferenceContext) -> Message:
     """The answer to a question. Raises ShoalErrors only: BadPayload for one of another kind."""
     if isinstance(message, Choose):
         return choose(message, context)
+    if isinstance(message, ChooseCompact):
+        question = message.opened(context.network.manifest)
+        return with_model(choose(question, context), question)
     if isinstance(message, Describe):
         return describe(message, context)
     raise BadPayload(

@@ -62,6 +62,23 @@ class Tally:
     data: str
 
 
+@dataclass(frozen=True)
+class Share:
+    """A part in a sum of secure aggregation, of which the server learns only the sum.
+
+    cohort: SHA-256 of its manifest. devices: of it; fewest: of them in a sum that can be unmasked. clip: L2
+    norm to which the update was shortened. noise: in the sum, in units of clip; 0 for none. data: as in
+    `Order`.
+    """
+
+    cohort: str
+    devices: int
+    fewest: int
+    clip: float
+    noise: float
+    data: str
+
+
 class Account(Protocol):
     """Makes releases, each paid for once."""
 
@@ -95,6 +112,10 @@ class Account(Protocol):
         """
         ...
 
+    def summed(self, share: Share) -> None:
+        """Note that an update leaves under masks."""
+        ...
+
 
 class Unmetered:
     """Serves simulations, whose data need no protection: noise comes from `entropy`, and nothing is paid."""
@@ -114,6 +135,9 @@ class Unmetered:
     def unprotected(self, what: str, data: str) -> None:
         pass
 
+    def summed(self, share: Share) -> None:
+        pass
+
 
 class NoAccount:
     """Stands in where there is no account: it refuses every release with a guarantee."""
@@ -128,6 +152,9 @@ class NoAccount:
         raise _missing()
 
     def unprotected(self, what: str, data: str) -> None:
+        pass
+
+    def summed(self, share: Share) -> None:
         pass
 
 

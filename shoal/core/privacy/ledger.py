@@ -5,6 +5,7 @@
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
     {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
+    {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
 beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
@@ -196,8 +197,32 @@ class Failed:
     code: str
 
 
+@dataclass(frozen=True)
+class Summed:
+    """An update that left under masks. The fields are those of `Share`.
+
+    It has no cost: that the other devices of the cohort add their part of the noise is not for this device to
+    see.
+    """
+
+    at: float
+    run: str
+    cohort: str
+    devices: int
+    fewest: int
+    clip: float
+    noise: float
+    data: str
+
+    @property
+    def rho(self) -> float:
+        """What it costs all samples of the device together, if the others add their noise; infinite without
+        noise."""
+        return rho_of(self.noise) if self.noise else math.inf
+
+
 Paid = Debit | Training | Counted
-Entry = Paid | Release | Open | Failed
+Entry = Paid | Release | Open | Failed | Summed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
@@ -205,6 +230,7 @@ _KINDS: Mapping[str, type[Entry]] = {
     "release": Release,
     "open": Open,
     "failure": Failed,
+    "sum": Summed,
 }
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 

@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from shoal.core.algorithm import Plan, Report
-from shoal.core.data.seeds import generator
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
@@ -25,9 +24,10 @@ from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.clustering.cluster import Labels
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.server_kit.summing import Summing
-from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
 EVALUATE, DONE = "evaluate", "done"
@@ -117,44 +117,9 @@ def phased(
     return plan, reduce
 
 
-def cluster_names(count: int) -> tuple[ModelKey, ...]:
-    """The names of this many clusters: c0, c1, ..."""
-    return tuple(f"c{number}" for number in range(count))
-
-
 def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
     """The same task for every device, in a round of training."""
     return Plan(dict.fromkeys(present, task), title(state, what))
-
-
-def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
-    """This many clusters, each with an initial model; if there are fewer models, they repeat from the
-    first."""
-    return {name: models[number % len(models)] for number, name in enumerate(cluster_names(count))}
-
-
-def several(models: Sequence[Tensors], names: Sequence[ModelKey]) -> dict[ModelKey, Tensors]:
-    """A model for each of `names`: the given ones, at least one, and then others of the same distribution,
-    which are the same at every call.
-
-    An additional model has the values of the first, permuted within each tensor of floats. Initial weights
-    are independent and identically distributed within a tensor, so any order of them is equally likely;
-    constant tensors, for example those of a batch norm, do not change.
-    """
-    return {
-        name: models[number] if number < len(models) else _shuffled(models[0], number)
-        for number, name in enumerate(names)
-    }
-
-
-def _shuffled(model: Tensors, number: int) -> dict[str, Array]:
-    found = {}
-    for name, array in model.items():
-        if array.dtype.kind == "f":
-            order = generator(number, "initial", name).permutation(array.size)
-            array = array.reshape(-1)[order].reshape(array.shape)
-        found[name] = array
-    return found
 
 
 # -- a round of training ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from shoal.core.algorithm import OWN_MODELS, ServerHalf, densities
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
-from shoal.core.exchange.tensors import weighted_mean
+from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import ModelKey, Tensors
 
@@ -67,9 +67,9 @@ def shares(state: Any) -> dict[ModelKey, float]:
 
 def common_model(state: Any) -> Tensors:
     """The model for devices of which it is not known where they belong: the one that the run keeps for all,
-    or else the mean of the clusters' models, weighted by their devices."""
+    or else the mean of the clusters' models, weighted by their devices, which is computed when it is used."""
     if GLOBAL in state.models:
         found: Tensors = state.models[GLOBAL]
         return found
     models, devices = clusters(state), shares(state)
-    return weighted_mean((model, devices[key]) for key, model in models.items())
+    return Mixture([(model, devices[key]) for key, model in models.items()])

@@ -35,7 +35,7 @@ from shoal.core.exchange.summing import (
     letters_part,
 )
 from shoal.core.privacy.secure import fixed_point
-from shoal.core.privacy.secure.cohort import FEWEST, Manifest, parts, threshold
+from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -173,8 +173,14 @@ def remarks(state: Any) -> list[str]:
 
 
 def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: Plans[S]) -> S:
-    """The cohorts of those that announced themselves, by the model that each would train."""
-    planned = inner(state, sorted(fresh)).tasks
+    """The cohorts of those that announced themselves, by the model that each would train.
+
+    Devices with the same keys are left out: the others would refuse a cohort that has both.
+    """
+    announcements = {device: letters_of(each.keys)[""] for device, each in fresh.items()}
+    owners = Counter(each[:KEYS] for each in announcements.values())
+    own = [device for device, each in announcements.items() if owners[each[:KEYS]] == 1]
+    planned = inner(state, sorted(own)).tasks
     by_model: dict[ModelKey, list[DeviceId]] = {}
     for device, task in planned.items():
         if isinstance(task, Train):
@@ -183,7 +189,7 @@ def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: P
         Cohort(
             _session(state, now),
             key,
-            {device: letters_of(fresh[device].keys)[""].hex() for device in part},
+            {device: announcements[device].hex() for device in part},
         )
         for key, devices in sorted(by_model.items())
         for part in parts(devices)
@@ -266,7 +272,10 @@ def _unmasked(
     try:
         found = total(cohort.manifest, commitments, cohort.survivors, masked, shares)
     except UnrecoverableError as error:
-        if len(shares) >= cohort.threshold:
+        # A few devices have sent shares that no one could use. Where it is many, it is rather those that
+        # have returned shares, and no one can tell which of them.
+        spared = len(cohort.announcements) - cohort.threshold
+        if len(shares) >= cohort.threshold and len(error.devices) <= spared:
             blamed += error.devices
         return []
     base = _training(state, cohort.survivors[0], inner).model

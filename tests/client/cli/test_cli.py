@@ -116,6 +116,10 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
         assert "ZeroDivisionError" in ended.err  # the author's traceback
         assert server.log[-1] == "leave"
         assert {caller["shoal-device"] for caller in bridge.callers} == {"pi-17"}
+        logged = (await call("logs", "-c", settings, "--json")).data["lines"]
+        assert logged[0].endswith("loading the learner and the data")
+        assert any("ZeroDivisionError" in line for line in logged)
+        assert logged[-1].endswith("stopped")
         seen = await call("status", "-c", settings, "--server", address, "--json")
         assert seen.code == 0
         assert seen.data["answers"] is True

@@ -71,7 +71,14 @@ def test_doctor_names_what_does_not_work_and_what_to_do(
 
 def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) -> None:
     state = tmp_path / "state"
-    for name in ("identity/identity.json", "blobs/x", "model/model.safetensors", "privacy/ledger", "mark"):
+    for name in (
+        "identity/identity.json",
+        "blobs/x",
+        "model/model.safetensors",
+        "privacy/ledger",
+        "mark",
+        "agent.log",
+    ):
         (state / name).parent.mkdir(parents=True, exist_ok=True)
         (state / name).write_text("x")
     refused = verb("leave", "--state", state, "--yes", code=3)
@@ -92,7 +99,7 @@ def test_a_unit_runs_the_device_with_its_settings(
     settings = tmp_path / "100 %" / "device.yaml"
     verb("new", settings.parent)
     printed = verb("service", "install", "--config", settings, "--print")
-    unit = tmp_path / ".config" / "systemd" / "user" / "fedclient.agent.service"
+    unit = tmp_path / ".config" / "systemd" / "user" / "fedclient.service"
     assert not unit.exists()
     written = verb("service", "install", "--config", settings)
     assert written["path"] == str(unit)

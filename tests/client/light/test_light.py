@@ -11,8 +11,9 @@ from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.predict import classify
 from fedclient.light.runtime import LightRuntime
-from fedclient.placing.placement import GRAPH, PlacementResult, Placer, save
+from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
+from fedclient.store.state import GRAPH
 from fedclient.work.executor import InProcess, Spawned
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import Choose

@@ -1,12 +1,10 @@
 """Predictions over HTTP on a Unix socket: models are exchanged without a gap, and bad ones are not used."""
 
 import asyncio
-import http.client
 import io
 import json
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -19,13 +17,14 @@ from safetensors.numpy import save_file
 from fedclient.config import DataConfig, WorkConfig
 from fedclient.light.follow import Follower
 from fedclient.light.serving import Endpoint, listening
-from fedclient.placing.placement import GRAPH, MODEL, PLACEMENT, PlacementResult
+from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import DeviceFolder
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT, DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference.network import softmax
 from shoal.core.types import Array, Tensors
+from tests.client.light.asking import ask
 from tests.core.inference.graphs import graph
 from tests.waiting import HANG
 
@@ -47,27 +46,6 @@ def folder_of(path: Path, weight: Array, file: bytes | None = None) -> Path:
     save_file(weights(weight), path / MODEL)
     (path / PLACEMENT).write_text(json.dumps({"run": "r1", "cluster": path.name}))
     return path
-
-
-class Unix(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=60)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
-        self.sock.connect(self._path)
-
-
-def ask(path: str, body: bytes, headers: dict[str, str], method: str = "POST", to: str = "/predict") -> Any:
-    connection = Unix(path)
-    try:
-        connection.request(method, to, body, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 JSON = {"Content-Type": "application/json"}

@@ -20,6 +20,7 @@ from shoal.core.errors import StaleReport
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
 from shoal.core.exchange.choosing import Choose, Chosen, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -132,8 +133,10 @@ MESSAGES: Mapping[type[Message], Message] = {
 NEAR: Mapping[str, Message] = {
     "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
     "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
+    "chosen_model": replace(MESSAGES[Chosen], model=MODEL),
 }
 """Of runs that know where their clusters' data lie."""
+MESSAGES = {**MESSAGES, ChooseCompact: compact(NEAR["choose_densities"])}  # type: ignore[arg-type]
 LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
 MESSAGES = {
     **MESSAGES,
@@ -233,6 +236,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
     "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish_compact": (("run-1", Wish(64, compact=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
@@ -274,7 +278,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, Chosen}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}

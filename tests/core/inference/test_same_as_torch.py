@@ -20,6 +20,7 @@ from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.inference.moments import project, standardized
 from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.privacy.accountant import Share
 from shoal.core.types import Array, Tensors
 
 SMALL = builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
@@ -133,6 +134,9 @@ def test_the_description(mode: str, classes: int) -> None:
 
 class _Open:
     """An owner who lets everything leave in the open."""
+
+    def summed(self, share: Share) -> None:
+        raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:
         pass

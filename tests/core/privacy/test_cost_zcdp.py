@@ -86,11 +86,13 @@ def renyi(sigma: float, releases: int) -> Any:
 
 @cache
 def exact(sigma: float, releases: int) -> Any:
-    """Its numerical accountant; one for every delta, since it takes seconds to make."""
+    """Its numerical accountant, with steps that cost a tenth of the usual ones and change 1 in 10,000."""
     events = pytest.importorskip("dp_accounting").dp_event
     from dp_accounting.pld import PLDAccountant
 
-    return PLDAccountant().compose(events.SelfComposedDpEvent(events.GaussianDpEvent(sigma), releases))
+    return PLDAccountant(value_discretization_interval=1e-3).compose(
+        events.SelfComposedDpEvent(events.GaussianDpEvent(sigma), releases)
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), GRID)

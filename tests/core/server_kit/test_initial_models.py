@@ -3,7 +3,7 @@
 import numpy as np
 
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.clustered import several
+from shoal.core.server_kit.initial import several
 from shoal.core.types import Tensors
 
 MODEL: Tensors = {

@@ -225,6 +225,55 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     assert asked == ["round 1, attempt 1"]
 
 
+def wrong_shares(own: "Fleet", message: Message, device: DeviceId) -> Message:
+    """What a device answers that makes the sum fail if it is believed."""
+    right: Any = Simulated(
+        algorithm.discover()["fedavg"].device(), own.context(device), device, own.memories
+    )(message, 0)
+    return replace(right, shares=letters_part(dict.fromkeys(letters_of(right.shares), b"\1" * 33)))
+
+
+def test_wrong_shares_of_two_devices_cost_nothing_and_no_honest_device_is_blamed() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        lying = isinstance(message, Unmask) and device in ("d00", "d06")
+        return wrong_shares(fleet, message, device) if lying else None
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert outcome.state.summing is None
+    assert len([each for _, each in fleet.tasks if isinstance(each, Announce)]) == 10
+
+
+def test_where_most_shares_are_wrong_no_device_is_blamed() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        lying = isinstance(message, Unmask) and device < "d06" and message.session.endswith("attempt 1")
+        return wrong_shares(fleet, message, device) if lying else None
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert outcome.state.summing is None  # it has no `excluded`
+    assert set(outcome.state.assignments) == set(DEVICES)
+
+
+def test_devices_that_announce_the_same_keys_are_left_out_of_the_cohort() -> None:
+    same: list[Message] = []
+
+    def copies(device: DeviceId, message: Message, number: int) -> Message | None:
+        if isinstance(message, Announce) and device in ("d02", "d08"):
+            if not same:
+                half = algorithm.discover()["fedavg"].device()
+                same.append(Simulated(half, fleet.context(device), device, fleet.memories)(message, 0))
+            return same[0]
+        return None
+
+    fleet = Fleet(fault=copies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert set(outcome.state.assignments) == {*DEVICES} - {"d02", "d08"}
+
+
 def test_a_device_that_is_gone_at_the_end_costs_nothing() -> None:
     def gone(device: DeviceId, message: Message, number: int) -> None:
         if isinstance(message, Unmask) and device in ("d00", "d09"):

@@ -156,6 +156,13 @@ def test_options_alone_start_a_run_too(command: Command) -> None:
         (("run", "start", "x", "--algorithm", "flx"), 3, "no algorithm 'flx'", 'did you mean "flux"?'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rouns=3"), 3, "'rouns'", '"rounds"'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rounds"), 3, "not NAME=VALUE", ""),
+        (
+            ("run", "start", "x", "--algorithm", "flux", "--devices", "2,site=a"),
+            3,
+            "have labels only",
+            "leave",
+        ),
+        (("run", "start", "x", "--algorithm", "flux", "--devices", "many"), 2, "neither a number nor", ""),
         (("run", "start", "a/b", "--algorithm", "flux"), 3, "is not a valid run name", "letters"),
         (("run", "start", "x", "--algorithm", "flux", "--learner", "none.py"), 3, "no learner file", ""),
         (("run", "start", "x", "--algorithm", "flux", "--initial-weights", "none"), 3, "safetensors", ""),

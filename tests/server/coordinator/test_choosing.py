@@ -10,16 +10,17 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.visits.visitor import Unlimited
 from shoal.core.errors import NotFound
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.payload import decode
-from shoal.core.exchange.tensors import unpack
+from shoal.core.exchange.tensors import manifest_of, unpack
 from tests.server.servers import scenario, start
 from tests.server.toys import Hands
 
 WISH = Wish(64)
 
 
-async def given(newcomer: Hands, question: Question | Placement) -> Choose:
+async def given(newcomer: Hands, question: Question | Placement) -> Choose | ChooseCompact:
     """The models that the newcomer may choose among, fetched."""
     assert isinstance(question, Question)
     for weights in question.payload.weights():
@@ -27,10 +28,10 @@ async def given(newcomer: Hands, question: Question | Placement) -> Choose:
         newcomer.blobs[weights.blob.sha256] = b"".join(pieces)
     found = decode(
         question.payload,
-        {"choose": Choose},
+        {"choose": Choose, "choose_compact": ChooseCompact},
         lambda weights: unpack(weights.manifest, memoryview(newcomer.blobs[weights.blob.sha256])),
     )
-    assert isinstance(found, Choose)
+    assert isinstance(found, Choose | ChooseCompact)
     return found
 
 
@@ -40,6 +41,7 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
         question = await newcomer.link.place("", WISH)
         found = await given(newcomer, question)
+        assert isinstance(found, Choose)
         assert found.keys == (*(f"c{number}" for number in range(20)), "global")
         state = coordinator.runs["ifca"].engine.state
         for key, model in zip(found.keys[:-1], found.models, strict=False):
@@ -47,10 +49,33 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
                 name: array.tolist() for name, array in state.models[key].items()
             }
         assert await coordinator.storage.journal.releases("ifca") == []
+        (record,) = await coordinator.storage.journal.placements("ifca")
+        assert (record.outcome, record.evidence, record.cluster) == ("handed_out", "wish", "")
+        assert (record.models, record.confidence) == (found.keys[:-1], None)
         assert isinstance(question, Question)
         blob = question.payload.weights()[0].blob
         with pytest.raises(NotFound):
             await anext(DeviceApi(coordinator, "another").fetch(blob, 0))
+
+    scenario(story, tmp_path)
+
+
+def test_compact_models_are_granted_counted_and_made_once_for_each_state(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        coordinator.quota = quota = AtMost()
+        await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 3})
+        newcomer = Hands(DeviceApi(coordinator, "newcomer"))
+        question = await newcomer.link.place("", Wish(64, compact=True))
+        found = await given(newcomer, question)
+        assert isinstance(found, ChooseCompact)
+        assert quota.spent == ["c0", "c1", "c2"], "whole models or not, they are given away"
+        state = coordinator.runs["ifca"].engine.state
+        opened = found.opened(manifest_of(state.models["c0"]))
+        for key, model in zip(opened.keys[:-1], opened.models, strict=False):
+            for name, array in state.models[key].items():
+                assert model[name] == pytest.approx(array, abs=0.01)
+        again = await newcomer.link.place("", Wish(64, compact=True))
+        assert again == question
 
     scenario(story, tmp_path)
 

@@ -1,13 +1,20 @@
 """Which run places a newcomer, what it is asked, and which model it may fetch."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from fedserver.__main__ import main
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
+from fedserver.rpc.client import SOCKET
+from fedserver.rpc.server import listen
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments
@@ -16,6 +23,7 @@ from tests.server.servers import (
     expected,
     scenario,
     serve_all,
+    server,
     start,
 )
 from tests.server.toys import MODEL, Hands, same_models
@@ -38,6 +46,10 @@ def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await anext(DeviceApi(coordinator, "another").fetch(answer.model.blob, 0))
         assert not coordinator.runs["toy"].present("newcomer")
+        (record,) = await OperatorApi(coordinator).placements("toy", "newcomer", 0)
+        assert (record.outcome, record.cluster, record.evidence) == ("placed", "global", "nothing")
+        assert (record.models, record.reason) == (("global",), answer.assignment.reason)
+        assert record.progress == coordinator.runs["toy"].engine.state.progress > 0
 
     scenario(story, tmp_path)
 
@@ -88,6 +100,8 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
         answer = await newcomer.link.place(question.run, descriptor)
         assert isinstance(answer, Placement)
         assert answer.assignment.distance == 2.5
+        records = await OperatorApi(coordinator).placements("", "", 0)
+        assert [(each.outcome, each.evidence) for each in records] == [("placed", "descriptor")]
 
     scenario(story, tmp_path)
 
@@ -166,3 +180,50 @@ def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
             await DeviceApi(coordinator, "newcomer").place(run, descriptor)
 
     scenario(story, tmp_path)
+
+
+def test_operators_read_what_newcomers_were_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.core.algorithms.fedavg import server as server_half
+
+    def place(state: server_half.State, evidence: object) -> ClusterAssignment:
+        return ClusterAssignment("global", 3.0, "", confidence=0.25, abstained=True, reason="too far")
+
+    def cli(*command: str) -> str:
+        found = CliRunner().invoke(main, [*command, "--state", str(tmp_path / "s")])
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    async def play() -> None:
+        async with server(tmp_path / "s") as coordinator:
+            listeners = await listen(coordinator, "127.0.0.1:0", tmp_path / "s" / SOCKET)
+            await start(coordinator)
+            await start(coordinator, name="other")
+            assert "no newcomer has asked" in await asyncio.to_thread(cli, "run", "placements", "other")
+            await DeviceApi(coordinator, "first").place("toy", None)
+            monkeypatch.setattr(server_half, "place", place)
+            for _ in range(2):
+                refused = await DeviceApi(coordinator, "far").place("toy", None)
+            assert isinstance(refused, Placement)
+            assert refused.model is None
+            await DeviceApi(coordinator, "near").place("toy", None, accept_nearest=True)
+            found = json.loads(await asyncio.to_thread(cli, "run", "placements", "toy", "--json"))["data"]
+            rows = [
+                (each["device"], each["outcome"], each["models"], each["times"])
+                for each in found["placements"]
+            ]
+            assert rows == [
+                ("first", "placed", ["global"], 1),
+                ("far", "abstained", [], 2),
+                ("near", "nearest", ["global"], 1),
+            ]
+            table = await asyncio.to_thread(cli, "run", "placements", "toy", "--device", "far")
+            assert "not placed; global is nearest" in table
+            assert "25.0 %" in table
+            assert "nothing was compared" in table
+            assert "first" not in table
+            shown = await asyncio.to_thread(cli, "run", "show", "toy")
+            assert "newcomers: 1 placed by the server; 1 given the nearest model; 1 not placed" in shown
+            coordinator.stop_serving()
+            await listeners.stop(1.0)
+
+    asyncio.run(play())

@@ -23,16 +23,24 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.page.access import KEY_BYTES, Access
 from fedserver.page.app import application
+from fedserver.page.asking import Server
 from fedserver.page.feed import Feed
 from fedserver.page.serve import bound
-from fedserver.page.source import Server
 from fedserver.store.identities.records import DeviceStanding, Registered
 from fedserver.store.integrity.records import RunSpec
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Position,
+    RoundHistory,
+    RunEvent,
+    digest_of,
+)
 from tests.waiting import HANG
 
 PLAIN = tuple(f"device-{number}" for number in range(1, 9))
@@ -58,7 +66,7 @@ class Story:
     rounds: int = 12
     away: bool = False
 
-    def status(self) -> ServerStatus:
+    def status(self, *, released: bool = True) -> ServerStatus:
         self._answers()
         states = ("working", "working", "idle", "idle", "idle", "absent", "absent", "idle")
         devices = []
@@ -118,9 +126,28 @@ class Story:
         cluster, accuracy = (f"c{number % 4}", 0.9 + 0.01 * (number % 4)) if flux else ("global", 0.74)
         return DeviceFigures(self.names[number], cluster, accuracy, 0.3, 40, 10_000, 20_000)
 
-    def history(self, run: str, after: int = 0) -> Iterator[RoundHistory]:
+    def history(
+        self, run: str, after: int = 0, *, devices: bool = True, most: int = 0
+    ) -> Iterator[RoundHistory]:
         self._answers()
-        return map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
+        found = map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
+        return found if devices else (replace(each, devices=(), positions={}) for each in found)
+
+    def placements(self, run: str = "", device: str = "", after: int = 0) -> Iterator[PlacementRecord]:
+        """Three newcomers: one was placed, one chooses by itself, and no cluster fits the third."""
+        self._answers()
+        one, two, three = self.names[5:8]
+        because = f"said {self.names[0]}"
+        found = [
+            PlacementRecord("flux", one, "descriptor", "placed", "c1", "c0", 0.75, because, ("c1",)),
+            PlacementRecord(
+                "flux", two, "wish", "handed_out", reason=because, models=("c0", "c1", "c2", "c3")
+            ),
+            PlacementRecord("flux", three, "scores", "abstained", "c2", "c3", 0.125, because),
+        ]
+        times = {"since": 2_000.0, "at": 2_001.0}
+        numbered = (replace(each, **times, number=number) for number, each in enumerate(found, 1))
+        return (each for each in numbered if run in ("", each.run) and each.number > after)
 
     def _round(self, number: int) -> RoundHistory:
         groups = [f"c{each}" for each in range(4)] if number >= GROUPED else ["global"]
@@ -151,10 +178,11 @@ class Story:
             clusters=tuple(clusters),
             devices=tuple(devices),
         )
-        if number != GROUPED:
-            return found
-        event = RunEvent("grouped", f"8 devices form 4 clusters, said {self.names[0]}")
-        return replace(found, events=(event,), positions=dict(zip(self.names, PLACES, strict=True)))
+        if number == GROUPED:
+            event = RunEvent("grouped", f"8 devices form 4 clusters, said {self.names[0]}")
+            places = dict(zip(self.names, PLACES, strict=True))
+            found = replace(found, events=(event,), positions=places)
+        return replace(found, digest=digest_of(found, {}))
 
     def _answers(self) -> None:
         if self.away:

@@ -17,7 +17,7 @@ AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
 VIEWS = {
     "fleet": "6 of 8 devices are connected",
     "run/flux": "8 devices form 4 groups",
-    "newcomers": "Placements",
+    "newcomers": "3 newcomers asked for a model of this run",
 }
 
 
@@ -51,6 +51,23 @@ def test_a_stranger_reads_off_the_groups_the_gain_and_who_is_waited_for(open_tab
     open_tab.sees("Attention: the disk of device-1 is full")
     open_tab.page.get_by_label("Group by").select_option("label:site")
     open_tab.page.locator("svg text", has_text="device-2").first.wait_for()
+
+
+def test_newcomers_are_shown_with_what_the_server_knows_and_what_it_does_not(open_tab: Tab) -> None:
+    open_tab.show("newcomers/flux", VIEWS["newcomers"])
+    open_tab.sees(
+        "1 given a group's model by the server, 1 given none, as no group fits, 1 given several models"
+    )
+    open_tab.sees("the server does not learn their choice")
+    open_tab.page.locator("svg text", has_text="c1 0.75").wait_for()
+    open_tab.page.locator("svg text", has_text="own choice").wait_for()
+    open_tab.page.get_by_role("button", name="Table", exact=True).click()
+    rows = open_tab.page.get_by_role("region", name="Table: Placements").locator("tbody tr")
+    assert rows.count() == 3
+    chooses = rows.filter(has_text="given the models of c0, c1, c2, c3").inner_text()
+    assert "not known" in chooses
+    assert "nothing" in chooses
+    open_tab.show("newcomers/fedavg", "No newcomer has asked for a model of this run.")
 
 
 def test_every_figure_has_a_table_with_the_same_numbers(open_tab: Tab) -> None:

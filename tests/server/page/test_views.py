@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,15 +15,25 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
+from fedserver.page.views import newcomers
 from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
+from fedserver.page.views.newcomers import Newcomers
 from fedserver.page.views.past import Past
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
 from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Position,
+    RoundHistory,
+    RunEvent,
+    digest_of,
+)
 
 NOW = 1_800_000_000.0
 
@@ -99,8 +111,9 @@ def test_numbers_that_are_not_known_are_null() -> None:
 
 
 def rounds() -> list[RoundHistory]:
+    """Each with a digest that has all devices, as it is in the first round after a start of the server."""
     slow = DeviceRound("b", "c1", worked=3.0)
-    return [
+    found = [
         RoundHistory(
             1,
             "warm-up",
@@ -117,11 +130,12 @@ def rounds() -> list[RoundHistory]:
         ),
         RoundHistory(3, abandoned="too few", devices=(DeviceRound("a", "c0"),)),
     ]
+    return [replace(each, digest=digest_of(each, {})) for each in found]
 
 
 def test_rows_tell_only_who_changed_the_cluster() -> None:
     past = Past()
-    first, second, third = past.take(rounds())
+    first, second, third = past.take(replace(each, devices=(), positions={}) for each in rounds())
     assert [row["moved"] for row in (first, second, third)] == [
         {"a": "g", "b": "g"},
         {"a": "c0", "b": "c1"},
@@ -132,11 +146,15 @@ def test_rows_tell_only_who_changed_the_cluster() -> None:
     assert second["clusters"] == [["c0", 1, None, 0.9], ["c1", 1, None, None]]
     assert second["events"] == [["split", "g was split"]]
     assert third["abandoned"] == "too few"
-    assert (past.last, past.rows) == (3, 3)
-    assert past.places == {
-        "round": 2,
-        "points": [{"device": "a", "x": 1.0, "y": 2.0, "xx": 3.0, "xy": 0.5, "yy": 4.0}],
-    }
+    assert (past.last, past.rows, past.map_round) == (3, 3, 2)
+    assert (
+        past.map(rounds()[1:2])
+        == past.places
+        == {
+            "round": 2,
+            "points": [{"device": "a", "x": 1.0, "y": 2.0, "xx": 3.0, "xy": 0.5, "yy": 4.0}],
+        }
+    )
 
 
 def test_a_run_is_compared_with_the_nearest_one_that_has_one_model() -> None:
@@ -156,3 +174,21 @@ def test_a_run_is_compared_with_the_nearest_one_that_has_one_model() -> None:
     assert found is not None
     assert found.run == "near"
     assert run_view.single(flux, [flux]) is None
+
+
+def test_newcomers_come_newest_first_and_an_answer_that_is_given_again_is_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record(device: str, number: int, since: float, **more: Any) -> PlacementRecord:
+        return PlacementRecord("r", device, "wish", "placed", since=since, number=number, **more)
+
+    found = Newcomers()
+    assert found.take([record("a", 1, 1.0), record("b", 2, 2.0), record("<b>" * 99, 3, 3.0)])
+    assert not found.take([])
+    assert found.take([record("a", 4, 1.0, times=2, confidence=math.nan)])
+    rows = found.document()["placements"]
+    assert [row["device"] for row in rows] == ["a", name("<b>" * 99), "b"]
+    assert (rows[0]["times"], rows[0]["confidence"], found.last) == (2, None, 4)
+    monkeypatch.setattr(newcomers, "MOST", 2)
+    found.take([record("c", 5, 5.0)])
+    assert [row["device"] for row in found.document()["placements"]] == ["c", "a"]

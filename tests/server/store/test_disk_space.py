@@ -19,7 +19,7 @@ from shoal.core.exchange.link import Outcome, Report
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, spec, start
-from tests.server.store.test_store import RECORD, checkpoint, report
+from tests.server.store.samples import RECORD, checkpoint, report
 from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
-from tests.server.store.test_store import RECORD, checkpoint, report
+from tests.server.store.samples import RECORD, checkpoint, report
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fedserver.store.engines.schema import STEPS, VERSION
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, NotLeader, StorageFault
 from tests.postgresql import Cluster
-from tests.server.store.test_store import RECORD, checkpoint, model
+from tests.server.store.samples import RECORD, checkpoint, model
 from tests.waiting import HANG
 
 module = pytest.importorskip("fedserver.store.engines.postgresql", reason="psycopg is not installed")

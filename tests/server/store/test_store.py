@@ -1,25 +1,18 @@
 """What is on disk holds: one server at a time, whole transitions, and nothing that is not needed."""
 
-import contextlib
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.database import Database
 from fedserver.store.integrity.records import (
     DeviceRecord,
-    ReportRecord,
-    RoundRecord,
     RunRecord,
-    RunSpec,
     Standing,
     Traffic,
 )
@@ -28,52 +21,18 @@ from fedserver.store.reports import Arrival
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithm import APART
-from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.checkpoint import blobs_of, decode
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.errors import ConfigError, StorageFault
+from shoal.core.errors import ConfigError, StorageFault, Taken
 from shoal.core.exchange.parts import Descriptor, Moments
-from shoal.core.exchange.payload import Payload, Weights
+from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import Tensors
 from tests.server.store.conftest import Engine
+from tests.server.store.samples import RECORD, SPEC, arrive, blobs_in, checkpoint, closed, model, report
 from tests.waiting import HANG
-
-SPEC = RunSpec("mnist", "fedavg", "paper", {"rounds": 3, "learning_rate": 0.5}, RoundPolicy(2, 2), 1 << 62)
-RECORD = RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
-
-
-def model(value: float) -> Tensors:
-    return {"w": np.full((3, 2), value, np.float32)}
-
-
-def checkpoint(store: Store, value: float, run: str = "mnist") -> Structure:
-    state = State(parameters=Parameters(), models={"global": model(value)})
-    return encode(State, state, lambda t: store.runs.keep(run, t))
-
-
-def closed(round: int, **changes: Any) -> RoundRecord:
-    return RoundRecord(**{**vars(RoundRecord(round, "training", 2, 2, {}, "", 0.5)), **changes})
-
-
-def arrive(store: Store, device: str, tensors: Tensors) -> Weights:
-    """An upload that is whole."""
-    weights = store.blobs.keep(tensors)
-    data = store.blobs.path(weights.blob.sha256).read_bytes()
-    store.blobs.remove([weights.blob.sha256])
-    upload = store.blobs.receive(device, weights.blob, 0, 1 << 20)
-    upload.append(data)
-    assert upload.finish() == weights.blob.size
-    upload.close()
-    return weights
-
-
-def report(store: Store, device: str, value: float, round: int = 1) -> ReportRecord:
-    weights = arrive(store, device, model(value))
-    return ReportRecord.of("mnist", round, device, 1, Payload("trained", {"model": weights, "examples": 3}))
 
 
 @pytest.fixture
@@ -81,10 +40,6 @@ def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
     opened = engine.open(tmp_path / "state")
     yield opened
     opened.close()
-
-
-def blobs_in(engine: Engine, state: Path) -> set[str]:
-    return {path.name for path in engine.blobs(state)}
 
 
 def test_a_run_comes_back_as_it_was(store: Store) -> None:
@@ -123,7 +78,7 @@ def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> No
     assert found == second
     assert found.data != first.data
     assert digest(store.blobs.load(found.payload.weights()[0])) == digest(model(2.0))
-    with pytest.raises(StorageFault, match=r"(?i)unique"):
+    with pytest.raises(Taken, match="counts already"):
         store.reports.add([Arrival.of(report(store, "b", 2.0))])
 
 
@@ -288,127 +243,6 @@ def test_the_scrub_removes_what_a_stop_left_and_says_so(engine: Engine, tmp_path
     assert blobs_in(engine, state) == {digest(model(1.0))}
     assert [path.parent.name for path in engine.blobs(state, "partial")] == ["asked"]
     store.close()
-
-
-# -- a stop between any two steps --------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Killer:
-    """Lets this many steps on disk happen, and none after that."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int, database: type[Database]) -> None:
-        self.left, self.dead = steps, False
-        for owner, name in [
-            (os, "fsync"),
-            (os, "link"),
-            (Path, "unlink"),
-            (Path, "rename"),
-            (database, "execute"),
-        ]:
-            monkeypatch.setattr(owner, name, self.wrapped(getattr(owner, name)))
-
-    def wrapped(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def guarded(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            self.dead = self.dead or self.left < 0
-            if self.dead:
-                raise Killed
-            return step(*arguments, **options)
-
-        return guarded
-
-
-def killed_at_each_step(
-    engine: Engine, tmp_path: Path, prepare: Callable[[Store], Any]
-) -> Iterator[tuple[Path, bool]]:
-    """The state folder after a stop at each step of what `prepare` returns; True: it ended without one."""
-    for steps in itertools.count():
-        state = tmp_path / str(steps)
-        store = engine.open(state)
-        action = prepare(store)
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            killer = Killer(monkeypatch, steps, type(store.database))
-            with contextlib.suppress(Killed):
-                action()
-        store.database.connection.close()
-        store._release()
-        yield state, not killer.dead
-        if not killer.dead:
-            assert steps > 3
-            return
-
-
-def started(store: Store) -> Store:
-    store.runs.add(RECORD, checkpoint(store, 1.0))
-    store.runs.open_round("mnist", ("a", "b"), "training")
-    return store
-
-
-def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_stops(
-    engine: Engine, tmp_path: Path
-) -> None:
-    record: ReportRecord
-
-    def prepare(store: Store) -> Callable[[], None]:
-        nonlocal record
-        record = report(started(store), "a", 2.0)
-        return lambda: store.reports.add([Arrival.of(record)])
-
-    outcomes = set()
-    for state, finished in killed_at_each_step(engine, tmp_path, prepare):
-        store = engine.open(state)
-        store.clean_up()
-        found = store.reports.of_round("mnist", 1)
-        outcomes.add(len(found))
-        assert finished <= len(found)
-        for each in found:
-            assert digest(store.blobs.load(each.payload.weights()[0])) == digest(model(2.0))
-        if not found:
-            store.reports.add([Arrival.of(record)])
-        assert blobs_in(engine, state) == {digest(model(1.0)), digest(model(2.0))}
-        assert not any(engine.blobs(state, "partial"))
-        store.close()
-    assert outcomes == {0, 1}
-
-
-def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(engine: Engine, tmp_path: Path) -> None:
-    def prepare(store: Store) -> Callable[[], None]:
-        started(store).reports.add([Arrival.of(report(store, "a", 2.0))])
-        return lambda: store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0, Memory())
-
-    outcomes = set()
-    for state, finished in killed_at_each_step(engine, tmp_path, prepare):
-        store = engine.open(state)
-        store.clean_up()
-        (found,) = store.runs.all()
-        outcomes.add(found.round)
-        value = decode(State, store.runs.checkpoint("mnist"), store.blobs.load).models["global"]["w"][0, 0]
-        needed = {digest(model(1.0)), digest(model(2.0 if found.round == 1 else 3.0))}
-        assert (found.round, found.asked, value) in [(1, ("a", "b"), 1.0), (2, (), 3.0)]
-        assert finished <= (found.round == 2)
-        assert blobs_in(engine, state) == needed
-        assert not any(engine.blobs(state, "tmp"))
-        store.close()
-    assert outcomes == {1, 2}
-
-
-def test_a_run_begins_wholly_or_not_at_all_wherever_it_stops(engine: Engine, tmp_path: Path) -> None:
-    def prepare(store: Store) -> Callable[[], None]:
-        return lambda: store.runs.add(RECORD, checkpoint(store, 1.0))
-
-    outcomes = set()
-    for state, finished in killed_at_each_step(engine, tmp_path, prepare):
-        store = engine.open(state)
-        store.clean_up()
-        outcomes.add(len(store.runs.all()))
-        assert finished <= len(store.runs.all())
-        assert len(blobs_in(engine, state)) == len(store.runs.all())
-        store.close()
-    assert outcomes == {0, 1}
 
 
 def test_a_full_disk_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

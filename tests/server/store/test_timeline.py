@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ import pytest
 from fedserver.store.journal import timeline
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, RoundHistory
-from tests.server.store.test_store import RECORD, checkpoint, closed
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Digest,
+    Position,
+    RoundHistory,
+    digest_of,
+)
+from tests.server.store.samples import RECORD, checkpoint, closed
 
 
 @pytest.fixture
@@ -23,9 +31,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def play(store: Store, rounds: int, devices: int = 20) -> None:
+    """Rounds of devices whose cluster never changes, so that only the first one assigns them."""
+    assigned: dict[str, str] = {}
     for number in range(1, rounds + 1):
-        found = tuple(DeviceRound(f"d{n}", "c0", 10, 0.1 * n * number) for n in range(devices))
+        found = tuple(
+            DeviceRound(f"d{n}", "c0", 10, 0.1 * n * number, worked=1.0 * n) for n in range(devices)
+        )
         history = RoundHistory(number, "training", clusters=(ClusterRound("c0"),), devices=found)
+        history = replace(history, digest=digest_of(history, assigned))
+        assigned |= history.digest.assigned if history.digest else {}
         store.runs.save_round("mnist", closed(number), checkpoint(store, 1.0), 0, Memory(), history)
 
 
@@ -45,6 +59,36 @@ def test_rounds_are_read_page_by_page(store: Store, monkeypatch: pytest.MonkeyPa
     assert [each.round for each in read(store)] == list(range(1, 8))
     assert all(len(each.devices) == 20 for each in read(store))
     assert store.journal.timeline.read("mnist", 7) == store.journal.timeline.read("other") == []
+
+
+def test_without_devices_each_round_has_a_digest_also_one_that_an_earlier_version_stored(
+    store: Store,
+) -> None:
+    play(store, 2)
+    old = tuple(DeviceRound(f"d{n}", "c1", worked=2.0) for n in range(3))
+    stored = RoundHistory(3, devices=old, positions={"d0": Position(1.0, 2.0)})
+    store.runs.save_round("mnist", closed(3), checkpoint(store, 1.0), 0, Memory(), stored)
+    assert [each.digest for each in read(store)] == [None] * 3
+    first, second, third = (each.digest for each in read(store, devices=False))
+    assert first == Digest({f"d{n}": "c0" for n in range(20)}, "d19", 19.0)
+    assert second == Digest({}, "d19", 19.0)
+    assert third == Digest({"d0": "c1", "d1": "c1", "d2": "c1"}, "d2", 2.0, mapped=True)
+    assert [each.round for each in store.journal.timeline.read("mnist", 1, most=1)] == [2]
+
+
+def test_outcomes_follow_the_rounds_and_forget_those_that_are_dropped(store: Store) -> None:
+    play(store, 2)
+    assert (store.runs.outcomes("mnist").last, store.runs.outcomes("other").last) == (2, 0)
+    lost = closed(3, abandoned="too few devices", missing={"d1": "it left"})
+    store.runs.save_round("mnist", lost, checkpoint(store, 1.0), 1, Memory())
+    measured = closed(4, accuracy=0.5)
+    store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory())
+    found = store.runs.outcomes("mnist")
+    assert (found.last, found.abandoned, found.accuracies[4]) == (4, {3: "too few devices"}, 0.5)
+    assert found.missing == dict(measured.missing)
+    store.runs.drop_checkpoint("mnist", 5)
+    found = store.runs.outcomes("mnist")
+    assert (found.last, found.missing, 4 in found.accuracies) == (3, {"d1": "it left"}, False)
 
 
 def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(

@@ -14,6 +14,7 @@ from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import agglomerated, matched
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
 
@@ -61,7 +62,7 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
     if not updates:  # only late devices answered: the round is still to come
         return state
     devices = sorted(updates)
-    names = clustered.cluster_names(state.parameters.clusters)
+    names = cluster_names(state.parameters.clusters)
     labels = agglomerated(_apart(state, updates), "ward", clusters=len(names))
     groups = matched(devices, labels, state.assignments, names)
     return advanced(regrouped(state, reports, groups), "agree")

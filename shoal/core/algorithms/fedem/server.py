@@ -11,6 +11,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.initial import begun
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -28,7 +29,7 @@ def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
             "fedem: models that begin equal, and that all devices weigh equally, stay alike",
             "set first=random, or let a device draw the initial weights",
         )
-    models = clustered.begun(parameters.clusters, (model, *others))
+    models = begun(parameters.clusters, (model, *others))
     return State(parameters=parameters, models=models, phase="train")
 
 

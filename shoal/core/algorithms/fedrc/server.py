@@ -16,6 +16,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
+from shoal.core.server_kit.initial import begun
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -30,7 +31,7 @@ def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
             "fedrc: models that begin equal, and that all devices weigh equally, stay alike",
             "set first=random, or give no initial weights: a device then draws them for each model",
         )
-    models = clustered.begun(parameters.clusters, (model, *others))
+    models = begun(parameters.clusters, (model, *others))
     return State(parameters=parameters, models=models)
 
 

@@ -10,6 +10,7 @@ from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.initial import begun
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -22,7 +23,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    models = clustered.begun(parameters.clusters, (model, *others))
+    models = begun(parameters.clusters, (model, *others))
     return State(parameters=parameters, models=models, phase="train")
 
 

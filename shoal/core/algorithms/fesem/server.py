@@ -10,6 +10,7 @@ from shoal.core.server_kit.aggregation.robust import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import kmeans
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -38,7 +39,7 @@ def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[Device
     products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
     points = distances.points(products)
     labels = kmeans(points, state.parameters.clusters) if points.size else [0] * len(updates)
-    names = clustered.cluster_names(state.parameters.clusters)
+    names = cluster_names(state.parameters.clusters)
     return {device: names[label] for device, label in zip(updates, labels, strict=True)}
 
 

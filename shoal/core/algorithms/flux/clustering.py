@@ -11,10 +11,10 @@ from shoal.core.algorithms.flux.state import Clustering
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
 from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit import descriptors, fleet
-from shoal.core.server_kit.clustered import cluster_names
 from shoal.core.server_kit.clustering import assign, cluster
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.estimates import estimate
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ERROR = 0.01

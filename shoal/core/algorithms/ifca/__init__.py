@@ -7,7 +7,7 @@ There are K models, and every device trains the one with the lowest loss on its 
     train    every device trains the model of its choice; the server averages each model's updates
 
 K is given. The K initial models are drawn at random, as in the paper; if an operator gives one, the others
-are derived from it, see `shoal.core.server_kit.clustered.several`. Some draws end badly, and the authors
+are derived from it, see `shoal.core.server_kit.initial.several`. Some draws end badly, and the authors
 restart with another. Updates are weighted by samples; in the paper all devices have equally many. A newcomer
 chooses by loss, so it needs labels.
 """

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.ifca import Parameters
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.clustered import Clustered, several
+from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.initial import cluster_names, several
 from shoal.core.types import Tensors
 
 
@@ -18,7 +19,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    models = several((model, *others), clustered.cluster_names(parameters.clusters))
+    models = several((model, *others), cluster_names(parameters.clusters))
     return State(parameters=parameters, models=models, phase="choose")
 
 

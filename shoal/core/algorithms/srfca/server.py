@@ -14,6 +14,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import SLACK
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Tensors
 
@@ -41,7 +42,7 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
     kept = [label for label in sorted(sizes) if sizes[label] >= state.parameters.smallest]
     if not kept:
         labels, kept = [0] * len(labels), [0]
-    names = dict(zip(kept, clustered.cluster_names(len(kept)), strict=True))
+    names = dict(zip(kept, cluster_names(len(kept)), strict=True))
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True) if label in names}
     after = clustered.regrouped(state, reports, groups)
     return clustered.advanced(replace(after, near=near, assignments=groups), _next(state.parameters, 1))

@@ -15,6 +15,7 @@ from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, se
 from shoal.core.identity.joining import (
     MAX_REQUEST,
     NAME,
+    NONCE,
     Challenge,
     IssuedIdentity,
     Joining,
@@ -22,7 +23,6 @@ from shoal.core.identity.joining import (
     Rejoining,
     Role,
 )
-from shoal.core.identity.proof import NONCE
 
 PIN = PROOF = 32
 MAX_SIGNATURE = 80

@@ -26,12 +26,16 @@ from shoal.core.types import RunId
 
 def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceRequest:
     if isinstance(evidence, Wish):
-        return pb2.PlaceRequest(run=run, wish=pb2.Wish(models=evidence.models, graph=evidence.graph))
+        return pb2.PlaceRequest(run=run, wish=_wish_to_pb(evidence))
     if isinstance(evidence, Scores):
         return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
     if isinstance(evidence, Prototypes):
         return pb2.PlaceRequest(run=run, prototypes=prototypes_to_pb(evidence))
     return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
+
+
+def _wish_to_pb(wish: Wish) -> pb2.Wish:
+    return pb2.Wish(models=wish.models, graph=wish.graph, compact=wish.compact)
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
@@ -46,7 +50,7 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
         case "prototypes":
             return run, prototypes_from_pb(pb.prototypes)
         case "wish":
-            return run, Wish(pb.wish.models, pb.wish.graph)
+            return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.compact)
         case None:
             return run, None
 

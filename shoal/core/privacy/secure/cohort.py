@@ -7,26 +7,31 @@ from functools import cached_property
 from typing import Protocol
 
 from shoal.core.errors import BadPayload
-from shoal.core.privacy.secure.masks import KEY, exchanged
 from shoal.core.types import DeviceId
 
 FEWEST, MOST = 8, 128
 """Devices in a cohort. With fewer a sum tells too much of each of them; everyone sends to everyone, so there
 is a limit."""
+KEY = 32
+"""Bytes of a key."""
 KEYS = 2 * KEY
 """Bytes of an announcement before its proof: the public keys for letters and for masks."""
 MAX_PROOF = 4096
 
 
-class Signer(Protocol):
-    """Says which device an announcement is from."""
-
-    def sign(self, data: bytes) -> bytes:
-        """A proof that this device has signed these data, of at most MAX_PROOF bytes."""
-        ...
+class Verifier(Protocol):
+    """Checks which device an announcement is from."""
 
     def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
         """Raise BadPayload unless this device has signed these data."""
+        ...
+
+
+class Signer(Verifier, Protocol):
+    """Also proves that an announcement is from this device."""
+
+    def sign(self, data: bytes) -> bytes:
+        """A proof that this device has signed these data, of at most MAX_PROOF bytes."""
         ...
 
 
@@ -86,7 +91,7 @@ class Manifest:
             found.update(len(name).to_bytes(4, "big") + name + self.announcements[device][:KEYS])
         return found.digest()
 
-    def check(self, signer: Signer, own: bytes) -> DeviceId:
+    def check(self, verifier: Verifier, own: bytes) -> DeviceId:
         """Which of the devices this is. own: its public keys.
 
         Raises BadPayload for a cohort that is too small or too large, lacks this device, has a device twice,
@@ -103,20 +108,23 @@ class Manifest:
         if len({each[:KEYS] for each in self.announcements.values()}) < len(self.announcements):
             raise BadPayload("two devices of the cohort have the same keys")
         for device, each in self.announcements.items():
-            check_announcement(self.session, device, each, signer)
+            check_announcement(self.session, device, each, verifier)
         return found[0]
 
 
-def check_announcement(session: str, device: DeviceId, announcement: bytes, signer: Signer) -> None:
+def check_announcement(session: str, device: DeviceId, announcement: bytes, verifier: Verifier) -> None:
     """Raise BadPayload for what is no announcement, or for keys that the device did not sign."""
     if not KEYS <= len(announcement) <= KEYS + MAX_PROOF:
         raise BadPayload(f"an announcement of {len(announcement)} bytes, for secure aggregation")
-    signer.check(device, announcement[KEYS:], signed_part(session, announcement[:KEYS]))
+    verifier.check(device, announcement[KEYS:], signed_part(session, announcement[:KEYS]))
 
 
 def check_keys(announcement: bytes) -> None:
     """Raise BadPayload for public keys with which all private ones give the same. The server checks this for
     all devices, which find out when they use the key."""
+    # Here, so that no process loads `cryptography` that only names the messages of secure aggregation.
+    from shoal.core.privacy.secure.masks import exchanged
+
     for public in (announcement[:KEY], announcement[KEY:KEYS]):
         exchanged(b"\x01" * KEY, public)
 

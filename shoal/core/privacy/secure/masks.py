@@ -15,7 +15,6 @@ from shoal.core.errors import BadPayload
 
 Words = npt.NDArray[np.uint32]
 """Numbers of 32 bits, which are added modulo 2^32."""
-KEY = 32
 
 
 def public_of(private: bytes) -> bytes:

@@ -20,9 +20,8 @@ import numpy as np
 
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.privacy.noise.chance import Entropy
-from shoal.core.privacy.secure.cohort import KEYS, Manifest, Signer, signed_part
+from shoal.core.privacy.secure.cohort import KEY, KEYS, Manifest, Signer, signed_part
 from shoal.core.privacy.secure.masks import (
-    KEY,
     Words,
     agreed,
     derived,

@@ -31,7 +31,7 @@ def total(
     of these. shares: by the device that sent them and the device that they are of. Raises UnrecoverableError
     where they do not suffice.
     """
-    secrets, missing = dict[DeviceId, bytes](), []
+    secrets, missing, suspected = dict[DeviceId, bytes](), list[DeviceId](), set[int]()
     for device in sorted(commitments):
         of_device = {manifest.place(by): given[device] for by, given in shares.items() if device in given}
         dropped = device not in survivors
@@ -41,11 +41,12 @@ def total(
                 return public_of(secret) == manifest.mask_key(device)
             return hmac.compare_digest(commitment(secret, manifest), commitments[device])
 
-        found = joined(of_device, manifest.threshold, is_right)
+        found = joined(of_device, manifest.threshold, is_right, suspected)
         if found is None:
             missing.append(device)
         else:
-            secrets[device] = found
+            secrets[device], wrong = found
+            suspected |= wrong
     if missing:
         raise UnrecoverableError(missing)
     for device in sorted(survivors):

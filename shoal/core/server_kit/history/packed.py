@@ -6,19 +6,28 @@ rounded to six digits, and long texts are cut, so that the size of a round is bo
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from shoal.core.errors import DataFault
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Digest,
+    Position,
+    RoundHistory,
+    RunEvent,
+)
+from shoal.core.types import DeviceId
 
 DEVICES, EVENTS, CLUSTERS = 10_000, 100, 1024
 """How many devices, events and clusters of one round are stored."""
 REASON, TEXT, REMARKS = 120, 400, 3
 """How many characters of why a device is missing, of an event or of a remark, and how many remarks of a
 cluster."""
-PARTS = ("clusters", "events", "devices", "positions")
+PARTS = ("clusters", "events", "devices", "positions", "digest")
 """The fields of a round that are tables of their own."""
 PLAIN = tuple(each.name for each in fields(RoundHistory) if each.name not in PARTS)
 
@@ -39,14 +48,21 @@ def bounded(round: RoundHistory) -> RoundHistory:
         events=tuple(replace(each, text=each.text[:TEXT]) for each in round.events[:EVENTS]),
         devices=tuple(replace(each, missing=each.missing[:REASON]) for each in round.devices[:DEVICES]),
         left_out=round.left_out + max(0, len(round.devices) - DEVICES),
-        positions=dict(list(round.positions.items())[:DEVICES]),
+        positions=_first(round.positions),
+        digest=round.digest and replace(round.digest, assigned=_first(round.digest.assigned)),
     )
+
+
+def _first(of_devices: Mapping[DeviceId, T]) -> dict[DeviceId, T]:
+    return dict(islice(of_devices.items(), DEVICES))
 
 
 def pack(round: RoundHistory) -> tuple[bytes, bytes]:
     """The round without its devices, and what is known of its devices."""
     plain = {name: _short(getattr(round, name)) for name in PLAIN}
     summary = {**plain, "clusters": _columns(round.clusters), "events": _columns(round.events)}
+    if round.digest is not None:
+        summary["digest"] = {name: _short(value) for name, value in vars(round.digest).items()}
     places = {"device": list(round.positions), **_columns(tuple(round.positions.values()))}
     return _deflated(summary), _deflated({"devices": _columns(round.devices), "positions": places})
 
@@ -63,6 +79,7 @@ def unpack(summary: bytes, devices: bytes = b"") -> RoundHistory:
                 **{name: value for name, value in plain.items() if name in PLAIN},
                 "clusters": tuple(_rows(ClusterRound, plain["clusters"])),
                 "events": tuple(_rows(RunEvent, plain["events"])),
+                "digest": _digest(plain.get("digest")),
             }
         )
         if not devices:
@@ -76,6 +93,11 @@ def unpack(summary: bytes, devices: bytes = b"") -> RoundHistory:
         )
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise DataFault(f"the history of a round cannot be read: {error}", "restore a backup") from None
+
+
+def _digest(found: dict[str, Any] | None) -> Digest | None:
+    known = {each.name for each in fields(Digest)}
+    return None if found is None else Digest(**{key: found[key] for key in known & found.keys()})
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:

@@ -99,6 +99,22 @@ class ClusterRound:
 
 
 @dataclass(frozen=True)
+class Digest:
+    """What a view of a whole run needs of the devices of a round, which are most of a history.
+
+    assigned: the devices whose cluster is another one than in the rounds before, with that cluster. Now and
+    then it has every device that was asked, also where nothing has changed, so that it can be understood
+    without the oldest rounds. slowest: the device that worked longest, "" if no time is known. worked: for
+    how many seconds. mapped: whether the round has positions.
+    """
+
+    assigned: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    slowest: DeviceId = ""
+    worked: float | None = None
+    mapped: bool = False
+
+
+@dataclass(frozen=True)
 class RoundHistory:
     """A round that is over.
 
@@ -111,7 +127,8 @@ class RoundHistory:
 
     devices: those that were asked, sorted; empty if they were not requested, or are no longer stored.
     left_out: how many more there were than are stored. positions: of all devices that have released a
-    descriptor, in the rounds in which that changed; empty otherwise.
+    descriptor, in the rounds in which that changed; empty otherwise. digest: a few facts of these,
+    where they were not requested; None otherwise.
     """
 
     round: int
@@ -132,3 +149,15 @@ class RoundHistory:
     devices: tuple[DeviceRound, ...] = ()
     left_out: int = 0
     positions: Mapping[DeviceId, Position] = field(default_factory=dict)
+    digest: Digest | None = None
+
+
+def digest_of(found: RoundHistory, before: Mapping[DeviceId, ModelKey]) -> Digest:
+    """The digest of a round whose devices are known. before: the cluster of each device, as last assigned."""
+    assigned = {
+        each.device: each.cluster for each in found.devices if each.cluster != before.get(each.device, "")
+    }
+    worked, slowest = max(
+        ((each.worked, each.device) for each in found.devices if each.worked is not None), default=(None, "")
+    )
+    return Digest(assigned, slowest, worked, bool(found.positions))

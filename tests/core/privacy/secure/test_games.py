@@ -195,6 +195,36 @@ def test_a_device_that_sends_wrong_shares_is_left_out_or_named() -> None:
     assert named.value.devices == ("d005",)
 
 
+def test_two_devices_that_send_wrong_shares_are_left_out() -> None:
+    cohort = masked(10, ("d002",))
+    shares = cohort.unmask()
+    for liar in ("d000", "d004"):  # seven of the other eight are required
+        shares[liar] = {device: bytes(SHARE - 1) + b"\x07" for device in shares[liar]}
+    found = summed(cohort, shares)
+    np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))
+
+
+@pytest.mark.parametrize("wrong", [(1,), (1, 2), (3, 9, 17), (16, 17, 18, 19)])
+def test_wrong_shares_are_found_and_then_used_last(wrong: tuple[int, ...]) -> None:
+    secret = bytes(range(32))
+    shares = dict(enumerate(split(secret, 14, range(1, 21)), 1))
+    shares |= dict.fromkeys(wrong, bytes(SHARE))
+    tries = []
+
+    def is_right(found: bytes) -> bool:
+        tries.append(found)
+        return found == secret
+
+    found = joined(shares, 14, is_right)
+    assert found is not None
+    assert found[0] == secret
+    assert found[1] <= {*wrong}
+    assert (found[1] == {*wrong}) == (len(tries) > 1)
+    tries.clear()
+    assert joined(shares, 14, is_right, {*wrong}) == (secret, frozenset())
+    assert len(tries) == 1
+
+
 def test_a_member_survives_its_disk() -> None:
     cohort = Cohort(9).announce()
     for step in (cohort.share, cohort.mask):
@@ -217,7 +247,7 @@ def test_shares_below_the_threshold_tell_nothing_and_the_prime_is_one() -> None:
         assert pow(base, PRIME - 1, PRIME) == 1
     secret = bytes(range(32))
     shares = dict(enumerate(split(secret, 4, range(1, 8)), 1))
-    assert joined(shares, 4, lambda found: found == secret) == secret
+    assert joined(shares, 4, lambda found: found == secret) == (secret, frozenset())
     # With one share less, each value of the secret has one polynomial: nothing is excluded.
     some = {place: shares[place] for place in (1, 5, 6)}
     other = bytes(32)

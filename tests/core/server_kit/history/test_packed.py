@@ -7,7 +7,15 @@ import pytest
 
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import DEVICES, EVENTS, bounded, pack, unpack
-from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from shoal.core.server_kit.history.records import (
+    ClusterRound,
+    DeviceRound,
+    Digest,
+    Position,
+    RoundHistory,
+    RunEvent,
+    digest_of,
+)
 
 ROUND = RoundHistory(
     7,
@@ -31,6 +39,7 @@ ROUND = RoundHistory(
     ),
     4,
     {"a": Position(1.5, -2.0, 1.0, 0.25, 0.5), "b": Position(0.0, 1.0)},
+    Digest({"a": "c0"}, "a", 3.5, mapped=True),
 )
 
 
@@ -39,7 +48,9 @@ def test_a_round_comes_back_as_it_was_with_or_without_its_devices() -> None:
     assert unpack(summary, devices) == ROUND
     without = unpack(summary)
     assert (without.devices, without.positions) == ((), {})
-    assert without.clusters == ROUND.clusters
+    assert (without.clusters, without.digest) == (ROUND.clusters, ROUND.digest)
+    assert digest_of(ROUND, {"b": ""}) == ROUND.digest
+    assert digest_of(ROUND, {"a": "c0"}).assigned == {}
     assert unpack(*pack(RoundHistory(1))) == RoundHistory(1)
 
 
@@ -54,8 +65,11 @@ def test_the_size_of_a_round_is_bounded() -> None:
             1,
             devices=tuple(DeviceRound(f"d{n}", missing="x" * 5000) for n in range(DEVICES + 5)),
             events=tuple(RunEvent("remark", "x" * 5000) for _ in range(EVENTS + 5)),
+            digest=Digest({f"d{n}": "c0" for n in range(DEVICES + 5)}),
         )
     )
+    assert found.digest is not None
+    assert len(found.digest.assigned) == DEVICES
     assert (len(found.devices), found.left_out, len(found.events)) == (DEVICES, 5, EVENTS)
     assert len(found.devices[0].missing) < 200
     assert len(found.events[0].text) < 500

@@ -46,6 +46,7 @@ class RoundHistory(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Set by the server: its number, from 1. Rounds without training have numbers too, and so has each roll back.
     Unset: never.
@@ -102,6 +103,12 @@ class RoundHistory(_message.Message):
         this round. Unset: it has not, or devices were not requested.
         """
 
+    @_builtins.property
+    def digest(self) -> Global___RoundDigest:
+        """Set by the server: what a view of the whole run needs of its devices, where they were not requested. Unset: they
+        were.
+        """
+
     def __init__(
         self,
         *,
@@ -123,10 +130,11 @@ class RoundHistory(_message.Message):
         positions: _abc.Iterable[Global___DevicePosition] | None = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
+        digest: Global___RoundDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "accuracy", b"accuracy", "ended", b"ended", "loss", b"loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "accuracy", b"accuracy", "digest", b"digest", "ended", b"ended", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "abandoned", b"abandoned", "accuracy", b"accuracy", "asked", b"asked", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "clusters", b"clusters", "devices", b"devices", "ended", b"ended", "events", b"events", "left_out", b"left_out", "loss", b"loss", "measured_on", b"measured_on", "positions", b"positions", "progress", b"progress", "reported", b"reported", "round", b"round", "seconds", b"seconds", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "abandoned", b"abandoned", "accuracy", b"accuracy", "asked", b"asked", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "clusters", b"clusters", "devices", b"devices", "digest", b"digest", "ended", b"ended", "events", b"events", "left_out", b"left_out", "loss", b"loss", "measured_on", b"measured_on", "positions", b"positions", "progress", b"progress", "reported", b"reported", "round", b"round", "seconds", b"seconds", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -138,6 +146,66 @@ class RoundHistory(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___RoundHistory: _TypeAlias = RoundHistory  # noqa: Y015
+
+@_typing.final
+class RoundDigest(_message.Message):
+    """What a view of a whole run needs of the devices of a round, which are most of a history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AssignedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ASSIGNED_FIELD_NUMBER: _builtins.int
+    SLOWEST_FIELD_NUMBER: _builtins.int
+    WORKED_FIELD_NUMBER: _builtins.int
+    MAPPED_FIELD_NUMBER: _builtins.int
+    slowest: _builtins.str
+    """Set by the server: the device that worked longest. Unset: no time is known."""
+    worked: _builtins.float
+    """Set by the server: for how many seconds. Unset: no time is known."""
+    mapped: _builtins.bool
+    """Set by the server: the round has positions. Unset: it has none."""
+    @_builtins.property
+    def assigned(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Set by the server: by name, the devices whose cluster is another one than in the rounds before, with that
+        cluster; now and then all devices that were asked. Unset: no cluster has changed.
+        """
+
+    def __init__(
+        self,
+        *,
+        assigned: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        slowest: _builtins.str = ...,
+        worked: _builtins.float | None = ...,
+        mapped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_worked", b"_worked", "worked", b"worked"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_worked", b"_worked", "assigned", b"assigned", "mapped", b"mapped", "slowest", b"slowest", "worked", b"worked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__worked: _TypeAlias = _typing.Literal["worked"]  # noqa: Y015
+    _WhichOneofArgType__worked: _TypeAlias = _typing.Literal["_worked", b"_worked"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worked) -> _WhichOneofReturnType__worked | None: ...
+
+Global___RoundDigest: _TypeAlias = RoundDigest  # noqa: Y015
 
 @_typing.final
 class DeviceRound(_message.Message):

@@ -29,6 +29,74 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ShownEvidence:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShownEvidenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShownEvidence.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHOWN_EVIDENCE_UNSPECIFIED: _ShownEvidence.ValueType  # 0
+    """Not set: never sent."""
+    SHOWN_EVIDENCE_NOTHING: _ShownEvidence.ValueType  # 1
+    """Nothing."""
+    SHOWN_EVIDENCE_WISH: _ShownEvidence.ValueType  # 2
+    """Nothing: it wished to try the models itself."""
+    SHOWN_EVIDENCE_DESCRIPTOR: _ShownEvidence.ValueType  # 3
+    """A descriptor."""
+    SHOWN_EVIDENCE_SCORES: _ShownEvidence.ValueType  # 4
+    """The losses of the models on its data."""
+    SHOWN_EVIDENCE_PROTOTYPES: _ShownEvidence.ValueType  # 5
+    """Mean embeddings."""
+
+class ShownEvidence(_ShownEvidence, metaclass=_ShownEvidenceEnumTypeWrapper):
+    """What a newcomer has shown of its data."""
+
+SHOWN_EVIDENCE_UNSPECIFIED: ShownEvidence.ValueType  # 0
+"""Not set: never sent."""
+SHOWN_EVIDENCE_NOTHING: ShownEvidence.ValueType  # 1
+"""Nothing."""
+SHOWN_EVIDENCE_WISH: ShownEvidence.ValueType  # 2
+"""Nothing: it wished to try the models itself."""
+SHOWN_EVIDENCE_DESCRIPTOR: ShownEvidence.ValueType  # 3
+"""A descriptor."""
+SHOWN_EVIDENCE_SCORES: ShownEvidence.ValueType  # 4
+"""The losses of the models on its data."""
+SHOWN_EVIDENCE_PROTOTYPES: ShownEvidence.ValueType  # 5
+"""Mean embeddings."""
+Global___ShownEvidence: _TypeAlias = ShownEvidence  # noqa: Y015
+
+class _PlacementOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PlacementOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlacementOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PLACEMENT_OUTCOME_UNSPECIFIED: _PlacementOutcome.ValueType  # 0
+    """Not set: never sent."""
+    PLACEMENT_OUTCOME_PLACED: _PlacementOutcome.ValueType  # 1
+    """It was given the model of a cluster."""
+    PLACEMENT_OUTCOME_NEAREST: _PlacementOutcome.ValueType  # 2
+    """No cluster fits, and it was given the nearest one's model, as it wished."""
+    PLACEMENT_OUTCOME_ABSTAINED: _PlacementOutcome.ValueType  # 3
+    """No cluster fits, and it was given none."""
+    PLACEMENT_OUTCOME_HANDED_OUT: _PlacementOutcome.ValueType  # 4
+    """It was given the models of several clusters, to compare them itself."""
+
+class PlacementOutcome(_PlacementOutcome, metaclass=_PlacementOutcomeEnumTypeWrapper):
+    """What became of a newcomer's call."""
+
+PLACEMENT_OUTCOME_UNSPECIFIED: PlacementOutcome.ValueType  # 0
+"""Not set: never sent."""
+PLACEMENT_OUTCOME_PLACED: PlacementOutcome.ValueType  # 1
+"""It was given the model of a cluster."""
+PLACEMENT_OUTCOME_NEAREST: PlacementOutcome.ValueType  # 2
+"""No cluster fits, and it was given the nearest one's model, as it wished."""
+PLACEMENT_OUTCOME_ABSTAINED: PlacementOutcome.ValueType  # 3
+"""No cluster fits, and it was given none."""
+PLACEMENT_OUTCOME_HANDED_OUT: PlacementOutcome.ValueType  # 4
+"""It was given the models of several clusters, to compare them itself."""
+Global___PlacementOutcome: _TypeAlias = PlacementOutcome  # noqa: Y015
+
 class _Presence:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -124,6 +192,26 @@ class StartRunRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     ALGORITHM_FIELD_NUMBER: _builtins.int
     PRESET_FIELD_NUMBER: _builtins.int
@@ -133,6 +221,7 @@ class StartRunRequest(_message.Message):
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -167,6 +256,12 @@ class StartRunRequest(_message.Message):
         learner of their own. Unset: such devices cannot use the run's models.
         """
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Set by the operator: only devices that have all of these labels take part. Unset: all may. A server without
+        certificates refuses them.
+        """
+
     def __init__(
         self,
         *,
@@ -179,10 +274,11 @@ class StartRunRequest(_message.Message):
         learner: Global___Learner | None = ...,
         initial_model: _payload_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -973,16 +1069,23 @@ Global___RollBackResponse: _TypeAlias = RollBackResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
-    """Asks for nothing in particular."""
+    """What is wanted of the daemon."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITHOUT_RELEASED_FIELD_NUMBER: _builtins.int
+    without_released: _builtins.bool
+    """Set by the operator: leave out what devices have released over all runs, which takes longest to find. Unset: it
+    is wanted.
+    """
     def __init__(
         self,
+        *,
+        without_released: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["without_released", b"without_released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1175,6 +1278,7 @@ class ReadHistoryRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     WITHOUT_DEVICES_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the operator: the run's id. Unset: refused."""
     after: _builtins.int
@@ -1183,16 +1287,19 @@ class ReadHistoryRequest(_message.Message):
     """Set by the operator: leave out the figures and the positions of devices, which are most of a history. Unset:
     they are wanted.
     """
+    most: _builtins.int
+    """Set by the operator: the most rounds that one answer may have. Unset: as many as the server likes."""
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         after: _builtins.int = ...,
         without_devices: _builtins.bool = ...,
+        most: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "most", b"most", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1221,6 +1328,146 @@ class ReadHistoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadHistoryResponse: _TypeAlias = ReadHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ListPlacementsRequest(_message.Message):
+    """Which records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: only those of this run. Unset: of all runs."""
+    device: _builtins.str
+    """Set by the operator: only those of this device. Unset: of all devices."""
+    after: _builtins.int
+    """Set by the operator: only records with a higher number are wanted. Unset: all that are kept."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        device: _builtins.str = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "device", b"device", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlacementsRequest: _TypeAlias = ListPlacementsRequest  # noqa: Y015
+
+@_typing.final
+class ListPlacementsResponse(_message.Message):
+    """What newcomers were answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementRecord]:
+        """Set by the server: oldest first, as many as one answer holds. Unset: there are none, or no more."""
+
+    def __init__(
+        self,
+        *,
+        placements: _abc.Iterable[Global___PlacementRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["placements", b"placements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlacementsResponse: _TypeAlias = ListPlacementsResponse  # noqa: Y015
+
+@_typing.final
+class PlacementRecord(_message.Message):
+    """What a newcomer was answered. All of it is what the server knows when it answers: a newcomer that compares the
+    models itself keeps its choice.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    RUNNER_UP_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Set by the server: grows with each answer. A record gets another one when the device is answered so again.
+    Unset: never.
+    """
+    run: _builtins.str
+    """Set by the server: the run. Unset: never."""
+    device: _builtins.str
+    """Set by the server: the device. Unset: never."""
+    evidence: Global___ShownEvidence.ValueType
+    """Set by the server: what the device has shown. Unset: never."""
+    outcome: Global___PlacementOutcome.ValueType
+    """Set by the server: what became of it. Unset: never."""
+    cluster: _builtins.str
+    """Set by the server: the cluster that it was placed in, or the nearest one. Unset: the server does not know."""
+    runner_up: _builtins.str
+    """Set by the server: the cluster that came second. Unset: the server does not know, or there is none."""
+    confidence: _builtins.float
+    """Set by the server: 0 (the runner-up is as near) to 1 (it is infinitely farther). Unset: the server does not know."""
+    reason: _builtins.str
+    """Set by the server: why, for people. Unset: there is nothing to say."""
+    progress: _builtins.int
+    """Set by the server: the rounds of training that were complete. Unset: none."""
+    times: _builtins.int
+    """Set by the server: how often it was answered so. Unset: never."""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the clusters whose models it was given. Unset: none."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when it was first answered so, by the server's clock. Unset: never."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when it was last answered so. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        run: _builtins.str = ...,
+        device: _builtins.str = ...,
+        evidence: Global___ShownEvidence.ValueType = ...,
+        outcome: Global___PlacementOutcome.ValueType = ...,
+        cluster: _builtins.str = ...,
+        runner_up: _builtins.str = ...,
+        confidence: _builtins.float | None = ...,
+        reason: _builtins.str = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        progress: _builtins.int = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        times: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "at", b"at", "confidence", b"confidence", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "at", b"at", "cluster", b"cluster", "confidence", b"confidence", "device", b"device", "evidence", b"evidence", "models", b"models", "number", b"number", "outcome", b"outcome", "progress", b"progress", "reason", b"reason", "run", b"run", "runner_up", b"runner_up", "since", b"since", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+
+Global___PlacementRecord: _TypeAlias = PlacementRecord  # noqa: Y015
 
 @_typing.final
 class DeviceStatus(_message.Message):

@@ -110,6 +110,11 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.FromString,
                 _registered_method=True)
+        self.ListPlacements = channel.unary_unary(
+                '/fed.v1.OperatorService/ListPlacements',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ListPlacementsRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ListPlacementsResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -227,6 +232,14 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPlacements(self, request, context):
+        """What newcomers were answered that asked for a model. Called again with the last record's number it gives what
+        came since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -304,6 +317,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ReadHistory,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.SerializeToString,
+            ),
+            'ListPlacements': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPlacements,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ListPlacementsRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ListPlacementsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -712,6 +730,33 @@ class OperatorService:
             '/fed.v1.OperatorService/ReadHistory',
             fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPlacements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ListPlacements',
+            fed_dot_v1_dot_operator__service__pb2.ListPlacementsRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ListPlacementsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,6 +78,10 @@ class OperatorServiceStub:
     """What happened in each round of a run that is over. Called again with the last round's number it gives what
     came since.
     """
+    ListPlacements: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ListPlacementsRequest, _operator_service_pb2.ListPlacementsResponse]
+    """What newcomers were answered that asked for a model. Called again with the last record's number it gives what
+    came since.
+    """
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -123,6 +127,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
     ReadHistory: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ReadHistoryRequest, _operator_service_pb2.ReadHistoryResponse]  # type: ignore[assignment]
     """What happened in each round of a run that is over. Called again with the last round's number it gives what
+    came since.
+    """
+    ListPlacements: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ListPlacementsRequest, _operator_service_pb2.ListPlacementsResponse]  # type: ignore[assignment]
+    """What newcomers were answered that asked for a model. Called again with the last record's number it gives what
     came since.
     """
 
@@ -257,6 +265,16 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.ReadHistoryResponse, _abc.Awaitable[_operator_service_pb2.ReadHistoryResponse]]:
         """What happened in each round of a run that is over. Called again with the last round's number it gives what
+        came since.
+        """
+
+    @_abc_1.abstractmethod
+    def ListPlacements(
+        self,
+        request: _operator_service_pb2.ListPlacementsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ListPlacementsResponse, _abc.Awaitable[_operator_service_pb2.ListPlacementsResponse]]:
+        """What newcomers were answered that asked for a model. Called again with the last record's number it gives what
         came since.
         """
 

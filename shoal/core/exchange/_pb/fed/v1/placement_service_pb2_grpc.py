@@ -49,8 +49,8 @@ class PlacementServiceServicer:
     def Place(self, request, context):
         """Called first without evidence: the server answers with the model, or asks what to compute. Then called
         with what it asked for. Called with a wish, the server answers with models of which the device chooses one
-        by itself, and there is no second call. It keeps nothing: safe to repeat. FAILED_PRECONDITION: the run
-        cannot place yet; its fault says what would help.
+        by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
+        repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

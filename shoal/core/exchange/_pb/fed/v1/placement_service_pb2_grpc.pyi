@@ -36,8 +36,8 @@ class PlacementServiceStub:
     Place: _grpc.UnaryUnaryMultiCallable[_placement_service_pb2.PlaceRequest, _placement_service_pb2.PlaceResponse]
     """Called first without evidence: the server answers with the model, or asks what to compute. Then called
     with what it asked for. Called with a wish, the server answers with models of which the device chooses one
-    by itself, and there is no second call. It keeps nothing: safe to repeat. FAILED_PRECONDITION: the run
-    cannot place yet; its fault says what would help.
+    by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
+    repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
     """
 
 @_typing.type_check_only
@@ -48,8 +48,8 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     Place: _aio.UnaryUnaryMultiCallable[_placement_service_pb2.PlaceRequest, _placement_service_pb2.PlaceResponse]  # type: ignore[assignment]
     """Called first without evidence: the server answers with the model, or asks what to compute. Then called
     with what it asked for. Called with a wish, the server answers with models of which the device chooses one
-    by itself, and there is no second call. It keeps nothing: safe to repeat. FAILED_PRECONDITION: the run
-    cannot place yet; its fault says what would help.
+    by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
+    repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
     """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -63,8 +63,8 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_placement_service_pb2.PlaceResponse, _abc.Awaitable[_placement_service_pb2.PlaceResponse]]:
         """Called first without evidence: the server answers with the model, or asks what to compute. Then called
         with what it asked for. Called with a wish, the server answers with models of which the device chooses one
-        by itself, and there is no second call. It keeps nothing: safe to repeat. FAILED_PRECONDITION: the run
-        cannot place yet; its fault says what would help.
+        by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
+        repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
         """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

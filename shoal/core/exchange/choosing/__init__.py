@@ -24,11 +24,13 @@ NO_CLASSIFIER = "no-classifier"
 class Wish:
     """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes.
 
-    graph: whether it has no learner of its own and needs the run's graph.
+    graph: whether it has no learner of its own and needs the run's graph. compact: whether it takes the
+    models in few bits (`shoal.core.exchange.choosing.compact`).
     """
 
     models: int
     graph: bool = False
+    compact: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.models <= MAX_MODELS:
@@ -83,6 +85,7 @@ class Chosen(Message):
     likelihood: by the clusters' densities, the mean logarithm of how much less likely a sample is in each
     cluster than in the likeliest one; None without densities. spread: by which factor the samples scatter
     more than those of the run's devices; 1 if they are like them.
+    model: the chosen one, if it was given in few bits.
     """
 
     kind: ClassVar[str] = "chosen"
@@ -94,6 +97,7 @@ class Chosen(Message):
     examples: int
     likelihood: tuple[float, ...] | None = None
     spread: float | None = None
+    model: Tensors | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,54 @@
+"""What an agent and its working process say to each other: messages, each preceded by its length.
+
+Nothing here loads asyncio: a working process waits for no two things at a time, and a light device has no
+memory to spare for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.payload import Payload
+
+LENGTH = 4
+"""Bytes of the big-endian length before each message in a pipe."""
+MAX_MESSAGE = 64 << 20
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a training process loaded. examples: their number, without the test part. device: where it
+    computes.
+
+    findings: those of a full self-check, as JSON values; see `fedclient/work/selfcheck.py`.
+    """
+
+    examples: int
+    labelled: bool
+    device: str
+    findings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskRunner(Protocol):
+    """What `fedclient.work.runtime.Runtime` is, as far as an executor needs it."""
+
+    info: WorkerInfo
+
+    def perform(self, task: Task) -> Payload | Failure: ...
+
+
+def framed(data: bytes) -> bytes:
+    """`data` with its length before it."""
+    return len(data).to_bytes(LENGTH, "big") + data
+
+
+def length_of(header: bytes) -> int:
+    """The number of bytes that follow. Raises BadPayload for a message that is too long."""
+    length = int.from_bytes(header, "big")
+    if length > MAX_MESSAGE:
+        raise BadPayload(
+            f"a message of {length} bytes in the pipe", f"at most {MAX_MESSAGE} bytes are accepted"
+        )
+    return length

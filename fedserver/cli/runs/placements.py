@@ -1,0 +1,108 @@
+"""`fedserver run placements`, and the same in words for `run show` and `device show`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from fedserver.cli.options import connected
+from fedserver.cli.text import clock, percent, table
+from fedserver.store.journal.placements import (
+    ABSTAINED,
+    DESCRIPTOR,
+    HANDED_OUT,
+    NEAREST,
+    NOTHING,
+    PLACED,
+    PROTOTYPES,
+    SCORES,
+    WISH,
+    PlacementRecord,
+)
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+
+SHOWN = {
+    NOTHING: "nothing",
+    WISH: "nothing",
+    DESCRIPTOR: "a descriptor",
+    SCORES: "losses of the models",
+    PROTOTYPES: "mean embeddings",
+}
+"""What a newcomer has shown of its data."""
+BECAME = {
+    PLACED: "placed in {cluster}",
+    NEAREST: "given the nearest model, of {cluster}; no cluster fits",
+    ABSTAINED: "not placed; {cluster} is nearest",
+    HANDED_OUT: "given the models of {models}",
+}
+MANY = {
+    PLACED: "placed by the server",
+    NEAREST: "given the nearest model",
+    ABSTAINED: "not placed",
+    HANDED_OUT: "given several models to compare, and the server does not learn their choice",
+}
+
+
+def became(found: PlacementRecord) -> str:
+    """What became of a newcomer's call, in words."""
+    named = ", ".join(found.models[:8]) + (f" and {len(found.models) - 8} more" if found.models[8:] else "")
+    return BECAME[found.outcome].format(cluster=found.cluster or "no cluster", models=named)
+
+
+def listed(found: Sequence[PlacementRecord], *, of_device: bool = False) -> str:
+    """A table of them, the newest last. of_device: all are of one device, and the runs are shown."""
+    heads = (
+        "run" if of_device else "device",
+        "answer",
+        "confidence",
+        "runner-up",
+        "showed",
+        "when",
+        "times",
+        "why",
+    )
+    rows = [
+        (
+            each.run if of_device else each.device,
+            became(each),
+            percent(each.confidence),
+            each.runner_up or "-",
+            SHOWN[each.evidence],
+            clock(each.at),
+            str(each.times),
+            each.reason or "-",
+        )
+        for each in found
+    ]
+    return table(heads, rows)
+
+
+def counted(found: Sequence[PlacementRecord]) -> str:
+    """In a line, what became of the newcomers of a run, by the last answer of each; "" if there is none."""
+    last = {each.device: each.outcome for each in found}
+    counts = Counter(last.values())
+    parts = [f"{counts[outcome]} {words}" for outcome, words in MANY.items() if counts[outcome]]
+    return f"newcomers: {'; '.join(parts)}" if parts else ""
+
+
+@click.command(epilog="Example: fedserver run placements digits --device ward-7")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--device", default="", metavar="DEVICE", help="Only the answers to DEVICE.")
+def placements(console: Console, client: "OperatorClient", name: str, device: str) -> Result:
+    """Show which models newcomers of a run were given, how sure that is, and why.
+
+    A newcomer that compares the models on its own samples keeps its choice: the server only knows which
+    models it gave away. The latest 20 answers to each device are kept, and 10,000 in all.
+    """
+    found = list(client.placements(name, device))
+    text = listed(found) if found else "no newcomer has asked for a model of this run"
+    return Result({"run": name, "placements": list(map(vars, found))}, text)
+
+
+COMMANDS = (placements,)

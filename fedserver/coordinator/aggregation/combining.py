@@ -1,0 +1,60 @@
+"""The reports of a round, combined into the run's next state, and none of them damaged."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.repair.damage import DamagedReports
+from shoal.core.algorithm import State
+from shoal.core.engine.events import Reduce
+from shoal.core.errors import NotFound, StorageFault, TooManyFiles
+from shoal.shell import crash
+
+if TYPE_CHECKING:
+    from fedserver.coordinator.runs import Run
+
+log = logging.getLogger("shoal.run")
+
+AGAIN = 1.0
+"""Seconds after which reports whose files could not be opened are combined again."""
+
+
+async def combined(run: "Run", effect: Reduce) -> State:
+    """The next state of a run. It is computed again as long as the files of the reports cannot be opened.
+
+    Raises DamagedReports if the disk changed or lost reports that count, StorageFault, and whatever the
+    algorithm raises.
+    """
+    while True:
+        try:
+            return await _combined(run, effect)
+        except TooManyFiles as fault:
+            log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
+            await asyncio.sleep(AGAIN)
+
+
+async def _combined(run: "Run", effect: Reduce) -> State:
+    server_half, state, tasks = run.server_half, run.engine.state, run.engine.plan.tasks
+    storage, workers = run.storage, run.workers
+    records = await storage.reports.of_round(run.run, effect.round)
+    counted = [record for record in records if record.device in effect.devices]
+    reports = StoredReports(counted, tasks, storage.blobs)
+    crash.point("server.reducing")
+    try:
+        if len(counted) < len(effect.devices):
+            raise NotFound("reports that counted are not stored")
+        following = await in_thread(lambda: reduce(server_half, state, reports, workers))
+        await in_thread(lambda: run.recorder.combined(reports.figures, following))
+    except (StorageFault, asyncio.CancelledError):
+        raise
+    except Exception:
+        if lost := await damage.lost_reports(storage, counted, effect.devices):
+            raise DamagedReports(lost) from None
+        raise
+    # Only now, so that nothing can become damaged between the check and the use.
+    if lost := await damage.lost_reports(storage, counted, effect.devices):
+        raise DamagedReports(lost)
+    crash.point("server.reduced")
+    return following

@@ -1,0 +1,31 @@
+"""Convert what newcomers were answered to protobuf, and back."""
+
+from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
+from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+
+_PLAIN = ("run", "device", "cluster", "runner_up", "reason", "progress", "times", "number")
+
+
+def placement_to_pb(found: PlacementRecord) -> pb.PlacementRecord:
+    message = pb.PlacementRecord(
+        evidence=EVIDENCE.index(found.evidence) + 1,  # type: ignore[arg-type]
+        outcome=OUTCOMES.index(found.outcome) + 1,  # type: ignore[arg-type]
+        confidence=found.confidence,
+        models=found.models,
+        **{name: getattr(found, name) for name in _PLAIN},
+    )
+    message.since.FromMicroseconds(round(found.since * 1e6))
+    message.at.FromMicroseconds(round(found.at * 1e6))
+    return message
+
+
+def placement_from_pb(message: pb.PlacementRecord) -> PlacementRecord:
+    return PlacementRecord(
+        evidence=EVIDENCE[message.evidence - 1],
+        outcome=OUTCOMES[message.outcome - 1],
+        confidence=message.confidence if message.HasField("confidence") else None,
+        models=tuple(message.models),
+        since=message.since.ToMicroseconds() / 1e6,
+        at=message.at.ToMicroseconds() / 1e6,
+        **{name: getattr(message, name) for name in _PLAIN},
+    )

@@ -1,0 +1,136 @@
+"""Where blobs are a second time: a folder on the same disk, or a bucket (`bucket_copies`)."""
+
+import errno
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from shoal.core.errors import StorageFault
+from shoal.core.exchange.wire import CHUNK
+from shoal.shell.disk import settle, storing, temporary
+
+
+class Copies(Protocol):
+    """Second copies of blobs, for any thread.
+
+    are_complete: whether every blob has a copy before a row refers to it. Then the copies are what lasts, and
+    a blob that is missing in the folder has only not been fetched yet.
+    """
+
+    are_complete: bool
+
+    def add(self, path: Path) -> None:
+        """Called with each blob before a row refers to it. Raises StorageFault."""
+
+    def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
+        """Make the copies of these blobs that are missing; delete others, unless they are complete."""
+
+    def check(self, name: str) -> bool:
+        """Whether a copy is sound, as far as that can be seen at its place; one that is not is deleted."""
+
+    def restore(self, path: Path) -> bool:
+        """Write the blob with this path again. False if it has no sound copy."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete the copies of blobs that no row refers to any more."""
+
+    def clean_up(self) -> None:
+        """Delete what earlier servers left."""
+
+    @property
+    def away(self) -> StorageFault | None:
+        """Why they cannot be reached, according to the last attempt; None if they can."""
+
+    def probe(self) -> None:
+        """Learn whether they can be reached. Raises StorageFault."""
+
+    def close(self) -> None: ...
+
+
+class FolderCopies:
+    """Copies of the newest models, in a folder beside the blobs. tmp: for files that are being written."""
+
+    are_complete = False
+
+    def __init__(self, folder: Path, tmp: Path) -> None:
+        self._folder, self._tmp = folder, tmp
+
+    def add(self, path: Path) -> None:
+        pass  # only the newest models have copies, and `keep` makes them
+
+    def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
+        with storing(self._folder):
+            for path in self._folder.glob("??/*"):
+                if path.name not in wanted:
+                    path.unlink(missing_ok=True)
+            for name in wanted:
+                if not self._path(name).exists() and path_of(name).exists():
+                    duplicate(path_of(name), self._path(name), self._tmp)
+
+    def check(self, name: str) -> bool:
+        path = self._path(name)
+        if not path.exists() or not fault(path):
+            return True
+        with storing(path):
+            path.unlink(missing_ok=True)
+        return False
+
+    def restore(self, path: Path) -> bool:
+        if fault(self._path(path.name)):
+            return False
+        duplicate(self._path(path.name), path, self._tmp)
+        return True
+
+    def remove(self, names: Iterable[str]) -> None:
+        pass  # `keep` does
+
+    def clean_up(self) -> None:
+        pass  # the caretaker calls `keep`
+
+    @property
+    def away(self) -> None:
+        return None
+
+    def probe(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+
+def fault(path: Path) -> str:
+    """What is wrong with a file whose name is its hash; "" if nothing is."""
+    with storing(path):
+        try:
+            return "" if hash_of(path) == path.name else "is damaged"
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
+                raise
+            return "cannot be read"
+
+
+def duplicate(source: Path, target: Path, tmp: Path) -> None:
+    """Copy a file whose name is its hash. A damaged file is not copied."""
+    with suppress(FileNotFoundError), source.open("rb") as old, temporary(tmp) as new:
+        sha = hashlib.sha256()
+        while chunk := old.read(CHUNK):
+            sha.update(chunk)
+            new.write(chunk)
+        if sha.hexdigest() == target.name:
+            settle(new, target)
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises OSError."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()

@@ -1,0 +1,139 @@
+"""What newcomers were answered that asked for a model: bounded, and removed with the run.
+
+It is what the server learns anyway when it answers. A newcomer that compares the models on its own samples
+keeps its choice, so its record has the clusters whose models it was given, and no more.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+
+from fedserver.store.database import Database, Row
+from shoal.core.types import DeviceId, ModelKey, RunId
+
+NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES = "nothing", "wish", "descriptor", "scores", "prototypes"
+EVIDENCE = (NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES)
+"""What a newcomer shows of its data; a wish to try the models itself shows nothing."""
+PLACED, NEAREST, ABSTAINED, HANDED_OUT = "placed", "nearest", "abstained", "handed_out"
+OUTCOMES = (PLACED, NEAREST, ABSTAINED, HANDED_OUT)
+"""placed: it was given the model of a cluster. nearest: no cluster fits, and it was given the nearest one's,
+as it wished. abstained: no cluster fits, and it was given none. handed_out: it was given the models of
+several clusters, to compare them itself."""
+MOST, OF_DEVICE = 10_000, 20
+"""How many records are kept in all, and of one device in one run; the oldest go."""
+PAGE, TEXT = 200, 400
+"""How many records are read at a time, and how many characters of a reason are kept."""
+INSERT = (
+    "INSERT INTO newcomers (number, run, device, evidence, outcome, cluster, runner_up, confidence, reason,"
+    " models, progress, since, at, times)"
+    " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM newcomers"
+)
+TOO_MANY = (
+    "DELETE FROM newcomers WHERE number <="
+    " (SELECT number FROM newcomers ORDER BY number DESC LIMIT 1 OFFSET ?)"
+)
+TOO_MANY_OF_DEVICE = (
+    "DELETE FROM newcomers WHERE run = ?1 AND device = ?2 AND number <= (SELECT number FROM newcomers"
+    " WHERE run = ?1 AND device = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3)"
+)
+
+
+@dataclass(frozen=True)
+class PlacementRecord:
+    """What a newcomer was answered.
+
+    evidence: one of EVIDENCE. outcome: one of OUTCOMES. cluster, runner_up: "" where the server does not
+    know. confidence: from 0 to 1, None where the server does not know. models: the clusters whose models it
+    was given. progress: the rounds of training that were complete. since, at: when it was first and last
+    answered so, in seconds since 1970. times: how often. number: of the record; it grows with each answer.
+    """
+
+    run: RunId
+    device: DeviceId
+    evidence: str
+    outcome: str
+    cluster: ModelKey = ""
+    runner_up: ModelKey = ""
+    confidence: float | None = None
+    reason: str = ""
+    models: tuple[ModelKey, ...] = ()
+    progress: int = 0
+    since: float = 0.0
+    at: float = 0.0
+    times: int = 1
+    number: int = 0
+
+
+class Placements:
+    """The records of all runs."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(self, new: PlacementRecord) -> None:
+        """Record an answer. If it is the one that the device had last, its record is written again."""
+        whose, now = (new.run, new.device), time.time()
+        with self._db.transaction():
+            last = self._db.rows(
+                "newcomers", "WHERE run = ? AND device = ? ORDER BY number DESC LIMIT 1", whose
+            )
+            again = _record_of(last[0]) if last and _same(_record_of(last[0]), new) else None
+            self._db.execute(
+                INSERT,
+                (
+                    *whose,
+                    new.evidence,
+                    new.outcome,
+                    new.cluster,
+                    new.runner_up,
+                    new.confidence,
+                    new.reason[:TEXT],
+                    json.dumps(new.models),
+                    new.progress,
+                    again.since if again else now,
+                    now,
+                    again.times + 1 if again else 1,
+                ),
+            )
+            if again:
+                self._db.execute("DELETE FROM newcomers WHERE number = ?", (again.number,))
+            self._db.execute(TOO_MANY_OF_DEVICE, (*whose, OF_DEVICE))
+            self._db.execute(TOO_MANY, (MOST,))
+
+    def read(self, run: RunId = "", device: DeviceId = "", after: int = 0) -> list[PlacementRecord]:
+        """One page of the records with numbers above `after`, oldest first. run, device: "" for all."""
+        rows = self._db.rows(
+            "newcomers",
+            "WHERE ? IN ('', run) AND ? IN ('', device) AND number > ? ORDER BY number LIMIT ?",
+            (run, device, after, PAGE),
+        )
+        return list(map(_record_of, rows))
+
+
+def _same(one: PlacementRecord, other: PlacementRecord) -> bool:
+    """Whether two answers to one device are the same, apart from figures."""
+    return (one.evidence, one.outcome, one.cluster, one.models) == (
+        other.evidence,
+        other.outcome,
+        other.cluster,
+        other.models,
+    )
+
+
+def _record_of(row: Row) -> PlacementRecord:
+    return PlacementRecord(
+        row["run"],
+        row["device"],
+        row["evidence"],
+        row["outcome"],
+        row["cluster"],
+        row["runner_up"],
+        row["confidence"],
+        row["reason"],
+        tuple(json.loads(row["models"])),
+        row["progress"],
+        row["since"],
+        row["at"],
+        row["times"],
+        row["number"],
+    )

@@ -1,0 +1,43 @@
+"""What the ledger says of secure aggregation: a line for each masked update, and what all of a run cost."""
+
+from pathlib import Path
+
+import pytest
+
+from fedclient.store.ledger import Ledger
+from fedclient.store.privacy_report import sums_by_run, text
+from shoal.core.privacy.accountant import Share
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.cost import epsilon_of
+from shoal.core.privacy.ledger import Summed, chosen
+
+
+def share(number: int, noise: float = 0.0) -> Share:
+    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64)
+
+
+def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
+    for number in (1, 2, 2, 1, 3):
+        ledger.summed(share(number, 1.5))
+    entries = Ledger(tmp_path, Budget()).verify()
+    assert [int(each.cohort, 16) for each in chosen(entries, Summed)] == [1, 2, 3]
+    (found,) = sums_by_run(entries, Budget()).values()
+    assert found["updates"] == 3
+    assert found["epsilon"] == pytest.approx(epsilon_of(3 / (2 * 1.5**2), 1e-6))
+    lines = text(entries, Budget()).splitlines()
+    assert sum("the server learns a sum over 7 to 10 devices" in line for line in lines) == 3
+    assert sum("as long as the other devices add their noise" in line for line in lines) == 1
+
+
+def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, Budget())
+    ledger.of("noisy").summed(share(1, 1.0))
+    ledger.of("open").summed(share(2, 1.0))
+    ledger.of("open").summed(share(3))
+    found = sums_by_run(ledger.entries(), Budget())
+    assert found["noisy"]["epsilon"] == pytest.approx(epsilon_of(0.5, 1e-6))
+    assert found["open"] == {"updates": 2, "fewest": 7, "epsilon": None}
+    assert "run open: 2 masked updates; the sums over at least 7 devices have no noise" in text(
+        ledger.entries(), Budget()
+    )

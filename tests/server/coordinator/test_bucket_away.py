@@ -1,0 +1,157 @@
+"""A bucket that is away for a while: rounds wait and say why, and the models are the same in the end."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.engines import Elsewhere
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import ServerFull, Unavailable
+from shoal.core.exchange.link import Idle, Outcome, Task
+from tests.buckets import Buckets
+from tests.postgresql import Cluster
+from tests.server.servers import DEVICES, ROUNDS, expected, link, models, server, start
+from tests.server.toys import Hands, honest, same_models
+
+pytest.importorskip("psycopg", reason="psycopg is not installed")
+DEADLINE = 600.0
+HELD = 2
+"""The devices do nothing for this round until a test lets them."""
+
+
+@pytest.fixture
+def unsteady(buckets: Buckets) -> Iterator[Buckets]:
+    """The server of the buckets, which the test may stop."""
+    yield buckets
+    if not buckets.is_running:
+        buckets.start()
+
+
+async def patient(coordinator: Coordinator, number: int, let: asyncio.Event) -> None:
+    """A device that tries again whenever the server cannot take what it has."""
+    hands = await Hands(link(coordinator, number)).hello()
+    while True:
+        try:
+            work = await hands.link.next_task(1.0)
+            if isinstance(work, Task):
+                if work.round >= HELD:
+                    await let.wait()
+                assert (await hands.do(work, honest(number))).outcome in (Outcome.ACCEPTED, Outcome.DUPLICATE)
+            elif isinstance(work, Idle) and work.finished:
+                return
+        except Unavailable:
+            await asyncio.sleep(0.05)
+
+
+def devices(coordinator: Coordinator, let: asyncio.Event) -> list["asyncio.Task[None]"]:
+    return [asyncio.create_task(patient(coordinator, each, let)) for each in range(DEVICES)]
+
+
+async def until_round(coordinator: Coordinator, round: int) -> None:
+    while coordinator.runs["toy"].engine.round < round:  # noqa: ASYNC110 -- no event tells it
+        await asyncio.sleep(0.01)
+
+
+async def until_waiting(coordinator: Coordinator) -> None:
+    while coordinator.storage.full is None:  # noqa: ASYNC110 -- no event tells it
+        await asyncio.sleep(0.01)
+
+
+async def check(coordinator: Coordinator) -> None:
+    assert same_models(models(coordinator), expected())
+    rounds = await coordinator.storage.runs.rounds("toy")
+    assert [each.reported for each in rounds] == [DEVICES] * (ROUNDS + 1)
+    assert not any(each.abandoned for each in rounds)
+    assert not coordinator.storage.repaired
+
+
+def test_rounds_wait_while_the_bucket_is_away_and_end_with_the_same_models(
+    unsteady: Buckets, postgresql: Cluster, tmp_path: Path
+) -> None:
+    elsewhere = Elsewhere(postgresql.database(), unsteady.bucket())
+
+    async def play() -> None:
+        async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:
+            await start(coordinator, policy=RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=DEADLINE))
+            let = asyncio.Event()
+            working = devices(coordinator, let)
+            await until_round(coordinator, HELD)
+            await asyncio.to_thread(unsteady.stop)
+            let.set()
+            await until_waiting(coordinator)
+            status = await OperatorApi(coordinator).status()
+            assert [run.waiting_for for run in status.runs] == ["the bucket of models and reports"]
+            assert "the bucket cannot be used, and all runs wait" in status.notices[0]
+            with pytest.raises(ServerFull, match="cannot reach its storage"):
+                coordinator.check_deciding()
+            run = coordinator.runs["toy"]
+            before = run._clock()
+            await asyncio.to_thread(unsteady.start)
+            assert coordinator.storage.full is None or run._clock() == before  # no deadline passes
+            await asyncio.gather(*working)
+            await check(coordinator)
+
+    asyncio.run(play())
+
+
+def test_a_round_that_was_combined_waits_for_the_bucket_to_store_its_models(
+    unsteady: Buckets, postgresql: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket goes away between the last report and the new models."""
+    elsewhere = Elsewhere(postgresql.database(), unsteady.bucket())
+
+    async def play() -> None:
+        async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:
+            await start(coordinator, policy=RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=DEADLINE))
+            let = asyncio.Event()
+            working = devices(coordinator, let)
+            await until_round(coordinator, HELD)
+            reduce = combining.reduce
+
+            def then_away(*given: Any) -> Any:
+                state = reduce(*given)
+                if unsteady.is_running:
+                    unsteady.stop()
+                return state
+
+            monkeypatch.setattr(combining, "reduce", then_away)
+            let.set()
+            await until_waiting(coordinator)
+            assert [each.round for each in await coordinator.storage.runs.rounds("toy")] == [1]
+            monkeypatch.undo()
+            await asyncio.to_thread(unsteady.start)
+            await asyncio.gather(*working)
+            await check(coordinator)
+
+    asyncio.run(play())
+
+
+def test_a_server_that_takes_over_fetches_the_run_and_goes_on(
+    unsteady: Buckets, postgresql: Cluster, tmp_path: Path
+) -> None:
+    elsewhere = Elsewhere(postgresql.database(), unsteady.bucket())
+
+    async def first() -> None:
+        async with server(tmp_path / "first", elsewhere=elsewhere) as coordinator:
+            await start(coordinator)
+            working = devices(coordinator, asyncio.Event())
+            await until_round(coordinator, HELD)
+            for device in working:
+                device.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+    async def second() -> None:
+        let = asyncio.Event()
+        let.set()
+        async with server(tmp_path / "second", elsewhere=elsewhere) as coordinator:
+            await asyncio.gather(*devices(coordinator, let))
+            await check(coordinator)
+
+    asyncio.run(first())
+    asyncio.run(second())

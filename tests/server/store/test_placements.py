@@ -1,0 +1,81 @@
+"""What newcomers were answered, on disk: one record for each answer, bounded, and gone with the run."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_pb
+from fedserver.store.journal import placements
+from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
+from fedserver.store.store import Store
+from tests.server.store.conftest import Engine
+from tests.server.store.samples import RECORD, checkpoint
+
+PLACED = PlacementRecord("mnist", "d1", "descriptor", "placed", "c0", "c1", 0.75, "near", ("c0",), 4)
+CHOSEN = PlacementRecord("mnist", "d2", "wish", "handed_out", reason="it chooses", models=("c0", "c1"))
+
+
+@pytest.fixture
+def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
+    opened = engine.open(tmp_path / "state")
+    opened.runs.add(RECORD, checkpoint(opened, 0.0))
+    yield opened
+    opened.close()
+
+
+def stored(store: Store, **which: str | int) -> list[PlacementRecord]:
+    """The records without their times and numbers."""
+    found = store.journal.placements.read(**which)  # type: ignore[arg-type]
+    return [replace(each, since=0.0, at=0.0, number=0) for each in found]
+
+
+def test_answers_are_recorded_and_repeated_ones_are_counted(store: Store) -> None:
+    record = store.journal.placements
+    for each in (PLACED, CHOSEN):
+        record.add(each)
+    first = record.read()
+    assert stored(store) == [PLACED, CHOSEN]
+    surer = replace(PLACED, confidence=0.8, progress=5)
+    record.add(surer)
+    assert stored(store) == [CHOSEN, replace(surer, times=2)], "the newest answer comes last"
+    (again,) = record.read(after=first[-1].number)
+    assert again.since == first[0].since <= first[0].at <= again.at
+    record.add(replace(PLACED, cluster="c1", models=("c1",)))
+    assert [(each.cluster, each.times) for each in stored(store, device="d1")] == [("c0", 2), ("c1", 1)]
+    assert stored(store, run="other") == []
+
+
+def test_what_is_too_much_goes_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placements, "OF_DEVICE", 2)
+    monkeypatch.setattr(placements, "MOST", 5)
+    store.journal.placements.add(CHOSEN)
+    for number in range(4):
+        store.journal.placements.add(replace(PLACED, cluster=f"c{number}", reason="x" * 5000))
+    assert [each.cluster for each in stored(store)] == ["", "c2", "c3"], "one device cannot displace others"
+    assert {len(each.reason) for each in stored(store, device="d1")} == {placements.TEXT}
+    for number in range(5):
+        store.journal.placements.add(replace(PLACED, device=f"e{number}"))
+    assert [each.device for each in stored(store)] == [f"e{number}" for number in range(5)]
+
+
+def test_they_are_read_page_by_page_and_go_with_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placements, "PAGE", 2)
+    for number in range(3):
+        store.journal.placements.add(replace(PLACED, device=f"e{number}"))
+    page = store.journal.placements.read("mnist")
+    assert [each.device for each in page] == ["e0", "e1"]
+    assert [each.device for each in store.journal.placements.read("mnist", "", page[-1].number)] == ["e2"]
+    store.runs.remove("mnist")
+    assert store.journal.placements.read() == []
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("evidence", EVIDENCE)
+def test_every_kind_travels_to_operators(evidence: str, outcome: str) -> None:
+    for found in (PLACED, CHOSEN):
+        each = replace(found, evidence=evidence, outcome=outcome, since=1.8e9, at=1.8e9 + 0.5, number=1 << 40)
+        assert placement_from_pb(placement_to_pb(each)) == each
