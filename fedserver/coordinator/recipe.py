@@ -1,16 +1,19 @@
 """How the algorithm of a run is run: its server half, its parameters and the type of its states."""
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import FEWEST
-from shoal.core.types import Tensors
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.types import DeviceId, Tensors
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ def recipe_of(spec: RunSpec) -> Recipe:
     if getattr(parameters, "secure_aggregation", False):
         _check_cohorts(spec)
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
+
+
+def terms_of_run(spec: RunSpec) -> str:
+    """What devices are told of a run before their first task of it."""
+    return terms_of(find(spec.algorithm)[0].name, recipe_of(spec).server_half.parameters)
 
 
 def _check_cohorts(spec: RunSpec) -> None:
@@ -76,3 +84,17 @@ def with_rounds(state: State, rounds: int) -> State:
             "start another run, with the number of rounds that you need",
         )
     return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))
+
+
+def with_readmitted(state: State, devices: Sequence[DeviceId]) -> State:
+    """The state of a run in which the updates of quarantined devices count again.
+
+    Raises Refused if one of them is not quarantined.
+    """
+    guard: Guard = getattr(state, "guard", Guard())
+    held = guard.quarantined
+    for device in devices:
+        if device not in held:
+            others = f"these are: {', '.join(sorted(held))}" if held else "no device of this run is"
+            raise Refused(f"{device!r} is not quarantined in this run", others)
+    return cast(State, replace(cast(Any, state), guard=guard.readmitted(devices)))

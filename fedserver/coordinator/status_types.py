@@ -87,15 +87,17 @@ class RunChange:
     """What an operator changes in a run that goes on.
 
     policy: fields of RoundPolicy, by name. rounds: how many rounds of training it has in all; None: as
-    before.
+    before. readmit: quarantined devices whose updates count again.
     """
 
     policy: Mapping[str, Any] = field(default_factory=dict)
     rounds: int | None = None
+    readmit: tuple[DeviceId, ...] = ()
 
     def __str__(self) -> str:
         rounds = {} if self.rounds is None else {"rounds": self.rounds}
-        return ", ".join(f"{name}={value:g}" for name, value in {**rounds, **self.policy}.items())
+        settings = [f"{name}={value:g}" for name, value in {**rounds, **self.policy}.items()]
+        return ", ".join([*settings, *(f"readmit={device}" for device in self.readmit)])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The units are well-formed and locked up, and the images are made of what is there."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.buckets import Buckets
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -59,6 +62,20 @@ def test_an_image_is_made_of_what_is_there_and_runs_as_nobody_in_particular(dock
     assert re.findall(r"^USER (.*)", text, re.M)[-1].startswith("shoal")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root")
+def test_the_root_of_an_image_has_python_and_all_that_it_loads_and_no_shell(tmp_path: Path) -> None:
+    environment, root = tmp_path / "environment", tmp_path / "root"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    subprocess.run([DEPLOY / "docker/least-root", environment, root], check=True, capture_output=True)
+    files = {path.name for path in root.rglob("*") if path.is_file()}
+    assert "libc.so.6" in files
+    assert not {"sh", "bash", "pip", "ld"} & files
+    asked = "import ctypes, decimal, hashlib, json, lzma, ssl, sys; print(sys.prefix)"
+    command = ["/usr/sbin/chroot", root, environment / "bin/python", "-I", "-c", asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(environment), done.stderr
+
+
 @pytest.mark.parametrize("name", ["compose.yaml", "postgresql.yaml"])
 def test_a_compose_file_names_what_is_there(name: str) -> None:
     services = yaml.safe_load((DEPLOY / "docker" / name).read_text())["services"]
@@ -71,3 +88,24 @@ def test_a_compose_file_names_what_is_there(name: str) -> None:
         assert ((DEPLOY / "docker" / build["context"]) / build["dockerfile"]).is_file(), name
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"], json.dumps(service)
+
+
+def test_the_bucket_of_the_compose_file_is_added_to_the_servers_that_there_are() -> None:
+    files = [
+        yaml.safe_load((DEPLOY / "docker" / name).read_text()) for name in ("postgresql.yaml", "bucket.yaml")
+    ]
+    below, above = (each["services"] for each in files)
+    servers = {name for name, service in below.items() if "build" in service}
+    assert set(above) == {"storage", *servers}
+    for name in servers:
+        assert above[name]["build"]["args"] == {"EXTRAS": "postgres,s3"}
+        assert "AWS_SECRET_ACCESS_KEY" in above[name]["environment"]
+
+
+def test_the_life_cycle_rules_are_such_as_a_bucket_takes(buckets: Buckets) -> None:
+    rules = json.loads((DEPLOY / "s3" / "lifecycle.json").read_text())
+    bucket = buckets.bucket().bucket
+    buckets.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration=rules)
+    found = buckets.client.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
+    assert [each["ID"] for each in found] == [each["ID"] for each in rules["Rules"]]
+    assert not any("Expiration" in each for each in found)  # a model is needed as long as its run is stored

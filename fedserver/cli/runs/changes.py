@@ -50,19 +50,28 @@ def resume(console: Console, client: "OperatorClient", name: str) -> Result:
 @connected
 @click.argument("name", metavar="RUN")
 @click.option("--rounds", type=int, metavar="N", help="Rounds of training in the whole run.")
+@click.option(
+    "--readmit", multiple=True, metavar="DEVICE", help="A quarantined device whose updates count again."
+)
 @policy_options(defaults=False)
 def change(
-    console: Console, client: "OperatorClient", name: str, rounds: int | None, **policy: Any
+    console: Console,
+    client: "OperatorClient",
+    name: str,
+    rounds: int | None,
+    readmit: tuple[str, ...],
+    **policy: Any,
 ) -> Result:
     """Change a run that goes on. What is not given stays as it is.
 
     The change counts at once, also for a round that is open. The number of rounds cannot be raised if the
-    devices add noise that was scaled for the present number.
+    devices add noise that was scaled for the present number. `fedserver run logs` names the devices that are
+    quarantined, and why.
     """
     given = {field: value for field, value in policy.items() if value is not None}
-    if not given and rounds is None:
+    if not given and rounds is None and not readmit:
         raise ConfigError("nothing is to be changed", "give an option, such as --deadline 600")
-    status = client.change_run(name, RunChange(given, rounds))
+    status = client.change_run(name, RunChange(given, rounds, readmit))
     return Result(text.data(status), text.status(status))
 
 
@@ -88,7 +97,8 @@ def rm(console: Console, client: "OperatorClient", name: str) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
     Export its models first, with `fedserver model export`. What devices have released in it stays known, and
-    counts in the privacy over all runs. The name can be used again.
+    counts in the privacy over all runs. No other run can have its name, since devices that were away may
+    still have results of it.
     """
     client.remove_run(name)
     return Result({"removed": name}, f"run {name} was removed")

@@ -104,7 +104,7 @@ def _given(message: Any) -> dict[str, Any]:
 
 
 def change_to_pb(run: RunId, change: RunChange) -> pb.ChangeRunRequest:
-    request = pb.ChangeRunRequest(run=run, rounds=change.rounds)
+    request = pb.ChangeRunRequest(run=run, rounds=change.rounds, readmit=change.readmit)
     for name, value in change.policy.items():
         if name in _TIMES:
             getattr(request, name).CopyFrom(wire.seconds_to_pb(float(value)))
@@ -115,7 +115,8 @@ def change_to_pb(run: RunId, change: RunChange) -> pb.ChangeRunRequest:
 
 def change_from_pb(request: pb.ChangeRunRequest) -> RunChange:
     devices = {"devices": request.devices} if request.HasField("devices") else {}
-    return RunChange({**devices, **_given(request)}, request.rounds if request.HasField("rounds") else None)
+    rounds = request.rounds if request.HasField("rounds") else None
+    return RunChange({**devices, **_given(request)}, rounds, tuple(request.readmit))
 
 
 # -- what people are shown ----------------------------------------------------------------------------------

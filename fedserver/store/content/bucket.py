@@ -201,6 +201,7 @@ def _session() -> Any:
     """What all clients of this process share; reading the API's description takes a moment."""
     import boto3
 
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # it reports each time where credentials are from
     return boto3.session.Session()
 
 

@@ -90,8 +90,10 @@ class Task:
     """A unit of work that is leased to a device. With the device, (run, round) identifies it; a higher
     `attempt` fences off older leases.
 
-    seed: the seed of the device's shuffling. title: for people. inline: the bytes of some of the payload's
-    blobs; the others are fetched. inline_report: bytes of the largest blob that its report may carry itself.
+    seed: the seed of the device's shuffling. title: for people. terms: of the run, as
+    `shoal.core.algorithm.asks` reads them; "" where they are not known. inline: the bytes of some of the
+    payload's blobs; the others are fetched. inline_report: bytes of the largest blob that its report may
+    carry itself.
     """
 
     run: RunId
@@ -100,6 +102,7 @@ class Task:
     seed: int
     title: str
     payload: Payload
+    terms: str = ""
     inline: tuple[Bytes, ...] = field(default=(), repr=False)
     inline_report: int = 0
 

@@ -17,6 +17,7 @@ from typing import Any
 from shoal.core.errors import BadPayload, near
 from shoal.core.exchange.messages import LATER, Message
 from shoal.core.exchange.parts import (
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -34,7 +35,9 @@ INLINE, INLINE_ALL = 256 << 10, 1 << 20
 """Bytes of the largest blob that travels inside of a task or report, and of all of them in one message: a
 small model is there after one round trip, and a large one does not keep others from the line."""
 
-TYPED_PARTS = (LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension)
+TYPED_PARTS = (
+    *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension, Ballot),
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ Part = (
     | Prototypes
     | MixtureCounts
     | Extension
+    | Ballot
 )
 
 

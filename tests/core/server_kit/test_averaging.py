@@ -114,6 +114,12 @@ def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_m
     assert after.facts == {"quarantined": 1}
     assert guard.split("c0", ["c1"]).quarantined == {}
     assert next_models(models, away, "mean", guard)[1].strikes == guard.strikes
+    again = guard.readmitted(["x"])
+    assert again.quarantined == {}
+    close = [*honest, trained("x", 1, 0.2)]
+    counted = next_models(models, close, "clipped", again)[0]["c0"]
+    assert digest(counted) == digest(next_models(models, close, "clipped", Guard(again.references))[0]["c0"])
+    assert digest(counted) != digest(next_models(models, close, "clipped", guard)[0]["c0"])
 
 
 def test_a_guard_survives_its_checkpoint() -> None:

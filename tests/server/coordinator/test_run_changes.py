@@ -1,6 +1,7 @@
 """Operators pause, resume, change, prune and remove runs."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunChange
+from fedserver.rpc.wire import operator_wire
 from fedserver.store.identities.audit import Event
-from shoal.core.engine.rounds import RoundPolicy, Stage
+from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Idle, Outcome, Report, Task
+from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from tests.server.servers import DEVICES, ROUNDS, expected, hands, models, scenario, serve_all, server, start
 from tests.server.toys import Hands, honest, same_models
 from tests.waiting import until
@@ -175,6 +178,30 @@ def test_the_policy_and_the_rounds_of_a_run_change_at_once_and_for_good(tmp_path
     asyncio.run(play())
 
 
+def test_an_operator_lets_a_quarantined_device_count_again_for_good(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await start(first)
+            run, operator = first.runs["toy"], OperatorApi(first)
+            with pytest.raises(
+                Refused, match=r"'d2' is not quarantined in this run \(no device of this run is"
+            ):
+                await operator.change_run("toy", RunChange(readmit=("d2",)))
+            strikes = {"global": {"d1": STRIKES, "d2": STRIKES}}
+            await run.change(run.spec, replace(run.engine.state, guard=Guard(strikes=strikes)))
+            with pytest.raises(Refused, match=r"'d0' is not quarantined in this run \(these are: d1, d2\)"):
+                await operator.change_run("toy", RunChange(readmit=("d2", "d0")))
+            change = RunChange(readmit=("d2",))
+            assert operator_wire.change_from_pb(operator_wire.change_to_pb("toy", change)) == change
+            await operator.change_run("toy", change)
+        async with server(tmp_path / "state") as second:
+            assert list(second.runs["toy"].engine.state.guard.quarantined) == ["d1"]
+            log = "\n".join(line.text for line in await OperatorApi(second).log("toy", 0))
+            assert "an operator changed it: readmit=d2" in log
+
+    asyncio.run(play())
+
+
 def test_the_rounds_of_a_run_with_noise_for_its_rounds_are_not_raised(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, parameters={"rounds": 3, "dp_epsilon": 5.0})
@@ -210,7 +237,12 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
         with pytest.raises(NotFound, match="there is no run 'toy'"):
             await operator.show("toy")
         assert await events(coordinator, Event.RUN_PRUNED, Event.RUN_REMOVED) == ["run-pruned", "run-removed"]
-        await start(coordinator)  # the name is free again
-        assert coordinator.runs["toy"].engine.stage is Stage.WAITING
 
-    scenario(story, tmp_path)
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await story(first)
+        async with server(tmp_path / "state") as second:
+            with pytest.raises(ConfigError, match="'toy' was removed; devices may still have results of it"):
+                await start(second)
+
+    asyncio.run(play())

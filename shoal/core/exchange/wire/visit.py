@@ -138,6 +138,7 @@ def _task_to_pb(task: Task) -> task_pb2.Task:
         seed=task.seed,
         title=for_people(task.title),
         payload=payload_to_pb(task.payload),
+        terms=task.terms,
         inline_report=task.inline_report,
     )
     _carry(task.inline, pb)
@@ -147,8 +148,12 @@ def _task_to_pb(task: Task) -> task_pb2.Task:
 def _task_from_pb(pb: task_pb2.Task) -> Task:
     present(pb, "payload", "a task")
     lease, title = lease_from_pb(pb.lease), text(pb.title, "a task's title")
-    payload, inline = payload_from_pb(pb.payload), _carried(pb.inline)
-    return Task(*lease, pb.seed, title, payload, inline, min(pb.inline_report, INLINE))
+    payload, terms, inline = (
+        payload_from_pb(pb.payload),
+        text(pb.terms, "the terms of a run"),
+        _carried(pb.inline),
+    )
+    return Task(*lease, pb.seed, title, payload, terms, inline, min(pb.inline_report, INLINE))
 
 
 def _carry(blobs: Iterable[Bytes], message: task_pb2.Task | task_pb2.Report) -> None:

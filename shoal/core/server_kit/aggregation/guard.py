@@ -1,7 +1,7 @@
 """What averaging remembers from round to round: references, suspicions, and how training goes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from shoal.core.server_kit.aggregation.course import Course
@@ -22,7 +22,8 @@ class Guard:
     that holds for the whole run.
     strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
     on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
-    roll back to an earlier round releases it. courses: how each model's training goes.
+    roll back to an earlier round ends that, and so does `readmitted`. courses: how each model's training
+    goes.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -95,6 +96,15 @@ class Guard:
             of(self.strikes, earlier.strikes),
             of(self.courses, earlier.courses),
         )
+
+    def readmitted(self, devices: Iterable[DeviceId]) -> "Guard":
+        """The guard after an operator ended the quarantine of these devices, in every model."""
+        names = set(devices)
+        strikes = {
+            key: {device: count for device, count in counts.items() if device not in names}
+            for key, counts in self.strikes.items()
+        }
+        return replace(self, strikes=strikes)
 
     def held(self, key: ModelKey) -> set[DeviceId]:
         """The devices that are quarantined in this model."""

@@ -47,6 +47,8 @@ class _ShownEvidenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShownEv
     """The losses of the models on its data."""
     SHOWN_EVIDENCE_PROTOTYPES: _ShownEvidence.ValueType  # 5
     """Mean embeddings."""
+    SHOWN_EVIDENCE_VOTE: _ShownEvidence.ValueType  # 6
+    """The cluster for which it has voted."""
 
 class ShownEvidence(_ShownEvidence, metaclass=_ShownEvidenceEnumTypeWrapper):
     """What a newcomer has shown of its data."""
@@ -63,6 +65,8 @@ SHOWN_EVIDENCE_SCORES: ShownEvidence.ValueType  # 4
 """The losses of the models on its data."""
 SHOWN_EVIDENCE_PROTOTYPES: ShownEvidence.ValueType  # 5
 """Mean embeddings."""
+SHOWN_EVIDENCE_VOTE: ShownEvidence.ValueType  # 6
+"""The cluster for which it has voted."""
 Global___ShownEvidence: _TypeAlias = ShownEvidence  # noqa: Y015
 
 class _PlacementOutcome:
@@ -698,6 +702,7 @@ class ChangeRunRequest(_message.Message):
     MAX_ABANDONED_ROUNDS_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     STRAGGLER_FACTOR_FIELD_NUMBER: _builtins.int
+    READMIT_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the operator: the run's id. Unset: refused."""
     rounds: _builtins.int
@@ -730,6 +735,10 @@ class ChangeRunRequest(_message.Message):
     def retry_after(self) -> _duration_pb2.Duration:
         """Set by the operator: as in RoundPolicy. Unset: as before."""
 
+    @_builtins.property
+    def readmit(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the operator: quarantined devices whose updates count again; refused if one is not. Unset: none."""
+
     def __init__(
         self,
         *,
@@ -744,10 +753,11 @@ class ChangeRunRequest(_message.Message):
         max_abandoned_rounds: _builtins.int | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         straggler_factor: _builtins.float | None = ...,
+        readmit: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "run", b"run", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "readmit", b"readmit", "retry_after", b"retry_after", "rounds", b"rounds", "run", b"run", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__devices: _TypeAlias = _typing.Literal["devices"]  # noqa: Y015
     _WhichOneofArgType__devices: _TypeAlias = _typing.Literal["_devices", b"_devices"]  # noqa: Y015

@@ -95,6 +95,7 @@ class Task(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     INLINE_FIELD_NUMBER: _builtins.int
     INLINE_REPORT_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
@@ -103,6 +104,11 @@ class Task(_message.Message):
     """
     title: _builtins.str
     """Set by the server: what the round is for, for people, at most 65,536 characters. Unset: nothing to say."""
+    terms: _builtins.str
+    """Set by the server: the terms of the run, the same in all of its tasks unless an operator changes the run:
+    JSON, {"algorithm": its name, "parameters": {...}}, at most 65,536 characters. The device computes from
+    them what the whole run asks for and costs, before it does its first task. Unset: that is not known.
+    """
     inline_report: _builtins.int
     """Set by the server, only for such a device: bytes of the largest blob that the report of this task may
     carry inline, at most 256 KiB. Unset: none, all are uploaded.
@@ -129,12 +135,13 @@ class Task(_message.Message):
         seed: _builtins.int = ...,
         title: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
+        terms: _builtins.str = ...,
         inline: _abc.Iterable[_builtins.bytes] | None = ...,
         inline_report: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inline", b"inline", "inline_report", b"inline_report", "lease", b"lease", "payload", b"payload", "seed", b"seed", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inline", b"inline", "inline_report", b"inline_report", "lease", b"lease", "payload", b"payload", "seed", b"seed", "terms", b"terms", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
