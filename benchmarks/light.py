@@ -10,6 +10,7 @@ proportional set sizes of a command and its children, read every 10 ms, and that
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -163,6 +164,7 @@ def served(folder: Path, python: str) -> tuple[float, float]:
         [python, *line(folder, "run", "--serve", f"unix:{folder}/s", config="light.yaml")],
         stderr=subprocess.PIPE,
         cwd=folder,
+        env=environment(python),
     )
     assert process.stderr is not None
     said, most = process.stderr, 0
@@ -173,7 +175,8 @@ def served(folder: Path, python: str) -> tuple[float, float]:
     while not seen.is_set() and process.poll() is None:
         most = max(most, sum(map(proportional, family(process.pid))))
         time.sleep(LOOK)
-    time.sleep(2 * LOOK)
+    while len(family(process.pid)) > 2:  # the one that tried the models ends a moment later
+        time.sleep(LOOK)
     steady = sum(map(proportional, family(process.pid)))
     process.terminate()
     process.wait()
@@ -184,18 +187,24 @@ def line(folder: Path, *arguments: str, config: str = "device.yaml") -> list[str
     return ["-m", "fedclient", arguments[0], "--config", str(folder / config), *arguments[1:]]
 
 
+def environment(python: str) -> dict[str, str]:
+    """The other Python has an installation of its own, with bytecode: it is not to find this repository."""
+    own = python == sys.executable
+    return {name: value for name, value in os.environ.items() if own or not name.startswith("PYTHON")}
+
+
 def call(
     python: str, folder: Path, *arguments: str, given: str = "", config: str = "device.yaml"
 ) -> dict[str, Any]:
     """What a command found, with its cost: seconds, and the largest sum of memory of it and its children."""
     began, most, single = time.monotonic(), 0, 0
-    # Elsewhere than in the repository: the other Python has its own installation.
     process = subprocess.Popen(
         [python, *line(folder, *arguments, config=config)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=folder,
+        env=environment(python),
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -6,19 +6,23 @@
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
-seed. `descriptor` is the algorithm's own way, `models` the mutual information of the clusters' models,
-`whole` both that and the likelihood of the samples in each cluster, and `default` what a device does: the
-same with models in few bits. Newcomers are the run's devices with their test parts, which no training has
-seen.
+seed. `paper` is the algorithm's own way, with labels if it takes them, `models` the mutual information of the
+clusters' models, `whole` both that and the likelihood of the samples in each cluster, and `default` what a
+device does: the same with models in few bits. Newcomers are the run's devices with their test parts, which no
+training has seen.
 
-The second table is for the reliability of the confidence: of placements by default, how many are right, that
+Where the algorithm knows where its clusters' data lie, a second table has the private vote at --epsilon: how
+often the own cluster is named exactly, that is by the likeliest density of all samples, and by the vote
+(mean over 50 draws), and the accuracy of the models.
+
+The last table is for the reliability of the confidence: of placements by default, how many are right, that
 is, as good for the newcomer as its own cluster's model, or better. --plot draws it.
 """
 
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,15 +31,23 @@ from typing import Any
 import numpy as np
 
 import shoal
+from shoal.core.algorithm import ServerHalf, State, densities
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
-from shoal.core.device_kit.choosing import choose
+from shoal.core.device_kit.choosing import choose, vote
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.describe import project
+from shoal.core.device_kit.latents import latents
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.messages import Evaluate
-from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.choosing.vote import vote_on
+from shoal.core.exchange.messages import Describe, Evaluate
+from shoal.core.exchange.parts import ClusterAssignment, Integers
 from shoal.core.exchange.tensors import manifest_of
+from shoal.core.inference.nearness import log_densities
+from shoal.core.privacy.accountant import Poll, Unmetered
+from shoal.core.privacy.noise.vote import drawn
 from shoal.core.server_kit import placing
 from shoal.lab.experiments.setting import Experiment, fleet_of
 from shoal.lab.models import learner_of
@@ -52,10 +64,18 @@ def main() -> None:
         for seed in map(int, asked.seeds.split(",")):
             for row in cells(asked, shift, seed):
                 rows[row["samples"]].append(row)
-    ways = ("descriptor", "models", "whole", "default", "common", "own_cluster", "best", "fedavg")
+    ways = ("paper", "models", "whole", "default", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
         print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
+    for samples, found in sorted(rows.items()):
+        if "vote" in found[0] and samples == min(rows):
+            print(f"\n{'samples':>8}{'exactly':>11}{'by vote':>11}{'exactly':>13}{'by vote':>13}")
+        if "vote" in found[0]:
+            named = "".join(f"{_mean(found, way):>11.1f}" for way in ("exactly_named", "vote_named"))
+            print(
+                f"{samples:>8}{named}" + "".join(f"{_mean(found, way):>13.1f}" for way in ("exactly", "vote"))
+            )
     every = [row for found in rows.values() for row in found]
     bins = list(reliability(every))
     print(f"\n{'confidence':>14}{'placements':>12}{'mean':>8}{'right, %':>10}")
@@ -127,31 +147,69 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
             if samples > len(test) and samples > min(SAMPLES):
                 break
             data = Dataset(test.x[order[:samples]])
+            labels = test.subset(order[:samples])
             context = devices.context(name, data)
             chosen = choose(compacted, context).assignment
+            own = state.assignments[name]
             best = max(value for key, value in accuracy.items() if key != "global")
             yield {
                 "shift": shift, "seed": seed, "device": name, "samples": samples,
                 "confidence": chosen.confidence, "placed": chosen.cluster,
                 "default": given[chosen.cluster],
-                "right": bool(given[chosen.cluster] >= given[state.assignments[name]]),
+                "right": bool(given[chosen.cluster] >= given[own]),
                 "whole": accuracy[choose(question, context).assignment.cluster],
                 "models": accuracy[choose(plain, context).assignment.cluster],
-                "descriptor": accuracy.get(by_paper(result, name, data), accuracy["global"]),
+                "paper": accuracy.get(by_paper(result, name, data, labels), accuracy["global"]),
                 "common": accuracy["global"],
-                "own_cluster": accuracy[state.assignments[name]],
-                "best": best, "fedavg": one,
+                "own_cluster": accuracy[own], "best": best, "fedavg": one,
+                **(voted(server, state, context, asked.epsilon, accuracy, own) if question.encoder else {}),
             }  # fmt: skip
 
 
-def by_paper(result: SimulationResult, name: str, data: Dataset) -> str:
-    """The cluster that the algorithm's own way names, even if it abstains; "" if it refuses."""
+class Noted(Unmetered):
+    """Notes the scores of a vote."""
+
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        self.scores = exact()
+        return 0
+
+
+def voted(
+    server: ServerHalf,
+    state: State,
+    context: DeviceContext,
+    epsilon: float,
+    accuracy: dict[str, float],
+    own: str,
+) -> dict[str, float]:
+    """What a vote names, on the mean of many draws, and what the likelihood of all samples names."""
+    found = densities(server, state)
+    assert found is not None
+    keys = tuple(placing.clusters(state))
+    context.account = noted = Noted(np.random.default_rng(1).bytes)
+    vote(vote_on(keys, found, epsilon), context)
+    named = [keys[drawn(noted.scores, epsilon, np.random.default_rng(n).bytes)] for n in range(50)]
+    parts = [context.samples(part) for part in context.usable]
+    encoder = context.load(found.encoder)
+    shown = project((z for part in parts for z in latents(context.learner, encoder, part)), found.projector)
+    exactly = keys[int(log_densities(shown, found.clusters).sum(axis=0).argmax())]
+    return {
+        "exactly_named": float(exactly == own), "exactly": accuracy[exactly],
+        "vote_named": float(np.mean([key == own for key in named])),
+        "vote": float(np.mean([accuracy[key] for key in named])),
+    }  # fmt: skip
+
+
+def by_paper(result: SimulationResult, name: str, data: Dataset, labels: Dataset) -> str:
+    """The cluster that the algorithm's own way names, even if it abstains; "" if it refuses. labels: the same
+    data with labels."""
     server = result.card.server()
     try:
         answer = server.place(result.state, None)
         if not isinstance(answer, ClusterAssignment):
             assert not isinstance(answer, Choose)
-            answer = server.place(result.state, result.devices.shown(name, answer, data))
+            shown = data if isinstance(answer, Describe) and not answer.classes else labels
+            answer = server.place(result.state, result.devices.shown(name, answer, shown))
     except (Refused, DeviceFault):
         return ""
     assert isinstance(answer, ClusterAssignment)
@@ -175,6 +233,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
     parser.add_argument("--learning-rate", type=float, default=0.02)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--epsilon", type=float, default=1.0, help="of the private vote")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="the confidence's reliability, as a picture"
     )

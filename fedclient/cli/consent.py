@@ -1,5 +1,7 @@
 """`fedclient consent`: what runs ask for without a privacy guarantee, and what their owner allows."""
 
+from typing import Any
+
 import click
 
 from fedclient.cli.options import configured
@@ -20,11 +22,16 @@ def show(console: Console, settings: ClientConfig) -> Result:
     from fedclient.store.privacy_report import ledger_of, spent_by_run
 
     kept, spent = settings.consents, spent_by_run(ledger_of(settings).entries(), settings.privacy)
-    asked, given = kept.asked(), kept.given()
+    asked, given, terms = kept.asked(), kept.given(), kept.terms()
     rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
     words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
     lines = [f"{name}: {words[rule]}" for name, rule in rules.items()]
-    for run in dict.fromkeys([*asked, *given]):
+    for run in dict.fromkeys([*terms, *asked, *given]):
+        if run in terms:
+            try:
+                lines.append(f"run {run}: {_in_all(terms[run])}")
+            except (KeyError, TypeError, ValueError):  # a damaged file is not worse than none
+                lines.append(f"run {run}: what all of it asks for is not known any more")
         allowed = set(given.get(run, ()))
         for what in dict.fromkeys([*asked.get(run, {}), *sorted(allowed - {"*"})]):
             state = "allowed" if {what, "*"} & allowed else "waits for your consent"
@@ -32,8 +39,27 @@ def show(console: Console, settings: ClientConfig) -> Result:
         if "*" in allowed:
             lines.append(f"run {run}: everything that it asks for: allowed")
     lines += [f"run {run}: epsilon {epsilon:.4g} was spent for it" for run, epsilon in spent.items()]
-    found = {"asked": asked, "given": given, "rules": rules, "spent": spent}
+    found = {"asked": asked, "given": given, "rules": rules, "spent": spent, "terms": terms}
     return Result(found, "\n".join(lines))
+
+
+def _in_all(terms: dict[str, Any]) -> str:
+    """What a whole run asks for and costs, in words."""
+    times = "once" if terms["lessons"] == 1 else f"{terms['lessons']} times"
+    found = [f"{terms['algorithm']}, which trains {times}"]
+    if terms["epsilon"]:
+        found.append(
+            f"all of it costs epsilon {terms['epsilon']:.4g} at delta {terms['delta']:g} "
+            f"({terms['if_replaced']:.4g} where one sample is replaced by another)"
+        )
+    if terms["sums"]:
+        found.append(
+            f"its masked updates have epsilon {terms['sums']:.4g} at delta {terms['delta']:g} for all data "
+            "of this device together, as long as the other devices add their noise"
+        )
+    opened = ", ".join(terms["opened"])
+    found.append(f"without a guarantee it asks for: {opened}" if opened else "nothing else leaves")
+    return "; ".join(found)
 
 
 @consent.command(epilog="Example: fedclient consent give RUN --config device.yaml")

@@ -23,6 +23,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, LearnerFault, ShoalError
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -35,7 +36,7 @@ from shoal.core.inference.newcomer import InferenceContext
 from shoal.core.privacy.report import left_open
 
 MAX_DETAILS = 4000
-KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Describe)
+KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Vote, Describe)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 

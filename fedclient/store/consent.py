@@ -2,9 +2,10 @@
 
 <state>/consent/asked.json   {"RUN": {"WHAT": seconds since 1970}}: what runs asked for, the newest run last
 <state>/consent/given.json   {"RUN": ["WHAT", ...]}, or ["*"]: to everything that the run asks for
+<state>/consent/terms.json   {"RUN": {...}}: what all of a run asks for and costs, as far as it says so
 <state>/consent/revoked.json {"RUN": seconds since 1970}: when consent was last taken back
 
-The training process writes only the first file, and `fedclient consent` only the others. Without consent
+The training process writes `asked` and `terms`, and `fedclient consent` the others. Without consent
 nothing of the kind leaves: the run learns that the owner has not consented, and goes on without the device.
 A result that was begun before consent was taken back does not leave either.
 """
@@ -18,7 +19,7 @@ from shoal.core.errors import NoConsent, NotFound
 from shoal.core.types import RunId
 from shoal.shell.disk import make_folder, storing, write
 
-ASKED, GIVEN, REVOKED = "asked.json", "given.json", "revoked.json"
+ASKED, GIVEN, REVOKED, TERMS = "asked.json", "given.json", "revoked.json", "terms.json"
 EVERYTHING = "*"
 RUNS = 100
 """Runs whose requests are kept: a hostile server must not fill the disk with names."""
@@ -47,6 +48,17 @@ class Consents:
             asked[run] = {**asked.pop(run, {}), what: time.time()}
             self._write(ASKED, dict(list(asked.items())[-RUNS:]))
         return False
+
+    def note(self, run: RunId, terms: dict[str, Any]) -> None:
+        """Keep what a run asks for in all, the newest run last. Raises StorageFault."""
+        known = self.terms()
+        if known.get(run) != terms:
+            known.pop(run, None)
+            self._write(TERMS, dict(list({**known, run: terms}.items())[-RUNS:]))
+
+    def terms(self) -> dict[RunId, dict[str, Any]]:
+        """What `note` was given, by run. Raises StorageFault."""
+        return self._read(TERMS, dict)
 
     def give(self, run: RunId, everything: bool = False) -> list[str]:
         """Consent to what the run has asked for so far, or to everything that it may ask for.

@@ -24,17 +24,20 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
+from typing import TypeVar
 
 from fedclient.store.consent import Consents
+from shoal.core.algorithm.asks import WholeRun
 from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.accountant import Lesson, Order, Share, Tally
+from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
+    Cast,
     Counted,
     Debit,
     Entry,
@@ -56,12 +59,15 @@ from shoal.core.privacy.ledger import (
     within,
 )
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import drawn
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import Tensors
 from shoal.shell import crash
 from shoal.shell.disk import lock, make_folder, storing, sweep, write
+
+T = TypeVar("T")
 
 DAY = 86400.0
 WAIT = 2.0
@@ -120,7 +126,7 @@ class Ledger:
         if (found := self._recalled(entries, order)) is not None:
             return found
         try:
-            self._check(entries, order.terms.cost, order.data)
+            self._check(entries, Debit.of(order, 0, 0.0))
         except OverBudget:
             # An old release is better than none. And a device that was placed as a newcomer and trains now
             # has released all samples without classes.
@@ -160,27 +166,83 @@ class Ledger:
 
     def count(self, tally: Tally, exact: Callable[[], int]) -> int:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+
+        def made(number: int) -> Counted:
+            return Counted.of(tally, number, self._clock(), self._source, self._run)
+
+        return self._number(tally, made, exact, lambda value: noisy_count(value, tally.rho))
+
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+
+        def made(number: int) -> Cast:
+            return Cast.of(poll, number, self._clock(), self._source, self._run)
+
+        return self._number(poll, made, exact, lambda scores: drawn(scores, poll.epsilon))
+
+    def _number(
+        self,
+        asked: Tally | Poll,
+        made: Callable[[int], Paid],
+        exact: Callable[[], T],
+        noised: Callable[[T], int],
+    ) -> int:
+        """An earlier number for this, or else a new one. made: the debit with this number."""
         entries = self.entries()
-        if (found := self._recounted(entries, tally)) is not None:
+        if (found := self._earlier(entries, asked)) is not None:
             return found
-        self._check(entries, Cost(tally.rho), tally.data)
+        self._check(entries, made(0))
         value = exact()  # the author's code: before the debit, and without the lock
         with self._locked():
             entries, head = self._read()
-            if (found := self._recounted(entries, tally)) is not None:
+            if (found := self._earlier(entries, asked)) is not None:
                 return found
-            number = len(paid(entries)) + 1
-            counted = Counted.of(tally, number, self._clock(), self._source, self._run)
-            head = self._pay(counted, entries, head)
-            noised = noisy_count(value, tally.rho)
+            debit = made(len(paid(entries)) + 1)
+            head = self._pay(debit, entries, head)
+            number = noised(value)
             crash.point("device.drawn")
-            self._store(counted.number, str(noised).encode(), head)
-        return noised
+            self._store(debit.number, str(number).encode(), head)
+        return number
+
+    def agree(self, whole: WholeRun, data: str) -> None:
+        """Keep what a run asks for in all, for its owner, before its first task. data: as in `Order`.
+
+        Raises OverBudget where all of it does not fit, whatever this run has spent already, and NoConsent or
+        Unprotected where something would leave that the owner does not allow. Raises LedgerFault,
+        StorageFault.
+        """
+        if self._consents:
+            self._consents.note(self._run, whole.facts(self._budget.delta, self._budget.group_size))
+        others = [each for each in self.entries() if not (isinstance(each, Paid) and each.run == self._run)]
+        if whole.cost:
+            recent = within(others, data, self._source, self._since)
+            what = f"all of run {self._run}"
+            self._budget.check(whole.cost, recent, spent(others), Cost(), what)
+        missing = [what for what in whole.asks.opened if not self._permits(what)]
+        for what in missing:
+            self._check_permitted(what)
+
+    def _permits(self, what: str) -> bool:
+        """Whether this may leave. If it is for the owner to say, the request is kept."""
+        allowed = self._budget.allows(what)
+        if allowed is None:
+            return bool(self._consents and self._consents.allows(self._run, what))
+        return allowed
 
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
+        self._check_permitted(what)
+        if self._noted(self.entries(), what, data):
+            return
+        with self._locked():
+            entries, head = self._read()
+            if not self._noted(entries, what, data):
+                self._append(Open(self._clock(), what, data), head)
+
+    def _check_permitted(self, what: str) -> None:
+        """Raises NoConsent or Unprotected."""
         allowed = self._budget.allows(what)
-        if allowed is None and not (self._consents and self._consents.allows(self._run, what)):
+        if allowed is None and not self._permits(what):
             raise NoConsent(
                 f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
                 f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
@@ -198,12 +260,6 @@ class Ledger:
                 f"this device releases nothing without a privacy guarantee, and the run asks for {what}",
                 f"ask the run's operator for {ask}, or set privacy.{setting} in this device's settings",
             )
-        if self._noted(self.entries(), what, data):
-            return
-        with self._locked():
-            entries, head = self._read()
-            if not self._noted(entries, what, data):
-                self._append(Open(self._clock(), what, data), head)
 
     def summed(self, share: Share) -> None:
         """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises
@@ -222,12 +278,14 @@ class Ledger:
     def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
         return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
 
-    def _check(self, entries: list[Entry], cost: Cost, data: str) -> None:
-        recent = within(entries, data, self._source, self._since)
-        self._budget.check(cost, recent, spent(entries), of_run(entries, self._run) if self._run else None)
+    def _check(self, entries: list[Entry], debit: Paid) -> None:
+        recent = within(entries, debit.data, self._source, self._since)
+        of_this_run = of_run(entries, self._run) if self._run else None
+        what = "a vote" if isinstance(debit, Cast) else ""
+        self._budget.check(debit.cost, recent, spent(entries), of_this_run, what)
 
     def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
-        self._check(entries, debit.cost, debit.data)
+        self._check(entries, debit)
         head = self._append(debit, head)
         crash.point("device.debited")
         return head
@@ -243,8 +301,8 @@ class Ledger:
             raise BadPayload(f"{self._path_of(found.debit)} does not contain a descriptor", HINT)
         return part
 
-    def _recounted(self, entries: list[Entry], tally: Tally) -> int | None:
-        found = released(entries, tally, self._source, self._since)
+    def _earlier(self, entries: list[Entry], asked: Tally | Poll) -> int | None:
+        found = released(entries, asked, self._source, self._since)
         if found is None or not self._path_of(found.debit).exists():
             return None
         return int(self._bytes_of(found))

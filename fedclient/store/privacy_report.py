@@ -11,6 +11,7 @@ from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.ledger import (
+    Cast,
     Counted,
     Entry,
     Failed,
@@ -170,7 +171,7 @@ def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
     if isinstance(each, Training):
         how = f"noise {each.noise:.4g}, {each.steps} steps"
     else:
-        how = each.part if isinstance(each, Counted) else each.mode
+        how = each.part if isinstance(each, Counted) else "a cluster" if isinstance(each, Cast) else each.mode
     lost = "" if each.number in kept else "; not finished, so nothing was released"
     return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
 

@@ -161,5 +161,5 @@ def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:
     return next((cls for cls in classes if cls.code == code), ShoalError)(message, hint)
 
 
-FRUGAL = {"MALLOC_ARENA_MAX": "2"}
-"""For devices with little memory: threads share what the C library keeps for them."""
+FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": str(1 << 17)}
+"""For devices with little memory: threads share what the C library keeps for them, and it keeps little."""

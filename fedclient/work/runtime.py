@@ -25,12 +25,14 @@ from shoal.core.algorithm import DeviceHalf
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
-from shoal.core.exchange.messages import Message
+from shoal.core.exchange.messages import Build, Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
@@ -38,6 +40,7 @@ from shoal.core.identity.signing import Certified
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
 from shoal.core.privacy.secure.cohort import Signer
+from shoal.core.types import RunId
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}
@@ -59,8 +62,9 @@ class Runtime:
         self._identity = config.identity if config else None
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
+        self._agreed: dict[RunId, str] = {}
         if config is not None and config.newcomer:
-            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact)}
+            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)
@@ -119,6 +123,8 @@ class Runtime:
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
         if isinstance(context.account, Ledger):
             context.account = context.account.of(task.run)
+            if not isinstance(message, Build):  # initial weights have nothing of the data in them
+                self._agree(task, context, context.account)
         if isinstance(message, SECURE) and self._identity is not None:
             context.signer = signer_of(self._identity)
         for what in left_open(message):
@@ -129,6 +135,13 @@ class Runtime:
         if context.remembered is not None:
             self._memory.propose(task.run, work, context.remembered)
         return answer
+
+    def _agree(self, task: Task, context: DeviceContext, account: Ledger) -> None:
+        """Before the first task of a run that is about the data, and again if its terms have changed: does
+        the owner allow all of it?"""
+        if task.terms and self._agreed.get(task.run) != task.terms:
+            account.agree(whole_run(task.terms, context), context.version(ALL, labels=False))
+            self._agreed[task.run] = task.terms
 
 
 def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:

@@ -161,10 +161,12 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
 def status(console: Console, client: "OperatorClient", watch: bool) -> Result:
     """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
 
-    Exits with code 4 at once if no server is running.
+    With --watch it leaves out what devices have released, which takes longest to find. Exits with code 4 at
+    once if no server is running.
     """
     while watch:
-        shown = f"{text.clock(time.time())}\n{text.server(client.status())}"
+        found = client.status(released=False)
+        shown = f"{text.clock(time.time())}\n{text.server(found, released=False)}"
         click.echo((CLEAR if sys.stdout.isatty() else "") + printable(shown))
         time.sleep(WATCH)
     found = client.status()

@@ -219,8 +219,8 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
     return table(("cluster", "devices", "model", "as round N opened"), rows)
 
 
-def server(found: ServerStatus) -> str:
-    """The server, its runs and its devices."""
+def server(found: ServerStatus, *, released: bool = True) -> str:
+    """The server, its runs and its devices. released: whether to say what devices have released."""
     here = sum(device.presence != "absent" for device in found.devices)
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
     parts += [f"attention: {continued(notice)}" for notice in found.notices]
@@ -237,6 +237,7 @@ def server(found: ServerStatus) -> str:
             for each in found.devices
         ]
         parts.append(table(("device", "state", "last seen", "works on", "software"), rows))
+    if found.devices and released:
         parts.append(f"privacy over all runs\n{privacy_table(found.released)}")
     return "\n".join(parts)
 

@@ -13,7 +13,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
+from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
 from fedserver.coordinator.visits.visitor import unlabeled
@@ -202,7 +202,8 @@ class OperatorApi:
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
         stated = statements(await coordinator.storage.journal.releases()) if released else {}
-        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), stated)
+        notices = (*coordinator.notices(), *await unplaced(coordinator.storage))
+        return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class OperatorApi:
             outcomes.abandoned,
             outcomes.missing,
             models,
-            statements(await storage.journal.releases(run)),
+            await storage.runs.statements(run),
             promise(state),
             found.spec,
             outcomes.accuracies,
@@ -345,7 +346,7 @@ class OperatorApi:
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
-        run = self._id_of(spec)
+        run = self._id_of(spec, await storage.runs.removed())
         name, given = initial.blob.sha256 if initial else "", spec.name or run
         spec = replace(spec, name=given, software=shoal.__version__, initial=name)
         blobs, model = storage.blob_cache(run), None
@@ -379,14 +380,17 @@ class OperatorApi:
         if initial is not None:
             check_manifest(initial.manifest, graph.weights, "the initial model")
 
-    def _id_of(self, spec: RunSpec) -> RunId:
+    def _id_of(self, spec: RunSpec, removed: set[RunId]) -> RunId:
         recovery = self._coordinator.recovery
-        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable}
+        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
         if spec.name in taken:
-            raise ConfigError(
-                f"a run named {spec.name!r} already exists",
-                "use another name, or leave it out to get one made from the algorithm",
+            why = (
+                "was removed; devices may still have results of it"
+                if spec.name in removed
+                else "already exists"
             )
+            hint = "use another name, or leave it out to get one made from the algorithm"
+            raise ConfigError(f"a run named {spec.name!r} {why}", hint)
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)

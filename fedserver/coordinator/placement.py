@@ -27,6 +27,7 @@ from fedserver.store.journal.placements import (
     PLACED,
     PROTOTYPES,
     SCORES,
+    VOTE,
     WISH,
     PlacementRecord,
 )
@@ -35,9 +36,10 @@ from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.admit import admit_evidence
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.server_kit import placing
 from shoal.core.types import ModelKey, RunId
@@ -51,6 +53,7 @@ SHOWN: dict[type, str] = {
     Descriptor: DESCRIPTOR,
     Scores: SCORES,
     Prototypes: PROTOTYPES,
+    Ballot: VOTE,
 }
 """What a newcomer shows, as it is recorded."""
 KEPT = "it compares the models on its own samples, and keeps its choice"
@@ -106,7 +109,7 @@ async def place(
     for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Choose | ChooseCompact | Describe):
+            if isinstance(answer.found, Choose | ChooseCompact | Vote | Describe):
                 if shown is not None:
                     answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
@@ -136,7 +139,7 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
     if isinstance(evidence, Wish):
         every = list(placing.clusters(state))
         if not await asked.coordinator.quota.allows(asked.visitor.device, run.run, every):
-            evidence = None
+            evidence = replace(evidence, models=1)
     try:
         found = await asyncio.to_thread(_found, run, state, evidence)
     except Refused as refused:
@@ -150,6 +153,8 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
 
 def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterAssignment | Message:
     """The answer of the run. Evidence has to answer the question that its algorithm asks."""
+    if isinstance(evidence, Ballot):
+        return placing.place(run.server_half, state, evidence, MOST_MODELS)
     if not isinstance(evidence, Evidence):
         found = placing.place(run.server_half, state, evidence, MOST_MODELS)
         return _compact(run, state, found) if evidence and evidence.compact else found
@@ -209,7 +214,9 @@ async def _note(
 ) -> None:
     """Record what a newcomer is answered. On a full disk only this record is lost."""
     found = answer.found
-    where = (found.cluster, found.runner_up, found.confidence) if isinstance(found, ClusterAssignment) else ()
+    where: tuple[str, str, float | None] | tuple[()] = ()
+    if isinstance(found, ClusterAssignment):
+        where = (found.cluster, found.runner_up, None if asked.evidence == VOTE else found.confidence)
     record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
     record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
     with suppress(DiskFull):

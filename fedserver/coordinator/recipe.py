@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
@@ -43,6 +44,11 @@ def recipe_of(spec: RunSpec) -> Recipe:
     if getattr(parameters, "secure_aggregation", False):
         _check_cohorts(spec)
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
+
+
+def terms_of_run(spec: RunSpec) -> str:
+    """What devices are told of a run before their first task of it."""
+    return terms_of(find(spec.algorithm)[0].name, recipe_of(spec).server_half.parameters)
 
 
 def _check_cohorts(spec: RunSpec) -> None:

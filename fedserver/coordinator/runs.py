@@ -11,7 +11,7 @@ from typing import Any
 from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
-from fedserver.coordinator.recipe import Recipe
+from fedserver.coordinator.recipe import Recipe, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
@@ -110,7 +110,7 @@ class Run:
             abandoned_in_a_row=record.abandoned_in_a_row,
             memory=record.memory,
         )
-        self.title = record.title
+        self.title, self.terms = record.title, terms_of_run(record.spec)
         self._offered: dict[DeviceId, Lease] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
@@ -199,7 +199,7 @@ class Run:
         """Change the policy of a run that goes on, and the number of its rounds."""
         checkpoint = await self.blobs.store_state.when_space(self.state_type, state)
         await self.storage.runs.change.when_space(self.run, spec, self.engine.round, checkpoint)
-        self.spec = spec
+        self.spec, self.terms = spec, terms_of_run(spec)
         await self.feed(Changed(spec.policy, state))
         await self.advance()
 
@@ -313,7 +313,7 @@ class Run:
 
     async def _offer(self, effect: Offer) -> None:
         payload = await self.blobs.payload.when_space(effect.message)
-        task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
+        task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload, self.terms)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
         self.recorder.offered(effect.device)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fedserver.page.access import SESSION_SECONDS, Access
@@ -18,6 +17,7 @@ from fedserver.page.feed import FLEET, Event, Feed
 from fedserver.page.guard import OPEN, Guard
 
 STATIC = Path(__file__).parent / "static"
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 VIEWERS = 32
 """How many streams of events are open at a time."""
 STALLED = 30.0
@@ -33,8 +33,17 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
     """The whole page. cookie: the name of the cookie that has the session."""
     viewers = asyncio.Semaphore(VIEWERS)
 
+    files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*.*")}
+
     async def page(request: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
+        return HTMLResponse(files["index.html"])
+
+    async def static(request: Request) -> Response:
+        """A file of the page, from memory: a browser asks for thirty of them before it shows anything."""
+        path = request.path_params["path"]
+        if path not in files:
+            return PlainTextResponse("There is no such file.\n", 404)
+        return Response(files[path], media_type=TYPES[path.rpartition(".")[2]])
 
     async def opened(request: Request) -> Response:
         """Trade a link for a session. The answer is a page and no redirect: a browser that comes from another
@@ -60,7 +69,7 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
                 Route("/", page),
                 Route(OPEN + "{link}", opened),
                 Route("/events", events),
-                Mount("/static", StaticFiles(directory=STATIC)),
+                Route("/static/{path:path}", static),
             ]
         ),
         access,

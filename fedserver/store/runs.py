@@ -14,11 +14,13 @@ from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.outcomes import Course, Outcomes
+from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.payload import Weights
+from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
@@ -43,6 +45,7 @@ class Runs:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
         self._timeline, self._course = Timeline(database), Course(database)
+        self._statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -290,7 +293,8 @@ class Runs:
         return len(older)
 
     def remove(self, run: RunId) -> None:
-        """Delete a run. What devices have released in it stays known, since their privacy loss stays."""
+        """Delete a run. What devices have released in it stays known, since their privacy loss stays, and so
+        does its name: a device that was away may still have a result of the run, or remember it."""
         with self._db.transaction():
             before = self._references.of_run(run)
             self._db.execute(
@@ -311,9 +315,15 @@ class Runs:
             )
             for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
+            self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)
         self._course.forget(run)
+        self._statements.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
+
+    def removed(self) -> set[RunId]:
+        """The names of the runs that were removed."""
+        return {row["run"] for row in self._db.rows("removed", "ORDER BY run")}
 
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""
@@ -335,6 +345,10 @@ class Runs:
     def outcomes(self, run: RunId) -> Outcomes:
         """What became of its rounds, in short."""
         return self._course.of(run)
+
+    def statements(self, run: RunId) -> dict[DeviceId, Statement]:
+        """What each device has released in it."""
+        return self._statements.of(run)
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
         self._db.execute(

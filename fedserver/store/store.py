@@ -305,10 +305,12 @@ class RunCalls:
         self.pause, self.change = Call(on, part.pause), Call(on, part.change)
         self.reactivate = Call(on, part.reactivate)
         self.prune, self.remove = Call(on, part.prune), Call(on, part.remove)
+        self.removed = Call(on, part.removed)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
         self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
+        self.statements = Call(on, part.statements)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
@@ -331,6 +333,7 @@ class JournalCalls:
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
         self.note_placement = Call(on, part.placements.add)
         self.placements = Call(on, part.placements.read)
+        self.unplaced = Call(on, part.placements.unplaced)
 
 
 class HistoryCalls:

@@ -264,7 +264,7 @@ class Trial:
                 self.seen.problems.append(f"a SILENT difference: {table}: {some}")
 
 
-UNUSED = ("doubts", "gaps", "reissued", "placements", "newcomers", "released_before")
+UNUSED = ("doubts", "gaps", "reissued", "placements", "newcomers", "released_before", "removed")
 """Tables that have no rows in these trials."""
 
 

@@ -1,6 +1,7 @@
 """The units are well-formed and locked up, and the images are made of what is there."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -59,6 +60,20 @@ def test_an_image_is_made_of_what_is_there_and_runs_as_nobody_in_particular(dock
     assert sources
     assert [name for name in sources if not (ROOT / name).exists()] == []
     assert re.findall(r"^USER (.*)", text, re.M)[-1].startswith("shoal")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the root")
+def test_the_root_of_an_image_has_python_and_all_that_it_loads_and_no_shell(tmp_path: Path) -> None:
+    environment, root = tmp_path / "environment", tmp_path / "root"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    subprocess.run([DEPLOY / "docker/least-root", environment, root], check=True, capture_output=True)
+    files = {path.name for path in root.rglob("*") if path.is_file()}
+    assert "libc.so.6" in files
+    assert not {"sh", "bash", "pip", "ld"} & files
+    asked = "import ctypes, decimal, hashlib, json, lzma, ssl, sys; print(sys.prefix)"
+    command = ["/usr/sbin/chroot", root, environment / "bin/python", "-I", "-c", asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(environment), done.stderr
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "postgresql.yaml"])

@@ -16,7 +16,8 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
+from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.export import export, sample_of
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -24,6 +25,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.learner import builtin
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Release, chosen
@@ -31,6 +33,7 @@ from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
 from shoal.lab.demo.fleet import Member
+from tests.server.toys import Hands, pieces_of
 
 PRIVATE = {**fleet.TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
 TRAINERS, IMAGES = 4, 300
@@ -82,13 +85,28 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     await Agent(link, executor, store, outbox, mark, reporter, note_failure=note).run(Until.FINISHED)
 
 
+async def start_with_graph(coordinator: Coordinator) -> None:
+    """A run from whose models devices without PyTorch can choose, too."""
+    network = builtin(fleet.LEARNER["builtin"], fleet.LEARNER["options"])  # type: ignore[arg-type]
+    hands = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
+    file = np.frombuffer(export(network, sample_of((1, 8, 8), False), {}).data, np.uint8)
+    blob = hands.keep({"graph": file}).blob
+    await hands.link.upload(blob, 0, pieces_of(hands.blobs[blob.sha256]))
+    asked = replace(spec("first"), graph=blob.sha256, graph_bytes=blob.size)
+    await OperatorApi(coordinator).start_run(asked, None)
+
+
 async def place(
-    coordinator: Coordinator, folder: Path, member: Member, budget: Budget, run: str
+    coordinator: Coordinator, folder: Path, member: Member, budget: Budget, run: str, light: bool = False
 ) -> PlacementResult:
+    """light: without PyTorch, in a process that does not load it."""
     config = work(folder / member.name, member.train, False, budget)
-    store, executor = BlobStore(config.blobs), InProcess(Runtime.open(config))
-    link = DeviceApi(coordinator, member.name)
-    return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0).place(run)
+    store, link = BlobStore(config.blobs), DeviceApi(coordinator, member.name)
+    executor = Spawned(replace(config, learner=None)) if light else InProcess(Runtime.open(config))
+    try:
+        return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0, light).place(run)
+    finally:
+        await executor.stop()
 
 
 def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
@@ -102,7 +120,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
     async def play() -> None:
         coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
         try:
-            await OperatorApi(coordinator).start_run(spec("first"), None)
+            await start_with_graph(coordinator)
             await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
             status = await OperatorApi(coordinator).show("first")
             assert status.summary.stage == "finished"
@@ -136,6 +154,15 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert (await OperatorApi(coordinator).status()).released[newcomer.name].epsilon == pytest.approx(
                 5.0
             )
+
+            light = replace(newcomer, name="light")
+            found_without = await place(coordinator, tmp_path, light, budget, "first", light=True)
+            assert found_without.assignment.cluster in right or found_without.assignment.abstained
+            entries = ledger(tmp_path, light, budget).verify()
+            assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
+            assert (await OperatorApi(coordinator).status()).released["light"].epsilon == pytest.approx(5.0)
+            noted = await coordinator.storage.journal.releases("first")
+            assert chosen(entries, Release)[0].release in {each.release for each in noted}
 
             placed = await place(coordinator, tmp_path, members[1], budget, "first")
             assert placed.assignment.cluster == found[members[1].name]

@@ -97,7 +97,8 @@ def rm(console: Console, client: "OperatorClient", name: str) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
     Export its models first, with `fedserver model export`. What devices have released in it stays known, and
-    counts in the privacy over all runs. The name can be used again.
+    counts in the privacy over all runs. No other run can have its name, since devices that were away may
+    still have results of it.
     """
     client.remove_run(name)
     return Result({"removed": name}, f"run {name} was removed")

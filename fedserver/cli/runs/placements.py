@@ -17,6 +17,7 @@ from fedserver.store.journal.placements import (
     PLACED,
     PROTOTYPES,
     SCORES,
+    VOTE,
     WISH,
     PlacementRecord,
 )
@@ -31,6 +32,7 @@ SHOWN = {
     DESCRIPTOR: "a descriptor",
     SCORES: "losses of the models",
     PROTOTYPES: "mean embeddings",
+    VOTE: "a private vote",
 }
 """What a newcomer has shown of its data."""
 BECAME = {

@@ -279,6 +279,12 @@ CREATE TABLE newcomers (                 -- see fedserver.store.journal.placemen
 CREATE INDEX newcomers_by_run ON newcomers (run, device, number);
 """
 
+REMOVED = """
+CREATE TABLE removed (                   -- the names of runs that were removed, which no other run may have
+    run TEXT PRIMARY KEY
+);
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -296,6 +302,7 @@ STEPS: tuple[str, ...] = (
     TIMELINE,
     ENDED,
     NEWCOMERS,
+    REMOVED,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

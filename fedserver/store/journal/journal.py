@@ -94,7 +94,7 @@ class Journal:
         else:
             tables = ("released_before", "released")
             found = [row for table in tables for row in self._db.rows(table, "ORDER BY rowid")]
-        return [_release_of(row) for row in found]
+        return [release_of(row) for row in found]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Add a line to the log of a run."""
@@ -118,7 +118,8 @@ class Journal:
         return [LogLine(row["number"], row["at"], row["device"], row["text"]) for row in rows]
 
 
-def _release_of(row: Row) -> ReleaseRecord:
+def release_of(row: Row) -> ReleaseRecord:
+    """A row of a table of releases."""
     return ReleaseRecord(
         row["run"],
         row["device"],

@@ -35,7 +35,7 @@ from shoal.core.algorithm.parameters import (
     SgdParameters,
     TrainingParameters,
 )
-from shoal.core.algorithm.placing import OWN_MODELS, PlacingParameters
+from shoal.core.algorithm.placing import OWN_MODELS, VOTE, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
 from shoal.core.algorithm.settings import Setting, Written, setting
 
@@ -44,6 +44,7 @@ __all__ = [
     "LASTING",
     "NOISED",
     "OWN_MODELS",
+    "VOTE",
     "Algorithm",
     "CommonParameters",
     "DescriptorParameters",

@@ -7,6 +7,8 @@ from shoal.core.algorithm.settings import setting
 
 OWN_MODELS = "own_models"
 """A newcomer tries the clusters' models on its own samples, and chooses; nothing about its data leaves it."""
+VOTE = "vote"
+"""A newcomer names one cluster by a private vote of its samples, and gets that cluster's model only."""
 
 
 @dataclass(frozen=True)

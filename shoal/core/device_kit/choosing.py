@@ -1,10 +1,15 @@
-"""A newcomer chooses among the clusters' models, with PyTorch: `shoal.core.inference.choosing` decides."""
+"""A newcomer chooses among the clusters' models, or votes for one, with PyTorch.
+
+`shoal.core.inference.choosing` and `voting` decide.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import project
+from shoal.core.device_kit.describe import project, projected_apart
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import manifest_of_network
 from shoal.core.device_kit.mixture import probabilities
@@ -12,17 +17,21 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.inference.choosing import HINT, NoClassifier, chosen, with_model
-from shoal.core.types import Tensors
+from shoal.core.inference.voting import voted
+from shoal.core.types import Array, Tensors
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
-    """The device half of `Choose` and `ChooseCompact`. Raises what `choose` raises."""
+    """The device half of `Choose`, `ChooseCompact` and `Vote`. Raises what `choose` and `vote` raise."""
     if isinstance(message, ChooseCompact):
         question = message.opened(manifest_of_network(context.model))
         return with_model(choose(question, context), question)
+    if isinstance(message, Vote):
+        return vote(message, context)
     if not isinstance(message, Choose):
         raise BadPayload(f"a newcomer does not answer {message.kind!r}")
     return choose(message, context)
@@ -45,6 +54,19 @@ def choose(question: Choose, context: DeviceContext) -> Chosen:
         batches = (batch for part in parts for batch in latents(context.learner, encoder, part))
         projected = project(batches, described.projector)
     return chosen(question, predictions, known, projected)
+
+
+def vote(question: Vote, context: DeviceContext) -> Voted:
+    """The cluster that a private vote of all samples but those of a test part names. Raises OverBudget."""
+    described = question.opened(manifest_of_network(context.model))
+    encoder = context.load(described.encoder)
+    every = Samples(torch.cat([context.samples(part).x for part in context.usable]), None, 0)
+
+    def projected(rows: Array) -> Iterator[FloatArray]:
+        found = projected_apart(context.learner, encoder, every, described.projector, rows)
+        return (points for points, _ in found)
+
+    return voted(question, described, context, projected)
 
 
 def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:

@@ -70,12 +70,20 @@ def sums(
     first = np.unique(distinct, return_index=True)[1]
 
     def batches() -> Iterator[tuple[FloatArray, Array | None]]:
-        for values, rows in latents_apart(learner, model, samples, first):
-            filled = rows >= 0
-            found = project([values], projector)[filled.cpu().numpy()]
-            yield found, None if labels is None else labels[rows[filled]].cpu().numpy()
+        for found, rows in projected_apart(learner, model, samples, projector, first):
+            yield found, None if labels is None else labels[rows].cpu().numpy()
 
     return sums_of(batches(), float(projector["radius"]), len(projector["components"]), classes)
+
+
+def projected_apart(
+    learner: Learner, model: nn.Module, samples: Samples, projector: Tensors, rows: Array
+) -> Iterator[tuple[FloatArray, Tensor]]:
+    """Projected latents (B, l) of the samples with these numbers, and which they are (B,), in any order. For
+    what has a guarantee: no sample changes the latents of another."""
+    for values, numbers in latents_apart(learner, model, samples, rows):
+        filled = numbers >= 0
+        yield project([values], projector)[filled.cpu().numpy()], numbers[filled]
 
 
 def project(batches: Iterable[Tensor], projector: Tensors) -> FloatArray:

@@ -88,7 +88,8 @@ class Task:
     """A unit of work that is leased to a device. With the device, (run, round) identifies it; a higher
     `attempt` fences off older leases.
 
-    seed: the seed of the device's shuffling. title: for people.
+    seed: the seed of the device's shuffling. title: for people. terms: of the run, as
+    `shoal.core.algorithm.asks` reads them; "" where they are not known.
     """
 
     run: RunId
@@ -97,6 +98,7 @@ class Task:
     seed: int
     title: str
     payload: Payload
+    terms: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
-MAX_GROUP, MAX_SUM = 1 << 20, 1 << 61
+MAX_GROUP, MAX_SUM, MAX_CLUSTER = 1 << 20, 1 << 61, 256
 MIN_SCALE, MAX_SCALE = 1e-9, 1e9
 """Of noise and radius: squares and quotients of such numbers neither vanish nor overflow."""
 
@@ -322,7 +322,21 @@ class MixtureCounts:
             raise BadPayload("mixture counts: there are none")
 
 
-Evidence = Descriptor | Scores | Prototypes
+@dataclass(frozen=True)
+class Ballot:
+    """The cluster for which a newcomer has voted. epsilon: what the vote has cost each of its samples."""
+
+    cluster: str
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.cluster) <= MAX_CLUSTER:
+            raise BadPayload(f"ballot: a cluster's name has 1 to {MAX_CLUSTER} characters")
+        if not 0.0 < self.epsilon < float("inf"):
+            raise BadPayload(f"ballot: epsilon is {self.epsilon}", "a finite one, above 0")
+
+
+Evidence = Descriptor | Scores | Prototypes | Ballot
 """What a newcomer can show of its data."""
 
 

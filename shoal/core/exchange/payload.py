@@ -16,6 +16,7 @@ from typing import Any
 from shoal.core.errors import BadPayload, near
 from shoal.core.exchange.messages import LATER, Message
 from shoal.core.exchange.parts import (
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -29,7 +30,9 @@ from shoal.core.types import Scalar, Tensors
 
 T = typing.TypeVar("T")
 
-TYPED_PARTS = (LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension)
+TYPED_PARTS = (
+    *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension, Ballot),
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ Part = (
     | Prototypes
     | MixtureCounts
     | Extension
+    | Ballot
 )
 
 

@@ -9,6 +9,7 @@ them, so that n of them are worth no more than n / (1 + n (s - 1)), and the clus
 All this is numpy, and needs no network.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,13 +76,37 @@ def nearness(projected: FloatArray, clusters: Tensors, devices: float) -> Nearne
     return Nearness(RANK * worth * likelihood, likelihood, spread)
 
 
+def log_densities(projected: FloatArray, clusters: Tensors) -> FloatArray:
+    """(n, K): the logarithm of the density of each sample in each cluster, but for what is the same in all.
+    NaN for a sample that is not finite."""
+    with np.errstate(invalid="ignore"):
+        found = [_mixed(base - 0.5 * squares) for base, squares in _components(projected, clusters)]
+    return np.stack(found, axis=1)
+
+
 def _log_densities(projected: FloatArray, clusters: Tensors) -> FloatArray:
     """(S, K): the mean logarithm of the density of the samples in each cluster, with each spread."""
     dims = projected.shape[1]
+    found = np.empty((len(SPREADS), len(clusters["shares"])))
+    for index, (base, squares) in enumerate(_components(projected, clusters)):
+        for number, spread in enumerate(SPREADS):
+            found[number, index] = _mixed(base - 0.5 * squares / spread).mean() - 0.5 * dims * np.log(spread)
+    return found
+
+
+def _mixed(terms: FloatArray) -> FloatArray:
+    """(n,): the logarithms of the sums of e to the (n, R) terms."""
+    highest = terms.max(axis=1)
+    found: FloatArray = highest + np.log(np.exp(terms - highest[:, None]).sum(axis=1))
+    return found
+
+
+def _components(projected: FloatArray, clusters: Tensors) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """For each cluster: the logarithms (R,) of its components' shares and sizes, and the squared distances
+    (n, R) of the samples from them, in standard deviations."""
     middle = clusters["means"].mean(axis=(0, 1))
     unit = np.sqrt(clusters["variances"].mean(axis=(0, 1)))
     points = np.clip((projected - middle) / unit, -FARTHEST, FARTHEST)
-    found = np.empty((len(SPREADS), len(clusters["shares"])))
     for index, shares in enumerate(clusters["shares"]):
         there = shares > 0.0
         means = np.clip((clusters["means"][index, there] - middle) / unit, -FARTHEST, FARTHEST)
@@ -89,10 +114,4 @@ def _log_densities(projected: FloatArray, clusters: Tensors) -> FloatArray:
         # (n, R), without an array of (n, R, l).
         squares = points**2 @ (1.0 / variances).T - 2.0 * points @ (means / variances).T
         squares = np.maximum(squares + (means**2 / variances).sum(axis=1), 0.0)
-        base = np.log(shares[there] / shares.sum()) - 0.5 * np.log(variances).sum(axis=1)
-        for number, spread in enumerate(SPREADS):
-            terms = base - 0.5 * squares / spread
-            highest = terms.max(axis=1)
-            each = highest + np.log(np.exp(terms - highest[:, None]).sum(axis=1))
-            found[number, index] = each.mean() - 0.5 * dims * np.log(spread)
-    return found
+        yield np.log(shares[there] / shares.sum()) - 0.5 * np.log(variances).sum(axis=1), squares

@@ -1,8 +1,8 @@
-"""The tasks that a device can do without PyTorch: choose among models, and describe its data.
+"""The tasks that a device can do without PyTorch: choose among models, vote for one, and describe its data.
 
     def perform(message, context) -> Message
 
-Both are what every newcomer may be asked; `fedclient` adds predictions, which no server asks for. Evidence
+These are what every newcomer may be asked; `fedclient` adds predictions, which no server asks for. Evidence
 that needs the author's own code, such as losses or an encoder, needs PyTorch.
 """
 
@@ -17,6 +17,7 @@ from shoal.core.data.views import Views
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.inference.choosing import HINT, NoClassifier, chosen, with_model
@@ -24,6 +25,7 @@ from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes, moments_of, project
 from shoal.core.inference.network import Network, batches, class_scores, softmax
 from shoal.core.inference.releases import released
+from shoal.core.inference.voting import voted
 from shoal.core.privacy.accountant import Account
 from shoal.core.privacy.release import ExactMoments
 from shoal.core.privacy.sums import ExactSums, sums_of
@@ -65,6 +67,8 @@ def perform(message: Message, context: InferenceContext) -> Message:
     if isinstance(message, ChooseCompact):
         question = message.opened(context.network.manifest)
         return with_model(choose(question, context), question)
+    if isinstance(message, Vote):
+        return vote(message, context)
     if isinstance(message, Describe):
         return describe(message, context)
     raise BadPayload(
@@ -96,6 +100,19 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
         network.load(described.encoder)
         projected = project((network.latents(batch) for batch in batches(x)), described.projector)
     return chosen(question, [said(model) for model in question.models], labels, projected)
+
+
+def vote(question: Vote, context: InferenceContext) -> Voted:
+    """The cluster that a private vote of all samples but those of a test part names. Raises OverBudget."""
+    network = context.network
+    described = question.opened(network.manifest)
+    network.load(described.encoder)
+    x = context.inputs(context.usable)
+
+    def projected(rows: Array) -> Iterator[FloatArray]:
+        return (points for points, _ in apart(network, x, rows, described.projector, None))
+
+    return voted(question, described, context, projected)
 
 
 def describe(message: Describe, context: InferenceContext) -> Described:

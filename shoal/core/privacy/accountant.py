@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.core.errors import DeviceFault
-from shoal.core.exchange.parts import Descriptor, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, Integers, PrivacySettings
 from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import drawn
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.privacy.terms import Terms
@@ -63,6 +64,19 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Poll:
+    """A vote that is asked for (`shoal.core.privacy.noise.vote`). epsilon: what it may cost a sample.
+
+    purpose, data: as in `Order`. question: SHA-256 of what is voted on, and by what.
+    """
+
+    purpose: str
+    epsilon: float
+    question: str
+    data: str
+
+
+@dataclass(frozen=True)
 class Share:
     """A part in a sum of secure aggregation, of which the server learns only the sum.
 
@@ -105,6 +119,14 @@ class Account(Protocol):
         """
         ...
 
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        """The index that is drawn in a vote: an earlier one, which costs nothing, or else a new one.
+
+        exact: computes the scores, and is not called for what was drawn before or cannot be paid. Raises
+        OverBudget.
+        """
+        ...
+
     def unprotected(self, what: str, data: str) -> None:
         """Note that something leaves without a guarantee: `what`, of data of this version.
 
@@ -132,6 +154,9 @@ class Unmetered:
     def count(self, tally: Tally, exact: Callable[[], int]) -> int:
         return noisy_count(exact(), tally.rho, self._entropy)
 
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        return drawn(exact(), poll.epsilon, self._entropy)
+
     def unprotected(self, what: str, data: str) -> None:
         pass
 
@@ -149,6 +174,9 @@ class NoAccount:
         raise _missing()
 
     def count(self, tally: Tally, exact: Callable[[], int]) -> int:
+        raise _missing()
+
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
         raise _missing()
 
     def unprotected(self, what: str, data: str) -> None:

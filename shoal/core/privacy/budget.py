@@ -59,18 +59,23 @@ class Budget:
         limits = self._limits(of_data, in_all, of_run)
         return max(0.0, min(self._room(getattr(self, name), spent) for name, spent, _ in limits))
 
-    def check(self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None) -> None:
-        """Raise OverBudget unless a release of this cost fits; arguments as in `left`."""
-        for name, spent, what in self._limits(of_data, in_all, of_run):
+    def check(
+        self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None, what: str = ""
+    ) -> None:
+        """Raise OverBudget unless a release of this cost fits; arguments as in `left`.
+
+        what: the release is, in the error; by default DP-SGD if its cost is a curve.
+        """
+        for name, spent, of_what in self._limits(of_data, in_all, of_run):
             allowed = getattr(self, name)
             if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
                 left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run)))
-                asked = "DP-SGD" if cost.curve else "a release"
+                asked = what or ("DP-SGD" if cost.curve else "a release")
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
+                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
                     f"{left:.4g} would fit (delta {self.delta:g})",
-                    self._hint(cost, name, (spent + cost).limit(self.delta, self.group_size)),
+                    self._hint(asked, name, (spent + cost).limit(self.delta, self.group_size)),
                 )
 
     def _limits(self, of_data: Cost, in_all: Cost, of_run: Cost | None) -> list[tuple[str, Cost, str]]:
@@ -95,10 +100,10 @@ class Budget:
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
 
-    def _hint(self, cost: Cost, name: str, required: float) -> str:
+    def _hint(self, asked: str, name: str, required: float) -> str:
         """name: of the limit that would have to be at least `required`."""
-        less = "a smaller dp_epsilon" if cost.curve else "a smaller epsilon (privacy=explicit)"
-        ask = f"ask the run's operator for {less}"
+        less = {"DP-SGD": "dp_epsilon", "a vote": "vote_epsilon"}.get(asked, "epsilon (privacy=explicit)")
+        ask = f"ask the run's operator for a smaller {less}"
         if math.isinf(required):  # nothing that can be set has room for it
             return ask
         limit = math.ceil(100.0 * required) / 100.0

@@ -3,7 +3,7 @@
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
-    {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
+    {"entry": "count" or "vote", "number": 3, "at": ..., "purpose": ..., ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
     {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
 
@@ -21,8 +21,9 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from shoal.core.errors import LedgerFault
-from shoal.core.privacy.accountant import Lesson, Order, Tally
+from shoal.core.privacy.accountant import Lesson, Order, Poll, Tally
 from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.noise import vote
 
 T = TypeVar("T")
 
@@ -168,6 +169,35 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Cast:
+    """A vote that is paid for, even if it never leaves. The fields are those of `Poll`; curve is its cost."""
+
+    number: int
+    at: float
+    purpose: str
+    epsilon: float
+    curve: tuple[float, ...]
+    question: str
+    data: str
+    source: str = ""
+    run: str = ""
+
+    @classmethod
+    def of(cls, poll: Poll, number: int, at: float, source: str = "", run: str = "") -> "Cast":
+        cost = vote.cost(poll.epsilon).curve
+        return cls(number, at, poll.purpose, poll.epsilon, cost, poll.question, poll.data, source, run)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(curve=tuple(self.curve))
+
+    def fits(self, poll: Poll) -> bool:
+        """Whether this vote answers the same question; see `Debit.fits`."""
+        same = (self.epsilon, self.question) == (poll.epsilon, poll.question)
+        return same and (self.source != "" or self.data == poll.data)
+
+
+@dataclass(frozen=True)
 class Release:
     """What was released or trained for a debit. release: the SHA-256 of its bytes.
 
@@ -221,12 +251,13 @@ class Summed:
         return rho_of(self.noise) if self.noise else math.inf
 
 
-Paid = Debit | Training | Counted
+Paid = Debit | Training | Counted | Cast
 Entry = Paid | Release | Open | Failed | Summed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
     "count": Counted,
+    "vote": Cast,
     "release": Release,
     "open": Open,
     "failure": Failed,
@@ -306,9 +337,9 @@ def paid(entries: Iterable[Entry]) -> list[Paid]:
 
 
 def released(
-    entries: Sequence[Entry], order: Order | Tally, source: str = "", since: float = -math.inf
+    entries: Sequence[Entry], order: Order | Tally | Poll, source: str = "", since: float = -math.inf
 ) -> Release | None:
-    """Find the latest release that can be used for an order, or for a count.
+    """Find the latest release that can be used for an order, a count or a vote.
 
     source: of the data now. since: releases of a named source that were paid before this are not used.
     """
@@ -322,10 +353,12 @@ def released(
     return by_debit[fitting[-1].number] if fitting else None
 
 
-def _fits(made: Paid, order: Order | Tally) -> bool:
-    if isinstance(order, Order):
-        return isinstance(made, Debit) and made.fits(order)
-    return isinstance(made, Counted) and made.fits(order)
+def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
+    if isinstance(made, Debit):
+        return isinstance(order, Order) and made.fits(order)
+    if isinstance(made, Counted):
+        return isinstance(order, Tally) and made.fits(order)
+    return isinstance(made, Cast) and isinstance(order, Poll) and made.fits(order)
 
 
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.exchange.choosing import Chosen
+from shoal.core.exchange.choosing.vote import Voted
 from shoal.core.exchange.messages import (
     Built,
     Described,
@@ -147,18 +148,24 @@ def of_weights(released: Collection[Statement]) -> str:
 def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
-    Initial weights follow from no data, and a choice among models stays on the device. Reports of kinds that
+    Initial weights follow from no data, a choice among models stays on the device, and a vote has a guarantee
+    and is paid for. Reports of kinds that
     are not known here are taken for the worst.
     """
-    reply = message.reply
-    if reply is Built or reply is Chosen:
+    if isinstance(message, Evaluate) and message.rho is not None:
         return ()
-    if isinstance(message, SECURE):
-        return (OPEN["summed"],) if isinstance(message, TrainMasked) else ()
-    if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
+    return opened_by(type(message), getattr(message, "private", None) is None)
+
+
+def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
+    """The same for messages of one kind. plain: whether it asks for weights without DP-SGD, if it asks for
+    weights."""
+    reply = getattr(kind, "reply", Built)  # what has no reply is one
+    if reply in (Built, Chosen, Voted, LatentsCounted):
         return ()
+    if kind in SECURE:
+        return (OPEN["summed"],) if kind is TrainMasked else ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
-    plain = getattr(message, "private", None) is None
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
     if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])

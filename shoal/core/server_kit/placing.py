@@ -4,16 +4,19 @@ A newcomer that can try models itself is given those of all clusters, the common
 of where each cluster's data lie, and chooses by its own samples (`shoal.core.inference.choosing`): nothing
 about its data leaves it, and it needs no labels. The algorithm's own way, `place` of its server half, answers
 those that cannot, runs whose parameter `placing` asks for it, and runs with more models than a newcomer may
-have.
+have. In between is a vote (`shoal.core.exchange.choosing.vote`), for runs that know where their clusters'
+data lie: the newcomer names one cluster, with a privacy guarantee, and gets that one's model.
 """
 
 from collections import Counter
 from typing import Any
 
-from shoal.core.algorithm import OWN_MODELS, ServerHalf, densities
+from shoal.core.algorithm import OWN_MODELS, VOTE, ServerHalf, densities
+from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.vote import Vote, vote_on
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, Evidence
 from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import ModelKey, Tensors
@@ -26,18 +29,49 @@ def place(
 
     most_models: how many clusters' models a newcomer may have. Raises what `ServerHalf.place` raises.
     """
-    if not isinstance(evidence, Wish):
+    if isinstance(evidence, Ballot):
+        return elected(half, state, evidence)
+    if not isinstance(evidence, Wish | None):
         return half.place(state, evidence)
     answer = half.place(state, None)
-    if isinstance(answer, ClusterAssignment) or not chosen_on_devices(state):
+    way, count = _way(state), len(clusters(state))
+    if isinstance(answer, ClusterAssignment) or count < 2 or way not in (OWN_MODELS, VOTE):
         return answer
-    return offer(half, state) if len(clusters(state)) <= min(most_models, evidence.models) else answer
+    if way == VOTE or isinstance(evidence, Wish):
+        if way == OWN_MODELS and isinstance(evidence, Wish) and count <= min(most_models, evidence.models):
+            return offer(half, state)
+        return ballot_paper(half, state) or answer
+    return answer
 
 
-def chosen_on_devices(state: Any) -> bool:
-    """Whether newcomers of this run choose by the clusters' own models, and there is a choice."""
-    placing = getattr(getattr(state, "parameters", None), "placing", "")
-    return placing == OWN_MODELS and len(clusters(state)) > 1
+def _way(state: Any) -> str:
+    found: str = getattr(getattr(state, "parameters", None), "placing", "")
+    return found
+
+
+def ballot_paper(half: ServerHalf, state: Any) -> Vote | None:
+    """The question of a vote on the clusters; None where the run does not know where their data lie."""
+    found = densities(half, state)
+    if found is None:
+        if state.parameters.placing == VOTE:
+            raise Refused(
+                "the run does not know where its clusters' data lie, so there is nothing to vote by",
+                "use placing=own_models, or another privacy mode than paper",
+            )
+        return None
+    return vote_on(tuple(clusters(state)), found, state.parameters.vote_epsilon)
+
+
+def elected(half: ServerHalf, state: Any, ballot: Ballot) -> ClusterAssignment:
+    """The cluster for which a newcomer has voted. How sure that is, only the newcomer could know."""
+    if _way(state) not in (OWN_MODELS, VOTE) or densities(half, state) is None:
+        raise BadPayload("this run takes no votes of newcomers", "ask it without evidence first")
+    if ballot.cluster not in clusters(state) or ballot.epsilon != state.parameters.vote_epsilon:
+        raise BadPayload(f"{ballot} is no answer to what this run asks now", "ask again")
+    reason = f"by a private vote of the device's samples, of epsilon {ballot.epsilon:g}"
+    return ClusterAssignment(
+        ballot.cluster, confidence=0.0, reason=f"{reason}, which does not say how sure it is"
+    )
 
 
 def offer(half: ServerHalf, state: Any) -> Choose:

@@ -14,11 +14,12 @@ from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measu
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import choose
+from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
@@ -138,6 +139,9 @@ class SimulatedDevices:
                 return found, Evaluate(answer.models[answer.keys.index(found.cluster)], "test", found.cluster)
             except NoClassifier:
                 answer = server.place(state, None)
+        if isinstance(answer, Vote):
+            ballot = vote(answer, self.context(name, data)).ballot
+            answer = placing.place(server, state, ballot, MAX_MODELS)
         if isinstance(answer, Message):
             answer = server.place(state, self.shown(name, answer, data))
         assert isinstance(answer, ClusterAssignment)

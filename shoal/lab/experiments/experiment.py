@@ -28,6 +28,7 @@ from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.messages import Describe, Message, Represent
 from shoal.core.exchange.parts import MAX_MODELS
 from shoal.core.server_kit import placing
@@ -177,7 +178,7 @@ def measure(
             row["placed"] = ENSEMBLE
             row["test"] = devices.accuracy(device, ensemble(state), newcomer=True)
             return row
-        by_labels = not (isinstance(answer, Describe) and label_free(answer))
+        by_labels = not (isinstance(answer, Describe | Vote) and label_free(answer))
         data = devices.newcomer(device, labels if by_labels else 0)
         found, task = devices.placed(server, state, device, data)
         row["placed"], row["abstained"] = found.cluster, found.abstained
@@ -199,7 +200,7 @@ def most_common(state: State) -> ModelKey:
 def label_free(question: Message) -> bool:
     """Whether a newcomer can answer a question about its data without labels."""
     return (
-        isinstance(question, Choose)
+        isinstance(question, Choose | Vote)
         or (isinstance(question, Describe) and not question.classes)
         or (isinstance(question, Represent) and not question.by_class)
     )

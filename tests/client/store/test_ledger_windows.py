@@ -1,14 +1,17 @@
 """Recall and budget by public dates: no answer tells whether the data have changed."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedclient.store.ledger import DAY, Ledger
+from fedclient.store.privacy_report import statement, text
 from shoal.core.errors import ConfigError, OverBudget
-from shoal.core.privacy.accountant import Tally
+from shoal.core.privacy.accountant import Poll, Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Counted, Debit, chosen
+from shoal.core.privacy.ledger import Cast, Counted, Debit, chosen
 from tests.client.store.test_ledger import exact, order
 
 DEFAULT = Budget()
@@ -119,6 +122,25 @@ def test_a_count_is_paid_once_and_given_again(tmp_path: Path, clock: Clock) -> N
     assert len(own.verify()) == 2
     with pytest.raises(OverBudget):
         own.count(Tally("accuracy", 100.0, "m" * 64, "test part", "d" * 64), lambda: 50)
+
+
+def test_a_vote_is_paid_once_and_given_again_for_the_same_question(tmp_path: Path, clock: Clock) -> None:
+    own, asked = ledger(tmp_path, clock), Poll("a vote for a model", 1.0, "q" * 64, "d" * 64)
+    lead = np.array([-(1 << 30), 0, -(1 << 30)])
+    assert own.of("r1").vote(asked, lambda: lead) == 1
+    assert own.vote(replace(asked, data="e" * 64), unexpected) == 1  # type: ignore[arg-type]
+    assert [each.run for each in chosen(own.verify(), Cast)] == ["r1"]
+    budget = Budget()
+    assert statement(own.entries(), budget).epsilon == pytest.approx(1.0, abs=0.05)
+    assert statement(own.entries(), budget).unprotected == ()
+    assert "a vote for a model: epsilon 1." in text(own.entries(), budget)
+    own.vote(replace(asked, question="other"), lambda: lead)
+    assert statement(own.entries(), budget).epsilon == pytest.approx(2.0, abs=0.05)
+    with pytest.raises(OverBudget, match=r"a vote of epsilon 9.* is over") as refused:
+        own.vote(replace(asked, epsilon=9.0), unexpected)  # type: ignore[arg-type]
+    assert "a smaller vote_epsilon" in refused.value.hint
+    clock.day += 31
+    assert own.vote(asked, lambda: np.array([0, -(1 << 30)])) == 0, "after the window, it is paid again"
 
 
 @pytest.mark.parametrize("days", [0.0, -1.0, float("inf"), float("nan")])

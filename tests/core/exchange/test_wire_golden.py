@@ -21,6 +21,7 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
 from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
+from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -56,6 +57,7 @@ from shoal.core.exchange.messages import (
     TrainingSettings,
 )
 from shoal.core.exchange.parts import (
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -136,7 +138,17 @@ NEAR: Mapping[str, Message] = {
     "chosen_model": replace(MESSAGES[Chosen], model=MODEL),
 }
 """Of runs that know where their clusters' data lie."""
-MESSAGES = {**MESSAGES, ChooseCompact: compact(NEAR["choose_densities"])}  # type: ignore[arg-type]
+BALLOT = Ballot("c1", 1.5)
+COMPACT = compact(NEAR["choose_densities"])  # type: ignore[arg-type]
+assert COMPACT.encoder is not None
+assert COMPACT.projector is not None
+assert COMPACT.densities is not None
+MESSAGES = {
+    **MESSAGES,
+    ChooseCompact: COMPACT,
+    Vote: Vote("c0 c1", 1.5, COMPACT.encoder, COMPACT.projector, COMPACT.densities),
+    Voted: Voted(BALLOT),
+}
 LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
 MESSAGES = {
     **MESSAGES,
@@ -218,6 +230,10 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     ),
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
+    "task_terms": (
+        Task("run-1", 4, 2, 7, "", PAYLOAD, '{"algorithm": "fedavg", "parameters": {"rounds": 20}}'),
+        wire.next_to_pb,
+    ),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
     "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
@@ -231,6 +247,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
     "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
+    "place_ballot": (("run-1", BALLOT), lambda asked: wire.place_to_pb(*asked)),
     "place_wish_compact": (("run-1", Wish(64, compact=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
@@ -273,9 +290,11 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen, Vote, Voted}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
-    arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
+    voted = encode(MESSAGES[Voted], Blobs().keep)
+    every = {**PARTS.parts, **voted.parts}
+    arms = {part.WhichOneof("part") for part in wire.payload_to_pb(Payload("all", every)).parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}
 
 

@@ -60,6 +60,7 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.parts import (
     MAX_MODELS,
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -200,6 +201,7 @@ distances = finite | st.just(math.nan)
 assignments = st.builds(
     ClusterAssignment, names, distances, texts, distances, st.floats(0.0, 1.0), st.booleans(), texts
 )
+ballots = st.builds(Ballot, names, st.floats(1e-300, 1e300))
 scores = st.builds(Scores, st.integers(0, 5).flatmap(vectors), counts)
 
 
@@ -227,6 +229,7 @@ PARTS: Mapping[str, st.SearchStrategy[Part]] = {
     "prototypes": prototypes(),
     "mixture_counts": mixtures,
     "extension": extensions,
+    "ballot": ballots,
 }
 """By the arm of `Part` in which it travels."""
 payloads = st.builds(Payload, names, st.dictionaries(names, st.one_of(*PARTS.values()), max_size=4))

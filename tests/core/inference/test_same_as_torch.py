@@ -1,5 +1,6 @@
 """What a device finds without PyTorch is what it finds with it: the same latents, moments and choices."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +14,18 @@ from shoal.core.device_kit import describe as with_torch
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.errors import BadPayload, LearnerFault
-from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing import Choose, Chosen, ClusterDensities
+from shoal.core.exchange.choosing.compact import compact
+from shoal.core.exchange.choosing.vote import Voted, vote_on
 from shoal.core.exchange.messages import Describe, Score
-from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.exchange.parts import Integers, PrivacySettings
+from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.inference.moments import project, standardized
 from shoal.core.inference.newcomer import InferenceContext
-from shoal.core.privacy.accountant import Share
+from shoal.core.privacy.accountant import NoAccount, Poll, Share
+from shoal.core.privacy.noise.vote import STEPS
 from shoal.core.types import Array, Tensors
 
 SMALL = builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
@@ -30,6 +35,7 @@ class Small:
     """The network of `SMALL`, by hand: 4 inputs -> 5 -> 3 classes."""
 
     name, classifier = "small", True
+    manifest = manifest_of(initial_weights(SMALL, 0))
     weights: Tensors
 
     def __init__(self) -> None:
@@ -114,6 +120,43 @@ def test_the_choice_where_the_clusters_data_are_known() -> None:
     for choose, context in ((choosing.choose, trained), (newcomer.choose, light)):
         with pytest.raises(BadPayload, match="2 dimensions came with a projector to 5"):
             choose(wrong, context)  # type: ignore[operator]
+
+
+class Noted(NoAccount):
+    """Votes for the likeliest cluster, and notes the scores."""
+
+    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+        self.poll, self.scores = poll, exact()
+        return int(self.scores.argmax())
+
+
+def test_the_vote_and_the_compact_choice() -> None:
+    chance = np.random.default_rng(8)
+    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
+    clusters: Tensors = {
+        "shares": np.ones((3, 2)),
+        "means": chance.normal(size=(3, 2, 2)),
+        "variances": np.ones((3, 2, 2)),
+    }
+    described = (models(1)[0], projector, clusters)
+    asked = vote_on(("a", "b", "c"), ClusterDensities(*described), 1.0)
+    compacted = compact(Choose(models(4), "a b c all", (1.0, 2.0, 1.0), *described))
+    trained, light = both(views(labels=False))
+    trained.account, light.account = Noted(), Noted()
+    one, other = choosing.perform(asked, trained), newcomer.perform(asked, light)
+    assert isinstance(one, Voted)
+    assert isinstance(other, Voted)
+    assert other.ballot == one.ballot
+    assert light.account.poll == trained.account.poll
+    assert light.account.scores == pytest.approx(trained.account.scores, abs=1e-4 * STEPS)
+    one, other = choosing.perform(compacted, trained), newcomer.perform(compacted, light)
+    assert isinstance(one, Chosen)
+    assert isinstance(other, Chosen)
+    assert one.assignment.cluster == other.assignment.cluster
+    assert one.model is not None
+    assert other.model is not None
+    for name, array in one.model.items():
+        assert other.model[name].tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(("mode", "classes"), [("off", 0), ("off", 3), ("paper", 3)])

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import discover, find
-from shoal.core.errors import BadPayload, Refused
+from shoal.core.algorithms.flux.clustering import form_clusters
+from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.messages import Score
-from shoal.core.exchange.parts import ClusterAssignment, Scores
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Moments, Scores
+from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
 
 ONE = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(3)}
@@ -112,3 +115,63 @@ def test_densities_come_for_each_cluster_with_their_encoder_and_projector() -> N
 def test_a_wish_has_a_limit(models: int) -> None:
     with pytest.raises(BadPayload, match="1 to 1024 can be wished for"):
         Wish(models)
+
+
+# -- a vote, where a newcomer may not have all models --------------------------------------------------------
+
+
+def flux(**changes: Any) -> Any:
+    """A run of FLUX with three clusters of two devices, whose data are far apart."""
+    card = find("flux")[0]
+    parameters = card.configure("default", {"classes": 1, "dims": 2, "privacy": "off", **changes})
+    model = {"w": np.eye(3, 2, dtype=np.float32)}
+    described = {
+        name: Descriptor(
+            Moments(np.full((2, 2), float(place)), np.ones((2, 2)), np.array([50.0, 50.0])), "ab" * 32
+        )
+        for name, place in zip("abcdef", (0, 0, 9, 9, 20, 20), strict=True)
+    }
+    projector = {"mean": np.zeros(2), "components": np.eye(2)}
+    clustering, homes = form_clusters(parameters, 1, model, projector, described)
+    started = card.server().start(model, parameters)
+    models = dict.fromkeys(clustering.names, model)
+    return replace(started, clustering=clustering, assignments=homes, models=models, phase="clustered")
+
+
+FLUX = find("flux")[0].server()
+
+
+def test_a_newcomer_that_may_not_have_all_models_votes_for_one_and_names_no_other() -> None:
+    state = flux()
+    assert isinstance(placing.place(FLUX, state, Wish(64), 64), Choose)
+    for wish, most in ((1, 64), (64, 2)):
+        asked = placing.place(FLUX, state, Wish(wish), most)
+        assert isinstance(asked, Vote)
+        assert (asked.keys, asked.epsilon) == (("c0", "c1", "c2"), 1.0)
+        assert asked.opened(manifest_of(state.models["c0"])).clusters["means"].shape == (3, 2, 2)
+    found = placing.place(FLUX, state, Ballot("c1", 1.0), 64)
+    assert isinstance(found, ClusterAssignment)
+    assert (found.cluster, found.abstained) == ("c1", False)
+    assert "private vote" in found.reason
+    for wrong in (Ballot("c9", 1.0), Ballot("c1", 0.5)):
+        with pytest.raises(BadPayload, match="no answer to what this run asks"):
+            placing.place(FLUX, state, wrong, 64)
+
+
+def test_with_placing_vote_there_is_no_other_way_whoever_asks() -> None:
+    state = flux(placing="vote", vote_epsilon=0.5)
+    for asked in (None, Wish(64), Wish(1)):
+        question = placing.place(FLUX, state, asked, 64)
+        assert isinstance(question, Vote)
+        assert question.epsilon == 0.5
+    with pytest.raises(ConfigError, match="placing=vote needs noise of a known size"):
+        flux(placing="vote", privacy="paper", epsilon=5.0, grouping="density")
+    blind = replace(state, clustering=replace(state.clustering, described={}))
+    with pytest.raises(Refused, match="nothing to vote by"):
+        placing.place(FLUX, blind, Wish(64), 64)
+
+
+def test_runs_whose_paper_decides_take_no_votes() -> None:
+    for half, run in ((FLUX, flux(placing="distance")), (IFCA, state())):
+        with pytest.raises(BadPayload, match="takes no votes"):
+            placing.place(half, run, Ballot("c1", 1.0), 64)

@@ -11,7 +11,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunChange
 from fedserver.rpc.wire import operator_wire
 from fedserver.store.identities.audit import Event
-from shoal.core.engine.rounds import RoundPolicy, Stage
+from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Idle, Outcome, Report, Task
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
@@ -237,7 +237,12 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
         with pytest.raises(NotFound, match="there is no run 'toy'"):
             await operator.show("toy")
         assert await events(coordinator, Event.RUN_PRUNED, Event.RUN_REMOVED) == ["run-pruned", "run-removed"]
-        await start(coordinator)  # the name is free again
-        assert coordinator.runs["toy"].engine.stage is Stage.WAITING
 
-    scenario(story, tmp_path)
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await story(first)
+        async with server(tmp_path / "state") as second:
+            with pytest.raises(ConfigError, match="'toy' was removed; devices may still have results of it"):
+                await start(second)
+
+    asyncio.run(play())

@@ -58,7 +58,7 @@ def test_newcomers_are_shown_with_what_the_server_knows_and_what_it_does_not(ope
     open_tab.sees(
         "1 given a group's model by the server, 1 given none, as no group fits, 1 given several models"
     )
-    open_tab.sees("the server does not learn their choice")
+    open_tab.sees("with the choice kept on the device")
     open_tab.page.locator("svg text", has_text="c1 0.75").wait_for()
     open_tab.page.locator("svg text", has_text="own choice").wait_for()
     open_tab.page.get_by_role("button", name="Table", exact=True).click()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.page.app import STATIC
 from tests.server.page.pages import Page, page, path_of
 from tests.waiting import HANG, free_port
 
@@ -120,6 +121,12 @@ def test_the_pages_own_files_are_all_there_and_ask_for_nothing_elsewhere(served:
                     whole.append(step)
             wanted.append("/".join(whole))
     assert len(seen) > 20
+
+
+def test_all_scripts_are_named_at_once_so_that_a_browser_need_not_find_them_one_by_one() -> None:
+    named = re.findall(r'modulepreload" href="/static/([^"]+)"', (STATIC / "index.html").read_text())
+    there = {path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js")}
+    assert sorted(named) == sorted(there - {"js/main.js"})
 
 
 def test_what_lets_one_in_is_readable_by_the_owner_only(served: Page) -> None:

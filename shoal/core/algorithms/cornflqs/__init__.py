@@ -61,6 +61,11 @@ class Parameters(TrainingParameters, PlacingParameters):
 
     OPEN = "losses of the models"
 
+    @property
+    def lessons(self) -> int:
+        """How many times a device trains: the common start is not counted among the rounds."""
+        return self.rounds + 1
+
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
     compare: Literal["directions", "weights"] = setting(
         "directions", "Group devices by the directions of their updates, or by their weights."

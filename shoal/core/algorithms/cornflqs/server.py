@@ -30,7 +30,7 @@ class State(Clustered):
 
     @property
     def lessons(self) -> int:
-        return self.parameters.rounds + 1  # the common start is not counted
+        return self.parameters.lessons
 
 
 def start(model: Tensors, parameters: Parameters) -> State:

@@ -89,12 +89,19 @@ class Parameters(DescriptorParameters, NoisedParameters):
         hint="flux-prior must be given the number of clusters: set clusters=K, or use flux",
     )
     scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0)
-    placing: Literal["own_models", "likelihood", "distance"] = setting(
+    placing: Literal["own_models", "vote", "likelihood", "distance"] = setting(
         "own_models",
         "own_models: a newcomer tries the clusters' models on its own samples, and nothing about its data "
-        "leaves it. likelihood: newcomers send a descriptor, and are placed by the likelihood that their "
+        "leaves it. vote: it names one cluster, by a private vote of its samples, and gets that one's model. "
+        "likelihood: newcomers send a descriptor, and are placed by the likelihood that their "
         "samples and the cluster's come from one distribution. distance: by the distance to the centroid "
         "(eq. 9), which is also used instead of likelihood where descriptors have noise.",
+    )
+    vote_epsilon: float = setting(
+        1.0,
+        "Epsilon of a newcomer's vote: with placing=vote, and with own_models where a newcomer may not have "
+        "all models.",
+        above=0,
     )
     mixing: Literal["hard", "soft"] = setting(
         "hard",
@@ -146,6 +153,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 f"grouping={self.grouping} needs noise of a known size, and that of "
                 f"privacy={self.privacy} is unknown",
                 "set grouping=density, or privacy=off",
+            )
+        if self.placing == "vote" and noise:
+            raise ConfigError(
+                f"placing=vote needs noise of a known size, and that of privacy={self.privacy} is unknown",
+                "set placing=own_models, or privacy=off",
             )
         if self.grouping == "density" and private and not self.clusters:
             raise ConfigError(

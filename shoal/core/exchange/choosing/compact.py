@@ -71,7 +71,7 @@ class ChooseCompact(Message):
         count = len(self.keys) - 1
         models = [Unpacked(manifest, self.models, self.bits, n, count, common) for n in range(count)]
         encoder = None if self.encoder is None else Unpacked(manifest, self.encoder, FINE)
-        projector, densities = (_widened(each) for each in (self.projector, self.densities))
+        projector, densities = (each and widened(each) for each in (self.projector, self.densities))
         return Choose((*models, common), self.names, self.shares, encoder, projector, densities)
 
 
@@ -89,9 +89,9 @@ def compact(question: Choose) -> ChooseCompact:
     manifest, bits = manifest_of(common), FINE if len(models) <= FEW else COARSE
     packed_common = packed([common], FINE)
     reference = Unpacked(manifest, packed_common, FINE)
-    densities = _narrowed(question.densities)
-    if densities is not None:
-        densities["variances"] = np.maximum(densities["variances"], np.float32(LEAST_VARIANCE))
+    projector, densities = (
+        None if each is None else narrowed(each) for each in (question.projector, question.densities)
+    )
     return ChooseCompact(
         question.names,
         question.shares,
@@ -99,7 +99,7 @@ def compact(question: Choose) -> ChooseCompact:
         packed_common,
         packed(models, bits, reference),
         None if question.encoder is None else packed([question.encoder], FINE),
-        _narrowed(question.projector),
+        projector,
         densities,
     )
 
@@ -231,13 +231,14 @@ def _wide(data: Array, numbers: int, bits: int) -> Array:
     return np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:numbers].astype(np.int8) - 8
 
 
-def _narrowed(tensors: Tensors | None) -> dict[str, Array] | None:
-    if tensors is None:
-        return None
-    return {name: array.astype(np.float32) for name, array in tensors.items()}
+def narrowed(described: Tensors) -> dict[str, Array]:
+    """A projector or densities as float32, in which a variance stays above 0."""
+    found: dict[str, Array] = {name: array.astype(np.float32) for name, array in described.items()}
+    if "variances" in found:
+        found["variances"] = np.maximum(found["variances"], np.float32(LEAST_VARIANCE))
+    return found
 
 
-def _widened(tensors: Tensors | None) -> dict[str, Array] | None:
-    if tensors is None:
-        return None
-    return {name: array.astype(np.float64) for name, array in tensors.items()}
+def widened(described: Tensors) -> dict[str, Array]:
+    """The same as float64, in which it is used."""
+    return {name: array.astype(np.float64) for name, array in described.items()}

@@ -11,6 +11,7 @@ from shoal.core.exchange.parts import (
     MAX_LATENTS,
     MAX_MODELS,
     MAX_ROWS,
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -164,6 +165,14 @@ def scores_to_pb(scores: Scores) -> pb2.Scores:
 
 def scores_from_pb(pb: pb2.Scores) -> Scores:
     return Scores(vector(pb.losses, MAX_MODELS, "scores"), pb.examples)
+
+
+def ballot_to_pb(ballot: Ballot) -> pb2.Ballot:
+    return pb2.Ballot(cluster=ballot.cluster, epsilon=ballot.epsilon)
+
+
+def ballot_from_pb(pb: pb2.Ballot) -> Ballot:
+    return Ballot(name(pb.cluster, "a ballot's cluster"), pb.epsilon)
 
 
 def prototypes_to_pb(prototypes: Prototypes) -> pb2.Prototypes:

@@ -7,6 +7,7 @@ from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
 from shoal.core.exchange.parts import (
     MAX_LATENTS,
     MAX_MODELS,
+    Ballot,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -66,6 +67,8 @@ def _part_to_pb(part: Part) -> pb2.Part:
             return pb2.Part(prototypes=parts.prototypes_to_pb(part))
         case MixtureCounts():
             return pb2.Part(mixture_counts=parts.mixture_to_pb(part))
+        case Ballot():
+            return pb2.Part(ballot=parts.ballot_to_pb(part))
         case Extension():
             return pb2.Part(extension=parts.extension_to_pb(part))
         case _:
@@ -107,6 +110,8 @@ def _part_from_pb(pb: pb2.Part) -> Part:
             return parts.prototypes_from_pb(pb.prototypes)
         case "mixture_counts":
             return parts.mixture_from_pb(pb.mixture_counts)
+        case "ballot":
+            return parts.ballot_from_pb(pb.ballot)
         case "extension":
             return parts.extension_from_pb(pb.extension)
         case None:

@@ -5,13 +5,15 @@ from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
-from shoal.core.exchange.parts import Evidence, Prototypes, Scores
+from shoal.core.exchange.parts import Ballot, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import name, present, refuse_unknown, text
 from shoal.core.exchange.wire.parts import (
     assignment_from_pb,
     assignment_to_pb,
+    ballot_from_pb,
+    ballot_to_pb,
     descriptor_from_pb,
     descriptor_to_pb,
     prototypes_from_pb,
@@ -29,6 +31,8 @@ def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceReques
         return pb2.PlaceRequest(run=run, wish=_wish_to_pb(evidence))
     if isinstance(evidence, Scores):
         return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
+    if isinstance(evidence, Ballot):
+        return pb2.PlaceRequest(run=run, ballot=ballot_to_pb(evidence))
     if isinstance(evidence, Prototypes):
         return pb2.PlaceRequest(run=run, prototypes=prototypes_to_pb(evidence))
     return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
@@ -49,6 +53,8 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
             return run, scores_from_pb(pb.scores)
         case "prototypes":
             return run, prototypes_from_pb(pb.prototypes)
+        case "ballot":
+            return run, ballot_from_pb(pb.ballot)
         case "wish":
             return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.compact)
         case None:

@@ -135,13 +135,15 @@ def _task_to_pb(task: Task) -> task_pb2.Task:
         seed=task.seed,
         title=for_people(task.title),
         payload=payload_to_pb(task.payload),
+        terms=task.terms,
     )
 
 
 def _task_from_pb(pb: task_pb2.Task) -> Task:
     present(pb, "payload", "a task")
     lease, title = lease_from_pb(pb.lease), text(pb.title, "a task's title")
-    return Task(lease.run, lease.round, lease.attempt, pb.seed, title, payload_from_pb(pb.payload))
+    payload, terms = payload_from_pb(pb.payload), text(pb.terms, "the terms of a run")
+    return Task(lease.run, lease.round, lease.attempt, pb.seed, title, payload, terms)
 
 
 def _idle_to_pb(idle: Idle) -> task_pb2.Idle:

@@ -7,12 +7,13 @@ import { shortened } from "./strip.js";
 const ROW = 24;
 export const MOST = 40;
 
-// rows: [{name, value, tone, text}], longest first; value may be null, then only the text is shown.
-export function bars(container, width, { rows, label }) {
+// rows: [{name, value, tone, text}], longest first; value may be null, then only the text is shown. full: the value of a
+// bar over the whole width, by default that of the longest.
+export function bars(container, width, { rows, label, full = null }) {
   const shown = rows.slice(0, MOST);
   const named = width < 420 ? 92 : 132;
   const height = shown.length * ROW + 8;
-  const most = Math.max(...shown.map((row) => row.value ?? 0), 1e-12);
+  const most = full ?? Math.max(...shown.map((row) => row.value ?? 0), 1e-12);
   const x = linear(0, most, named, width - 96);
   const picture = area(container, width, height, label);
   shown.forEach((row, index) => {

@@ -8,7 +8,7 @@ import { tone } from "../palette.js";
 import { Panel } from "../panel.js";
 import { Choice } from "./parts.js";
 
-const SHOWED = { nothing: "nothing", wish: "nothing", descriptor: "a descriptor", scores: "losses of the models", prototypes: "mean embeddings" };
+const SHOWED = { nothing: "nothing", wish: "nothing", descriptor: "a descriptor", scores: "losses of the models", prototypes: "mean embeddings", vote: "a private vote" };
 const ANSWERS = {
   placed: () => "placed by the server",
   nearest: () => "no group fits; given the nearest model",
@@ -59,6 +59,7 @@ export class NewcomersView {
       rows: found,
       empty: found.length ? "" : "A device without labels asks for a model with: fedclient place. Where it compares the models on its own samples, its choice stays on the device, and the server only knows which models it gave away.",
       draw: (figure, width) => bars(figure, width, {
+        full: 1,
         rows: last.map((row) => ({ name: row.device, value: row.confidence, tone: tone(row.cluster), text: row.outcome === "handed_out" ? "own choice" : `${row.outcome === "abstained" ? "none" : row.cluster} ${row.confidence === null ? "" : decimal(row.confidence, 2)}` })),
         label: `Answers to ${many(last.length, "newcomer")}: ${last.slice(0, 40).map((row) => `${row.device} ${row.outcome === "placed" ? row.cluster : answer(row)}`).join("; ")}`,
       }),
@@ -73,7 +74,7 @@ function headline(last) {
   const parts = [
     [number("placed", "nearest"), "given a group's model by the server"],
     [number("abstained"), "given none, as no group fits"],
-    [number("handed_out"), "given several models to compare; the server does not learn their choice"],
+    [number("handed_out"), "given several models to compare, with the choice kept on the device"],
   ];
   return `${many(last.length, "newcomer")} asked for a model of this run: ${parts.filter(([count]) => count).map(([count, words]) => `${count} ${words}`).join(", ")}.`;
 }

@@ -47,6 +47,8 @@ class _ShownEvidenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShownEv
     """The losses of the models on its data."""
     SHOWN_EVIDENCE_PROTOTYPES: _ShownEvidence.ValueType  # 5
     """Mean embeddings."""
+    SHOWN_EVIDENCE_VOTE: _ShownEvidence.ValueType  # 6
+    """The cluster for which it has voted."""
 
 class ShownEvidence(_ShownEvidence, metaclass=_ShownEvidenceEnumTypeWrapper):
     """What a newcomer has shown of its data."""
@@ -63,6 +65,8 @@ SHOWN_EVIDENCE_SCORES: ShownEvidence.ValueType  # 4
 """The losses of the models on its data."""
 SHOWN_EVIDENCE_PROTOTYPES: ShownEvidence.ValueType  # 5
 """Mean embeddings."""
+SHOWN_EVIDENCE_VOTE: ShownEvidence.ValueType  # 6
+"""The cluster for which it has voted."""
 Global___ShownEvidence: _TypeAlias = ShownEvidence  # noqa: Y015
 
 class _PlacementOutcome:

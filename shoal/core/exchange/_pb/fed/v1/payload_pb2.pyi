@@ -127,6 +127,7 @@ class Part(_message.Message):
     PROTOTYPES_FIELD_NUMBER: _builtins.int
     MIXTURE_COUNTS_FIELD_NUMBER: _builtins.int
     EXTENSION_FIELD_NUMBER: _builtins.int
+    BALLOT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scalar(self) -> Global___Scalar:
         """A plain value."""
@@ -175,6 +176,10 @@ class Part(_message.Message):
     def extension(self) -> Global___Extension:
         """Bytes of an algorithm outside this contract."""
 
+    @_builtins.property
+    def ballot(self) -> Global___Ballot:
+        """The cluster for which a newcomer has voted (FLUX)."""
+
     def __init__(
         self,
         *,
@@ -190,12 +195,13 @@ class Part(_message.Message):
         prototypes: Global___Prototypes | None = ...,
         mixture_counts: Global___MixtureCounts | None = ...,
         extension: Global___Extension | None = ...,
+        ballot: Global___Ballot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster_assignment", b"cluster_assignment", "descriptor", b"descriptor", "extension", b"extension", "latent_bounds", b"latent_bounds", "mixture_counts", b"mixture_counts", "numbers", b"numbers", "part", b"part", "prototypes", b"prototypes", "scalar", b"scalar", "scores", b"scores", "settings", b"settings", "weights", b"weights", "weights_list", b"weights_list"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "cluster_assignment", b"cluster_assignment", "descriptor", b"descriptor", "extension", b"extension", "latent_bounds", b"latent_bounds", "mixture_counts", b"mixture_counts", "numbers", b"numbers", "part", b"part", "prototypes", b"prototypes", "scalar", b"scalar", "scores", b"scores", "settings", b"settings", "weights", b"weights", "weights_list", b"weights_list"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_assignment", b"cluster_assignment", "descriptor", b"descriptor", "extension", b"extension", "latent_bounds", b"latent_bounds", "mixture_counts", b"mixture_counts", "numbers", b"numbers", "part", b"part", "prototypes", b"prototypes", "scalar", b"scalar", "scores", b"scores", "settings", b"settings", "weights", b"weights", "weights_list", b"weights_list"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "cluster_assignment", b"cluster_assignment", "descriptor", b"descriptor", "extension", b"extension", "latent_bounds", b"latent_bounds", "mixture_counts", b"mixture_counts", "numbers", b"numbers", "part", b"part", "prototypes", b"prototypes", "scalar", b"scalar", "scores", b"scores", "settings", b"settings", "weights", b"weights", "weights_list", b"weights_list"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["scalar", "weights", "weights_list", "numbers", "settings", "latent_bounds", "descriptor", "cluster_assignment", "scores", "prototypes", "mixture_counts", "extension"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["scalar", "weights", "weights_list", "numbers", "settings", "latent_bounds", "descriptor", "cluster_assignment", "scores", "prototypes", "mixture_counts", "extension", "ballot"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -635,6 +641,34 @@ class MixtureCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MixtureCounts: _TypeAlias = MixtureCounts  # noqa: Y015
+
+@_typing.final
+class Ballot(_message.Message):
+    """The cluster for which a newcomer has voted, by a mechanism with a guarantee."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """Set by the device: one of the names that it was asked to vote on, 1 to 256 characters. Unset: refused."""
+    epsilon: _builtins.float
+    """Set by the device: what the vote has cost each of its samples, finite, above 0. Unset: refused. A receiver
+    must not report a stronger guarantee than this.
+    """
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        epsilon: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "epsilon", b"epsilon"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ballot: _TypeAlias = Ballot  # noqa: Y015
 
 @_typing.final
 class Extension(_message.Message):

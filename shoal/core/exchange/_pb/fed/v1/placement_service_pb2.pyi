@@ -29,6 +29,7 @@ class PlaceRequest(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     PROTOTYPES_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
+    BALLOT_FIELD_NUMBER: _builtins.int
     ACCEPT_NEAREST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the device: the run, at most 256 characters. Unset: the newest run that
@@ -52,6 +53,10 @@ class PlaceRequest(_message.Message):
     def wish(self) -> Global___Wish:
         """Nothing about its data: the device wishes to try models itself."""
 
+    @_builtins.property
+    def ballot(self) -> _payload_pb2.Ballot:
+        """The answer to a question that asked to vote: the name of one cluster."""
+
     def __init__(
         self,
         *,
@@ -60,13 +65,14 @@ class PlaceRequest(_message.Message):
         scores: _payload_pb2.Scores | None = ...,
         prototypes: _payload_pb2.Prototypes | None = ...,
         wish: Global___Wish | None = ...,
+        ballot: _payload_pb2.Ballot | None = ...,
         accept_nearest: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_nearest", b"accept_nearest", "descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "run", b"run", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_nearest", b"accept_nearest", "ballot", b"ballot", "descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "run", b"run", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_evidence: _TypeAlias = _typing.Literal["descriptor", "scores", "prototypes", "wish"]  # noqa: Y015
+    _WhichOneofReturnType_evidence: _TypeAlias = _typing.Literal["descriptor", "scores", "prototypes", "wish", "ballot"]  # noqa: Y015
     _WhichOneofArgType_evidence: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_evidence) -> _WhichOneofReturnType_evidence | None: ...
 

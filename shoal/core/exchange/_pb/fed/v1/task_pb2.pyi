@@ -95,12 +95,18 @@ class Task(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     TITLE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
     """Set by the server: where the device's sampling and shuffling start from. Unset: 0. A device must not
     draw privacy noise from it: the server knows it.
     """
     title: _builtins.str
     """Set by the server: what the round is for, for people, at most 65,536 characters. Unset: nothing to say."""
+    terms: _builtins.str
+    """Set by the server: the terms of the run, the same in all of its tasks unless an operator changes the run:
+    JSON, {"algorithm": its name, "parameters": {...}}, at most 65,536 characters. The device computes from
+    them what the whole run asks for and costs, before it does its first task. Unset: that is not known.
+    """
     @_builtins.property
     def lease(self) -> Global___Lease:
         """Set by the server. Unset: refused."""
@@ -116,10 +122,11 @@ class Task(_message.Message):
         seed: _builtins.int = ...,
         title: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
+        terms: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload", "seed", b"seed", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload", "seed", b"seed", "terms", b"terms", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,150 @@
+"""Before its first task of a run a device knows what all of it costs and asks for; its owner decides."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fedclient.cli.consent import consent
+from fedclient.config import LearnerConfig, WorkConfig
+from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import TERMS, Consents
+from fedclient.store.ledger import Ledger
+from fedclient.work.runtime import Runtime
+from shoal.core.algorithm import find
+from shoal.core.algorithm.asks import terms_of
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import Build, Built, Message, PrivateTraining, Train, TrainingSettings
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Training, chosen
+from shoal.core.privacy.report import OPEN
+from shoal.core.types import Tensors
+
+SETTINGS = TrainingSettings(epochs=1, batch_size=8)
+
+
+def terms(**changes: Any) -> str:
+    found = {"rounds": 2, "epochs": 1, "batch_size": 8, **changes}
+    return terms_of("fedavg", find("fedavg")[0].configure("default", found))
+
+
+def opened(work: WorkConfig, budget: Budget) -> Runtime:
+    learner = LearnerConfig(builtin="mlp", options={"inputs": 4, "hidden": [4], "classes": 3})
+    consent = work.account.parent / "consent"
+    return Runtime.open(replace(work, learner=learner, privacy=budget, consent=consent))
+
+
+def perform(runtime: Runtime, store: BlobStore, message: Message, terms: str, run: str = "r1") -> Any:
+    return runtime.perform(Task(run, 1, 1, 7, "", encode(message, store.keep), terms))
+
+
+def initial(runtime: Runtime, store: BlobStore) -> Tensors:
+    found = perform(runtime, store, Build(), "")
+    model: Tensors = decode(found, {Built.kind: Built}, store.load).model  # type: ignore[attr-defined]
+    return model
+
+
+def lesson(model: Tensors, epsilon: float, rounds: int = 2) -> Train:
+    return Train(model, SETTINGS, private=PrivateTraining(1.0, 0.0, epsilon, 1e-6, rounds))
+
+
+def test_a_run_that_costs_too_much_in_all_is_refused_before_it_costs_anything(
+    work: WorkConfig, store: BlobStore
+) -> None:
+    """One round of it would fit."""
+    pytest.importorskip("opacus")
+    budget = Budget(epsilon=5.0, total_epsilon=10.0)
+    runtime = opened(work, budget)
+    model = initial(runtime, store)
+    found = perform(runtime, store, lesson(model, 8.0, 20), terms(rounds=20, dp_epsilon=8.0, evaluate=False))
+    assert isinstance(found, Failure)
+    assert found.code == "over-budget"
+    assert "all of run r1 of epsilon" in found.message
+    assert chosen(Ledger(work.account, budget).entries(), Training) == []
+    without = perform(runtime, store, lesson(model, 8.0, 20), "", run="r2")
+    assert isinstance(without, Payload), "terms are not known: each task is judged by itself"
+    (spent,) = chosen(Ledger(work.account, budget).entries(), Training)
+    assert spent.cost.fits(5.0, 1e-6)
+
+
+def test_a_run_is_not_refused_for_what_it_has_spent_itself(work: WorkConfig, store: BlobStore) -> None:
+    pytest.importorskip("opacus")
+    budget = Budget(epsilon=5.0, total_epsilon=10.0)
+    asked = terms(dp_epsilon=4.0, evaluate=False)
+    model = initial(opened(work, budget), store)
+    for _ in range(2):  # the training process begins again
+        found = perform(opened(work, budget), store, lesson(model, 4.0), asked)
+        assert isinstance(found, Payload), found
+    again = perform(opened(work, budget), store, lesson(model, 4.0), asked, run="r2")
+    assert isinstance(again, Failure)
+    assert again.code == "over-budget"
+
+
+def test_the_owner_sees_all_of_it_before_the_first_task(work: WorkConfig, store: BlobStore) -> None:
+    budget = replace(Budget(), allow_unprotected=None, allow_plain_weights=None)
+    runtime, consents = opened(work, budget), Consents(work.account.parent / "consent")
+    model = initial(runtime, store)
+    assert consents.terms() == {}
+    found = perform(runtime, store, Train(model, SETTINGS), terms(rounds=7))
+    assert isinstance(found, Failure)
+    assert found.code == "no-consent"
+    assert set(consents.asked()["r1"]) == {OPEN["weights"], OPEN["figures"]}, "the second comes rounds later"
+    known = consents.terms()["r1"]
+    assert (known["algorithm"], known["lessons"], known["epsilon"], known["sums"]) == ("fedavg", 7, 0.0, None)
+    consents.give("r1")
+    assert isinstance(perform(runtime, store, Train(model, SETTINGS), terms(rounds=7)), Payload)
+
+
+def test_other_terms_are_asked_for_again(work: WorkConfig, store: BlobStore) -> None:
+    budget = replace(Budget(), allow_unprotected=None, allow_plain_weights=None)
+    runtime, consents = opened(work, budget), Consents(work.account.parent / "consent")
+    model = initial(runtime, store)
+    few = terms(evaluate=False)
+    assert isinstance(perform(runtime, store, Train(model, SETTINGS), few), Failure)
+    consents.give("r1")
+    assert isinstance(perform(runtime, store, Train(model, SETTINGS), few), Payload)
+    found = perform(runtime, store, Train(model, SETTINGS), terms(evaluate=True))
+    assert isinstance(found, Failure)
+    assert found.code == "no-consent"
+
+
+@pytest.mark.parametrize("bad", ["{", '{"algorithm": "none", "parameters": {}}'])
+def test_terms_that_cannot_be_read_fail_the_task(work: WorkConfig, store: BlobStore, bad: str) -> None:
+    runtime = opened(work, Budget())
+    found = perform(runtime, store, Train(initial(runtime, store), SETTINGS), bad)
+    assert isinstance(found, Failure)
+    assert found.code in ("bad-payload", "bad-config")
+
+
+def test_the_terms_are_shown_and_a_damaged_file_of_them_is_not_worse_than_none(tmp_path: Path) -> None:
+    config = tmp_path / "device.yaml"
+    config.write_text("state: state\n")
+    kept = Consents(tmp_path / "state" / "consent")
+    kept.allows("r1", OPEN["summed"])
+    shown = {
+        "algorithm": "fedavg",
+        "lessons": 20,
+        "epsilon": 3.0,
+        "if_replaced": 7.25,
+        "delta": 1e-6,
+        "sums": 8.0,
+        "opened": [OPEN["summed"]],
+    }
+    kept.note("r1", shown)
+    found = CliRunner().invoke(consent, ["show", "--config", str(config)])
+    assert found.exit_code == 0, found.output
+    for text in (
+        "run r1: fedavg, which trains 20 times",
+        "all of it costs epsilon 3 at delta 1e-06 (7.25 where one sample is replaced by another)",
+        "epsilon 8 at delta 1e-06 for all data of this device together",
+        f"without a guarantee it asks for: {OPEN['summed']}",
+        "waits for your consent",
+    ):
+        assert text in found.output
+    for damage in ('{"r1": {}}', '{"r1": {"algorithm": 3, "lessons": "x"', "rubbish"):
+        (tmp_path / "state" / "consent" / TERMS).write_text(damage)
+        found = CliRunner().invoke(consent, ["show", "--config", str(config)])
+        assert found.exit_code == 0, found.output

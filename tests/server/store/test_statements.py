@@ -1,0 +1,61 @@
+"""What devices have released in a run: added up as rows come, it is the same as made of all rows."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedserver.store.integrity.records import ReleaseRecord
+from fedserver.store.journal.released import statements
+from fedserver.store.store import Store
+from shoal.core.privacy.cost import ORDERS
+from tests.server.store.conftest import Engine
+from tests.server.store.test_store import RECORD, checkpoint
+
+
+@pytest.fixture
+def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
+    opened = engine.open(tmp_path / "state")
+    opened.runs.add(RECORD, checkpoint(opened, 0.0))
+    yield opened
+    opened.close()
+
+
+def some(chance: random.Random, number: int) -> ReleaseRecord:
+    """A release of some device: in the open, of a descriptor, or of weights."""
+    device = f"d{chance.randrange(4)}"
+    kind = chance.choice(("weights", "bounds", "descriptor", "training"))
+    if kind in ("weights", "bounds"):
+        return ReleaseRecord("mnist", device, kind)
+    curve = tuple(sorted(chance.random() for _ in ORDERS)) if kind == "training" else ()
+    delta, group = chance.choice((1e-5, 1e-6, 1e-7)), chance.choice((1, 2, 5))
+    return ReleaseRecord(
+        "mnist", device, f"{number:064x}", 0.0 if curve else chance.random(), delta, group, curve
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_added_up_is_what_all_rows_say(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    assert store.runs.statements("mnist") == {}
+    for step in range(6):
+        store.journal.note_releases(some(chance, 100 * step + each) for each in range(chance.randrange(12)))
+        for _ in range(2):
+            found = store.runs.statements("mnist")
+            assert found == statements(store.journal.releases("mnist"))
+            assert list(found) == sorted(found)
+    assert any(each.cost for each in found.values())
+    assert any(each.unprotected for each in found.values())
+
+
+def test_a_run_that_gets_the_name_of_a_removed_one_has_none_of_its_releases(store: Store) -> None:
+    first = ReleaseRecord("mnist", "d0", "weights")
+    store.journal.note_releases([first])
+    assert list(store.runs.statements("mnist")) == ["d0"]
+    store.runs.remove("mnist")
+    store.runs.add(RECORD, checkpoint(store, 0.0))
+    assert store.runs.statements("mnist") == {}
+    store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
+    assert list(store.runs.statements("mnist")) == ["d1"]
+    assert sorted(statements(store.journal.releases())) == ["d0", "d1"], "the loss stays known"
