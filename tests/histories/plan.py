@@ -1,7 +1,7 @@
 """The world that a seed stands for: the runs, the devices, the cadences, and what goes wrong how often."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from fedserver.config import Settings
@@ -34,6 +34,9 @@ device that never returns."""
 
 FEW = 5
 """Abandoned rounds in a row after which some of the runs are given up; the others never are."""
+SECURE, COHORT = 0.03, 9
+"""The share of the histories whose runs sum up updates by secure aggregation, and how many devices they
+have."""
 ROT = 0.3
 """The share of the histories in which a bit flips besides, in a model on the server's disk or in its copy."""
 
@@ -66,7 +69,8 @@ class Plan:
     @property
     def exchanges(self) -> int:
         """Rounds of all kinds that the runs need at most."""
-        return sum(2 * int(run.parameters["rounds"]) + 4 for run in self.runs)
+        secure = 8 if self.devices == COHORT else 1  # four exchanges, which may begin again
+        return sum(secure * 2 * int(run.parameters["rounds"]) + 4 for run in self.runs)
 
     @property
     def blameless(self) -> bool:
@@ -75,6 +79,25 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
+    secure = Random(f"secure {seed}").random() < SECURE
+    return _secure(_plan_of(seed)) if secure else _plan_of(seed)
+
+
+def _secure(plan: Plan) -> Plan:
+    """The same world with more devices, and one run in which the server learns only sums of updates."""
+    run = plan.runs[0]
+    parameters = {
+        "rounds": run.parameters["rounds"],
+        "aggregation": "mean",
+        "secure_aggregation": True,
+        "central_clip": 10.0,
+    }
+    policy = replace(run.policy, devices=0, minimum=COHORT - 1, max_abandoned_rounds=10_000)
+    run = replace(run, algorithm="fedavg", parameters=parameters, policy=policy)
+    return replace(plan, devices=COHORT, runs=(run,))
+
+
+def _plan_of(seed: int) -> Plan:
     chance = Random(f"plan {seed}")
     devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
