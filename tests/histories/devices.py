@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.device_kit import summing
 from shoal.core.errors import ShoalError
-from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.link import Failure, Hello, Task, Welcome
 from shoal.core.exchange.messages import (
     STANDARD,
     Build,
@@ -160,8 +161,20 @@ class Worker:
         return reply
 
 
+class EarlierLink(RpcLink):
+    """As a device of a version that can only fetch and upload."""
+
+    async def hello(self, hello: Hello) -> Welcome:
+        return await super().hello(replace(hello, capabilities=()))
+
+
 async def serve(
-    root: Path, number: int, chance: Random, make: Callable[[BlobStore], Worker], says: Callable[[str], None]
+    root: Path,
+    number: int,
+    chance: Random,
+    make: Callable[[BlobStore], Worker],
+    says: Callable[[str], None],
+    inline: bool,
 ) -> None:
     """Be a device, as `fedclient run` is one, until canceled."""
     folder = DeviceFolder(root)
@@ -169,7 +182,7 @@ async def serve(
         name = folder.device(f"d{number}")
         store, outbox, mark = BlobStore(folder.blobs), Outbox(folder.outbox), folder.mark
         reporter = Reporter(Status(name, "server"), folder.root, lambda text: None, says)
-        link = RpcLink("server:50051", name)
+        link = (RpcLink if inline else EarlierLink)("server:50051", name)
         try:
             allowance = Allowance(kept_bytes=KEPT)
             agent = Agent(link, make(store), store, outbox, mark, reporter, allowance, chance)

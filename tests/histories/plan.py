@@ -40,14 +40,18 @@ have."""
 ROT = 0.3
 """The share of the histories in which a bit flips besides, in a model on the server's disk or in its copy."""
 
+INLINE = 0.5
+"""The share of the histories in which models travel inside of tasks and reports."""
+
 
 @dataclass(frozen=True)
 class Plan:
     """chunk: bytes of a transfer at a time. values: numbers in the model. initial: it is given, not asked.
 
     work: seconds that a task takes at most. fresh: no two performances of a task give the same result.
-    failing: share of tasks that fail by the author's fault. stall: see `loop`. calm: when faults stop,
-    seconds. every: seconds between faults.
+    failing: share of tasks that fail by the author's fault. stall: see `loop`. inline: devices have models
+    inside of tasks and reports; else they are of a version that has not. calm: when faults stop, seconds.
+    every: seconds between faults.
     """
 
     seed: int
@@ -63,6 +67,7 @@ class Plan:
     fresh: bool
     failing: float
     stall: float
+    inline: bool
     calm: float
     every: float
 
@@ -128,6 +133,7 @@ def _plan_of(seed: int) -> Plan:
         fresh=chance.random() < 0.5,
         failing=chance.choice((0.0, 0.0, 0.0, 0.1)),
         stall=chance.choice((0.0, 0.5, 5.0)),
+        inline=Random(f"inline {seed}").random() < INLINE,
         calm=chance.choice((20.0, 60.0, 180.0)),
         every=chance.choice((2.0, 5.0, 15.0)),
     )
