@@ -23,6 +23,7 @@ from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
+from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
@@ -84,6 +85,7 @@ class Coordinator:
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.counting = Counting(self, self.barred)
         self._turn = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 

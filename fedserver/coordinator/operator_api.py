@@ -13,7 +13,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
+from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
 from fedserver.coordinator.visits.visitor import unlabeled
@@ -202,7 +202,8 @@ class OperatorApi:
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
         stated = statements(await coordinator.storage.journal.releases()) if released else {}
-        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), stated)
+        notices = (*coordinator.notices(), *await unplaced(coordinator.storage))
+        return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 

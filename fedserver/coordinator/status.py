@@ -1,6 +1,7 @@
 """Runs and devices as they are displayed to operators."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from shoal.core.algorithm import State
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId
 
+RECENT = 7 * 86400.0
+"""Seconds after which a newcomer that has not asked again is not reported any more."""
 NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
@@ -43,6 +46,23 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         waiting.seconds,
         **so_far,
     )
+
+
+async def unplaced(storage: Storage) -> list[str]:
+    """A sentence for each run to which newcomers come again and again whose data are unlike those of all
+    devices, as far as the server learns of it: not of those that choose their model themselves."""
+    found: dict[RunId, Counter[DeviceId]] = {}
+    for run, device, times in await storage.journal.unplaced(time.time() - RECENT):
+        found.setdefault(run, Counter())[device] = times
+    return [_unplaced(run, devices) for run, devices in found.items()]
+
+
+def _unplaced(run: RunId, devices: Counter[DeviceId]) -> str:
+    ((device, most),) = devices.most_common(1)
+    who = f"newcomer {device} has asked run {run} for a model {most} times, and fits no cluster"
+    if len(devices) > 1:
+        who = f"{len(devices)} newcomers of run {run} fit no cluster and ask again, {device} {most} times"
+    return f"{who}: no device trains for such data yet; see fedserver run placements {run}"
 
 
 def unreadable(run: RunId, record: RunRecord | None, reason: str) -> RunSummary:

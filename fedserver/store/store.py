@@ -333,6 +333,7 @@ class JournalCalls:
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
         self.note_placement = Call(on, part.placements.add)
         self.placements = Call(on, part.placements.read)
+        self.unplaced = Call(on, part.placements.unplaced)
 
 
 class HistoryCalls:

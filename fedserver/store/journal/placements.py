@@ -39,6 +39,16 @@ TOO_MANY_OF_DEVICE = (
 )
 
 
+UNPLACED = (
+    "SELECT run, device, SUM(times) AS times FROM newcomers AS one WHERE outcome IN (?, ?) AND at > ?"
+    " AND number > (SELECT coalesce(max(number), 0) FROM newcomers"
+    " WHERE run = one.run AND device = one.device AND outcome NOT IN (?, ?))"
+    " GROUP BY run, device HAVING SUM(times) >= ? ORDER BY run, device"
+)
+REPEATED = 3
+"""From this many answers on that no cluster fits, a newcomer keeps arriving so."""
+
+
 @dataclass(frozen=True)
 class PlacementRecord:
     """What a newcomer was answered.
@@ -109,6 +119,13 @@ class Placements:
             (run, device, after, PAGE),
         )
         return list(map(_record_of, rows))
+
+    def unplaced(self, since: float) -> list[tuple[RunId, DeviceId, int]]:
+        """The newcomers that no cluster has fitted again and again, as far as the server knows: in which run,
+        and how often since they were last answered otherwise. since: seconds since 1970."""
+        without = (ABSTAINED, NEAREST)
+        rows = self._db.query(UNPLACED, (*without, since, *without, REPEATED))
+        return [(run, device, int(times)) for run, device, times in rows]
 
 
 def _same(one: PlacementRecord, other: PlacementRecord) -> bool:

@@ -7,13 +7,14 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.visits.visitor import Unlimited
 from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_pb
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Placement, Question
-from shoal.core.exchange.parts import Ballot
+from shoal.core.exchange.parts import Ballot, ClusterAssignment
 from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import manifest_of, unpack
 from tests.core.server_kit.test_placing import flux
@@ -154,6 +155,29 @@ def test_a_run_may_begin_while_a_newcomer_asks(tmp_path: Path) -> None:
         coordinator.quota = ARunBegins(coordinator)
         answer = await DeviceApi(coordinator, "newcomer").place("", WISH)
         assert answer.run == "second"
+
+    scenario(story, tmp_path)
+
+
+def test_newcomers_that_keep_coming_and_fit_nowhere_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def abstains(state: object, evidence: object) -> ClusterAssignment:
+        return ClusterAssignment("c1", 0.1, abstained=True, reason="far from every cluster")
+
+    monkeypatch.setattr("shoal.core.algorithms.ifca.server.place", abstains)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="ifca", algorithm="ifca")
+        for name, times in (("a", 3), ("b", 2), ("c", 4)):
+            for _ in range(times):
+                await DeviceApi(coordinator, name).place("ifca", None, name == "c")
+            (notice, *others) = (await OperatorApi(coordinator).status()).notices
+            assert others == []
+            if name != "c":
+                assert notice.startswith("newcomer a has asked run ifca for a model 3 times, and fits no")
+        assert notice.startswith("2 newcomers of run ifca fit no cluster and ask again, c 4 times")
+        assert "fedserver run placements ifca" in notice
 
     scenario(story, tmp_path)
 

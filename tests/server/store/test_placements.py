@@ -73,6 +73,21 @@ def test_they_are_read_page_by_page_and_go_with_the_run(
     assert store.journal.placements.read() == []
 
 
+def test_newcomers_that_fit_nowhere_again_and_again_are_found(store: Store) -> None:
+    record, lost = store.journal.placements, replace(PLACED, outcome="abstained", models=())
+    for _ in range(2):
+        record.add(lost)
+        record.add(replace(lost, device="d3"))
+    assert record.unplaced(0.0) == []
+    record.add(replace(lost, outcome="nearest", cluster="c1"))
+    record.add(replace(lost, device="d3"))
+    assert record.unplaced(0.0) == [("mnist", "d1", 3), ("mnist", "d3", 3)]
+    assert record.unplaced(2e10) == [], "not if it was long ago"
+    record.add(replace(PLACED, device="d3"))
+    record.add(replace(lost, device="d3"))
+    assert record.unplaced(0.0) == [("mnist", "d1", 3)], "it has been placed meanwhile"
+
+
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("evidence", EVIDENCE)
 def test_every_kind_travels_to_operators(evidence: str, outcome: str) -> None:
