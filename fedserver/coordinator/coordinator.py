@@ -155,9 +155,7 @@ class Coordinator:
                 "the server's operator has to decide; try again later",
             )
         if self.storage.full:
-            raise ServerFull(
-                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
-            )
+            raise ServerFull(wait_for(self.storage.full).said, "its operator sees why; try again in a minute")
 
     def low_water(self) -> int:
         """How many bytes should stay free: the end of a round stores new models before it deletes older
@@ -172,8 +170,7 @@ class Coordinator:
         found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
         if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
-        full = self.storage.full
-        what = wait_for(full).what if full else "an operator: see `fedserver status`"
+        what = wait_for(self.storage.full).what if self.storage.full else "an operator: see `fedserver status`"
         if run.paused and not self.storage.full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
