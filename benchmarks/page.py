@@ -14,6 +14,7 @@ import asyncio
 import http.client
 import json
 import math
+import os
 import socket
 import statistics
 import tempfile
@@ -80,13 +81,15 @@ def measure(state: Path, devices: int, rounds: int, turns: int) -> dict[str, Any
         found["load_s"] = [loads(at, rounds) for _ in range(4)]
         found["memory_mb"] = memory(at.process.pid)
         cookie, lags, seconds = at.cookie(), [], {True: [], False: []}  # type: ignore[var-annotated]
+        used: dict[bool, list[float]] = {True: [], False: []}
         for turn in range(2 * turns):
             watched, name = turn % 2 == 0, f"live-{turn}"
-            began = time.monotonic()
+            began, before = time.monotonic(), processor(server.process.pid)
             operator.start_run(spec(name=name, parameters={"rounds": 40}), MODEL)
             viewers = [Viewer(at, cookie, name), Viewer(at, cookie, LONG)] if watched else []
             asyncio.run(all_devices(server.address))
             seconds[watched].append(time.monotonic() - began)
+            used[watched].append(round(processor(server.process.pid) - before, 2))
             if watched:
                 lags += viewers[0].lags({each.round: each.ended for each in operator.history(name)})
             for viewer in viewers:
@@ -94,6 +97,7 @@ def measure(state: Path, devices: int, rounds: int, turns: int) -> dict[str, Any
         found["lag_s"] = {"median": statistics.median(lags), "largest": max(lags)}
         found["run_s"] = {"watched": seconds[True], "not_watched": seconds[False]}
         found["slower"] = statistics.median(seconds[True]) / statistics.median(seconds[False]) - 1.0
+        found["server_processor_s"] = {"watched": used[True], "not_watched": used[False]}
         found["memory_after_mb"] = memory(at.process.pid)
         return found
 
@@ -177,6 +181,12 @@ class Viewer:
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)  # it ends the reading thread, which closing would wait for
+
+
+def processor(process: int) -> float:
+    """The seconds of processor time that a process has used; unlike those of a clock, other work adds few."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(process: int) -> float:

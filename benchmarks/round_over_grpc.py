@@ -2,17 +2,17 @@
 
 One process is the server (`fedserver up`), this one plays all devices, each on a connection of its own with a
 certificate of its own: it asks for its task, fetches the model and checks its hash, adds a constant, hashes
-the result, uploads it and reports. A round lasts from the first fetch until all devices have the next task.
-The bound is a second server process, and the hashed bound a third one: see `benchmarks.least_server`. All
-take turns, and the ratios are taken turn by turn, so that a machine that slows down slows all. Needs /proc,
-for the servers' memory and processor time.
+the result, uploads it and reports. A small model travels inside of the task and the report. A round lasts
+from the first fetch until all devices have the next task. The bound is a second server process, and the
+hashed bound a third one: see `benchmarks.least_server`. All take turns, and the ratios are taken turn by
+turn, so that a machine that slows down slows all. Needs /proc, for the servers' memory and processor time.
 
 What it leaves out: a network (loopback only), the devices' disks and the training itself, which is one
 addition in memory, and stragglers. All devices share one process and the machine's cores with the server. The
 server's disk is that of the folder for temporary files, or `--folder`; its syncs are in the times.
 
     python -m benchmarks.round_over_grpc [--models lenet,femnist,vit] [--devices 4,10] [--rounds 7]
-        [--insecure-loopback] [--json FILE]
+        [--insecure-loopback] [--no-inline] [--json FILE]
 """
 
 import argparse
@@ -45,7 +45,7 @@ from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.exchange.link import Hello, Outcome, Report, Task
+from shoal.core.exchange.link import INLINE_TENSORS, Hello, Outcome, Report, Task
 from shoal.core.exchange.messages import Trained
 from shoal.core.exchange.payload import BlobRef, Weights, encode
 from shoal.core.exchange.tensors import layout, manifest_of
@@ -84,13 +84,13 @@ class Device(Protocol):
 class OurDevice:
     """One device of ours: its link is the product's own, its blobs are in memory instead of on a disk."""
 
-    def __init__(self, link: RpcLink, number: int, model: bytearray) -> None:
-        self._link, self._number, self._model = link, number, model
+    def __init__(self, link: RpcLink, number: int, model: bytearray, inline: bool) -> None:
+        self._link, self._number, self._model, self._inline = link, number, model, inline
         self._task: Task | None = None
         self.first = 0.0
 
     async def hello(self) -> None:
-        await self._link.hello(Hello("benchmark"))
+        await self._link.hello(Hello("benchmark", capabilities=(INLINE_TENSORS,) if self._inline else ()))
 
     async def next(self) -> None:
         """Wait for a task, or for the end of the run."""
@@ -105,18 +105,23 @@ class OurDevice:
         assert task is not None
         (weights,) = task.payload.weights()
         model, at, sha = self._model, 0, hashlib.sha256()
-        async for piece in self._link.fetch(weights.blob, 0):
-            sha.update(piece)
-            model[at : at + len(piece)] = piece
-            at += len(piece)
-        assert sha.hexdigest() == weights.blob.sha256
+        if inline := task.payload.blobs_in(task.inline):
+            model[:] = inline[weights.blob.sha256]
+        else:
+            async for piece in self._link.fetch(weights.blob, 0):
+                sha.update(piece)
+                model[at : at + len(piece)] = piece
+                at += len(piece)
+            assert sha.hexdigest() == weights.blob.sha256
         (self.first,) = np.frombuffer(model, np.float32, 1)
         train(model, weights.manifest, self._number)
         blob = BlobRef(await digest_of(model), len(model))
-        assert await self._link.uploaded(blob) == 0
-        assert await self._link.upload(blob, 0, pieces(model)) == blob.size
         result = encode(Trained({}, 100, 0.5), lambda tensors: Weights(weights.manifest, blob))
-        receipt = await self._link.report(Report(task.run, task.round, task.attempt, result))
+        carried = (bytes(model),) if result.small_blobs(task.inline_report) else ()
+        if not carried:
+            assert await self._link.uploaded(blob) == 0
+            assert await self._link.upload(blob, 0, pieces(model)) == blob.size
+        receipt = await self._link.report(Report(task.run, task.round, task.attempt, result, carried))
         assert receipt.outcome is Outcome.ACCEPTED, receipt
         await self.next()
 
@@ -200,7 +205,9 @@ def ratios_of(ours: Turns, bound: Turns) -> list[float]:
     return [mine / least for mine, least in zip(ours.wall[1:], bound.wall[1:], strict=True)]
 
 
-async def measure(name: str, count: int, rounds: int, folder: Path, secure: bool) -> dict[str, Any]:
+async def measure(
+    name: str, count: int, rounds: int, folder: Path, secure: bool, inline: bool
+) -> dict[str, Any]:
     model: Tensors = {f"tensor-{at}": np.zeros(shape, np.float32) for at, shape in enumerate(SHAPES[name])}
     manifest, state = manifest_of(model), folder / "state"
     size, buffers = layout(manifest)[1], [bytearray(layout(manifest)[1]) for _ in range(count)]
@@ -223,7 +230,9 @@ async def measure(name: str, count: int, rounds: int, folder: Path, secure: bool
         with OperatorClient(state) as operator:
             operator.start_run(spec, model)
         devices = [
-            OurDevice(RpcLink(ours.address, f"device-{number:03}", keys[number]), number, buffers[number])
+            OurDevice(
+                RpcLink(ours.address, f"device-{number:03}", keys[number]), number, buffers[number], inline
+            )
             for number in range(count)
         ]
 
@@ -261,6 +270,7 @@ async def measure(name: str, count: int, rounds: int, folder: Path, secure: bool
             "devices": count,
             "rounds": rounds,
             "tls": secure,
+            "inline": inline,
             "seconds": statistics.median(our_turns.wall[1:]),
             "bound_seconds": statistics.median(least_turns.wall[1:]),
             "ratio": statistics.median(ratios),
@@ -286,6 +296,7 @@ def main() -> None:
     parser.add_argument("--devices", default="4,10", help=f"how many, at most {MOST}")
     parser.add_argument("--rounds", type=int, default=7, help="2 to 100; the first does not count")
     parser.add_argument("--insecure-loopback", action="store_true", help="in plain text, the bound too")
+    parser.add_argument("--no-inline", action="store_true", help="small models travel by themselves, too")
     parser.add_argument("--folder", type=Path, help="where the server's state is to lie meanwhile")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -296,7 +307,8 @@ def main() -> None:
     for name in arguments.models.split(","):
         for count in counts:
             with tempfile.TemporaryDirectory(prefix="round-", dir=arguments.folder) as folder:
-                one = measure(name, count, rounds, Path(folder), not arguments.insecure_loopback)
+                secure, inline = not arguments.insecure_loopback, not arguments.no_inline
+                one = measure(name, count, rounds, Path(folder), secure, inline)
                 results.append(asyncio.run(asyncio.wait_for(one, LIMIT)))
     print(json.dumps(results, indent=2))
     if arguments.json:

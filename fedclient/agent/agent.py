@@ -13,16 +13,17 @@ round without it.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from random import Random
 from typing import TypeVar
 
 from fedclient.agent.reporter import Reporter, named
+from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
 from fedclient.net.backoff import FIRST, Backoff, patiently
-from fedclient.net.throttle import Throttle
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
@@ -30,7 +31,6 @@ from fedclient.work.failures import outgoing
 from shoal import __version__
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import (
-    BadPayload,
     ConfigError,
     DiskFull,
     LedgerFault,
@@ -40,8 +40,18 @@ from shoal.core.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.core.exchange.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
-from shoal.core.exchange.payload import BlobRef, Payload
+from shoal.core.exchange.link import (
+    INLINE_TENSORS,
+    Failure,
+    Hello,
+    Idle,
+    Link,
+    Outcome,
+    Report,
+    Task,
+    Welcome,
+)
+from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import work_key
 from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
@@ -49,10 +59,6 @@ from shoal.shell import crash
 T = TypeVar("T")
 
 SOFTWARE = f"shoal fedclient {__version__}"
-
-TRIES = 4
-"""How often a result is uploaded when the server finds its bytes wrong: a power cut may have damaged what the
-server holds of an earlier attempt, and then it starts from the beginning."""
 
 
 class Until(Enum):
@@ -115,7 +121,9 @@ class Agent:
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
         self._calls, self._faults = Backoff(chance), Backoff(chance)
-        self._throttle = Throttle(allowance.bandwidth)
+        self._transfers = Transfers(
+            link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
+        )
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
 
@@ -139,7 +147,7 @@ class Agent:
         try:
             if self._welcome is None:
                 self._reporter.doing("saying hello to the server")
-                hello = Hello(SOFTWARE, mark=self._mark.read())
+                hello = Hello(SOFTWARE, capabilities=(INLINE_TENSORS,), mark=self._mark.read())
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)
@@ -179,13 +187,14 @@ class Agent:
 
     async def _serve(self, task: Task, heartbeat: float) -> bool:
         """Do a task, or continue it under a new lease. Returns whether it was reported."""
-        key = work_key(task)
+        key, inline = work_key(task), task.payload.blobs_in(task.inline)
+        task = replace(task, inline=())
         if self._work is not None and self._work.key != key:
             await self._give_up()
         if self._work is None:
             self._reporter.began(task)
             began = self._outbox.kept_at(key) or time.time()
-            self._work = _Work(key, asyncio.create_task(self._do(key, task, began)), began)
+            self._work = _Work(key, asyncio.create_task(self._do(key, task, inline, began)), began)
         work = self._work
         try:
             result = await self._while_wanted(task, heartbeat, work.result)
@@ -203,8 +212,10 @@ class Agent:
             raise
         return True
 
-    async def _do(self, key: str, task: Task, began: float) -> Payload | Failure:
+    async def _do(self, key: str, task: Task, inline: Mapping[str, Bytes], began: float) -> Payload | Failure:
         """The result of a task: the one that waits in the outbox, or a new one, which is put there.
+
+        inline: blobs that came with the task.
 
         Order matters. The outbox is emptied before the work, so that a crash leaves one result at most; and a
         result is in the outbox, on the disk, before any byte of it is sent, so that work whose report was
@@ -219,7 +230,8 @@ class Agent:
             wanted = task.payload.weights()
             self._store.make_room((weights.blob for weights in wanted), self._allowance.kept_bytes)
             for weights in wanted:
-                await self._with_disk_space(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
+                fetch = partial(self._transfers.fetch, weights.blob, inline)
+                await self._with_disk_space(fetch)
             crash.point("device.fetched")
             result = await self._with_disk_space(lambda: self._perform(task))
             crash.point("device.performed")
@@ -267,29 +279,34 @@ class Agent:
         """Upload a result and report it. Both are repeated if the server lost some of it before it was
         counted.
         """
+        most = task.inline_report
         while True:
+            inline: dict[str, Bytes] = {}
             try:
                 self._check_consent(task.run, began)
-                await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
+                inline = await self._transfers.inline(result, most)
+                uploading = asyncio.create_task(self._transfers.upload(result, inline))
+                await self._while_wanted(task, heartbeat, uploading)
                 self._check_consent(task.run, began)
             except (Unavailable, SessionLost):
                 raise
             except ShoalError as error:  # a result that the server rejects must still be reported
-                result = Failure(error.code, str(error))
+                result, inline = Failure(error.code, str(error)), {}
             try:
-                await self._report(task, result)
+                await self._report(task, result, inline)
             except NotFound as error:
+                most = 0  # what the report carried itself may have been damaged on its way
                 self._reporter.doing(f"{named(task)}: uploading the result again: {error.message}")
                 await asyncio.sleep(self._calls.next())
             else:
                 return
 
-    async def _report(self, task: Task, result: Payload | Failure) -> None:
+    async def _report(self, task: Task, result: Payload | Failure, inline: Mapping[str, Bytes]) -> None:
         sent = result
         if isinstance(result, Failure):
             sent = failed = outgoing(result)
             await self._with_disk_space(lambda: self._noted(task, failed))
-        report = Report(task.run, task.round, task.attempt, sent)
+        report = Report(task.run, task.round, task.attempt, sent, tuple(inline.values()))
         crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
         crash.point("device.receipt-came")
@@ -336,53 +353,6 @@ class Agent:
         if work is not None:
             work.result.cancel()
             await asyncio.gather(work.result, return_exceptions=True)
-
-    # -- blobs ------------------------------------------------------------------------------------------
-
-    async def _fetch(self, blob: BlobRef) -> None:
-        if blob.size > self._allowance.download_bytes:
-            raise Refused(
-                f"a model of {blob.size} bytes; this device accepts at most {self._allowance.download_bytes}",
-                "raise limits.download_bytes in this device's settings",
-            )
-        try:
-            await self._patiently(lambda: self._store.fetch(blob, self._received))
-        except BadPayload:  # an earlier part may be damaged: once more from the start
-            await self._patiently(lambda: self._store.fetch(blob, self._received))
-
-    async def _received(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
-        async for chunk in self._link.fetch(blob, start):
-            await self._throttle.take(len(chunk))
-            yield chunk
-
-    async def _upload_all(self, result: Payload | Failure) -> None:
-        if isinstance(result, Payload):
-            for weights in result.weights():
-                await self._upload(weights.blob)
-
-    async def _upload(self, blob: BlobRef) -> None:
-        """Raises BadPayload if the server finds the bytes wrong `TRIES` times."""
-        for _ in range(TRIES - 1):
-            with contextlib.suppress(BadPayload):
-                await self._patiently(lambda: self._go_on_with(blob))
-                return
-        await self._patiently(lambda: self._go_on_with(blob))
-
-    async def _go_on_with(self, blob: BlobRef) -> None:
-        held = await self._link.uploaded(blob)
-        crash.point("device.upload-asked")
-        while held < blob.size:
-            before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
-            if held <= before:
-                raise Unavailable(
-                    f"the server accepted no more bytes of a result after {before} of {blob.size}"
-                )
-
-    async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
-        for chunk in self._store.chunks(blob, start):
-            await self._throttle.take(len(chunk))
-            yield chunk
-            crash.point("device.chunk-sent")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the server answers, for at most the owner's `give_up_after`."""

@@ -6,6 +6,9 @@ an error.
 """
 
 import importlib
+import sys
+
+from shoal.core.errors import ShoalError
 
 MODULES = (
     *(
@@ -25,7 +28,10 @@ def main() -> None:
         importlib.import_module(module)
     from fedclient.light.runtime import try_runtime
 
-    try_runtime()
+    try:
+        try_runtime()
+    except ShoalError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

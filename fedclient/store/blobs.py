@@ -17,7 +17,7 @@ from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK, next_size
 from shoal.core.types import Bytes, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import TEMPORARY, settle, storing, temporary
+from shoal.shell.disk import TEMPORARY, settle, storing, temporary, write
 
 PART = ".part"
 """The end of the name of a download that is not complete."""
@@ -86,6 +86,13 @@ class BlobStore:
                 self._sound.add(blob.sha256)
                 return
         raise BadPayload(f"blob {blob.sha256[:12]}: {problem}", "it is fetched again")
+
+    def put(self, blob: BlobRef, data: Bytes) -> None:
+        """Store the bytes of a blob, which the caller has hashed; on return they are on the disk. Raises
+        StorageFault."""
+        if not self.has(blob):
+            write(self.path(blob), bytes(data))
+            self._sound.add(blob.sha256)
 
     def keep(self, tensors: Tensors) -> Weights:
         """Store tensors, hashed as they are written; on return they are on the disk. Raises StorageFault."""

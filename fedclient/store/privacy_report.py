@@ -27,7 +27,7 @@ from shoal.core.privacy.ledger import (
     versions,
     within,
 )
-from shoal.core.privacy.report import Statement, of_weights
+from shoal.core.privacy.report import Statement, if_updates_are_others, of_weights
 
 SHORT = 12
 """Digits of a hash that people are shown."""
@@ -85,8 +85,13 @@ def sums_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str,
     for run in runs:
         own = [each for each in chosen(entries, Summed) if each.run == run]
         rho = sum(each.rho for each in own)
-        epsilon = epsilon_of(rho, budget.delta) if rho < math.inf else None
-        found[run] = {"updates": len(own), "fewest": min(each.fewest for each in own), "epsilon": epsilon}
+        noised = rho < math.inf
+        found[run] = {
+            "updates": len(own),
+            "fewest": min(each.fewest for each in own),
+            "epsilon": epsilon_of(rho, budget.delta) if noised else None,
+            "if_others": if_updates_are_others(rho, budget.delta) if noised else None,
+        }
     return found
 
 
@@ -141,7 +146,8 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():
-        lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
+        both = f"{figures['summary']}{_if_replaced(figures)}"
+        lines.append(f"data {data[:SHORT]}: {both}; {figures['left']:.4g} is left")
     lines += [_sums(run, figures, budget) for run, figures in found["sums"].items()]
     total = found["total"]
     left = f"{total['left']:.4g} is left in all"
@@ -163,7 +169,8 @@ def _sums(run: str, figures: Mapping[str, Any], budget: Budget) -> str:
         return f"run {run}: {updates}; the sums over at least {figures['fewest']} devices have no noise"
     return (
         f"run {run}: {updates}; epsilon {figures['epsilon']:.4g} at delta {budget.delta:g} for all data of "
-        "this device together, as long as the other devices add their noise"
+        f"this device together ({figures['if_others']:.4g} where they are others), as long as the other "
+        "devices add their noise"
     )
 
 

@@ -23,6 +23,7 @@ from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
+from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
@@ -84,6 +85,7 @@ class Coordinator:
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.counting = Counting(self, self.barred)
         self._turn = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 
@@ -153,9 +155,7 @@ class Coordinator:
                 "the server's operator has to decide; try again later",
             )
         if self.storage.full:
-            raise ServerFull(
-                wait_for(self.storage.full).said, "the server's operator sees why; try again in a minute"
-            )
+            raise ServerFull(wait_for(self.storage.full).said, "its operator sees why; try again in a minute")
 
     def low_water(self) -> int:
         """How many bytes should stay free: the end of a round stores new models before it deletes older
@@ -168,20 +168,18 @@ class Coordinator:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
         wanted = run.spec.labels.items()
         found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
-        if found.over or not (self.storage.full or self.conflicts or run.paused):
-            return found
         full = self.storage.full
+        if found.over or not (full or self.conflicts or run.paused):
+            return found
         what = wait_for(full).what if full else "an operator: see `fedserver status`"
-        if run.paused and not self.storage.full and not self.conflicts:
+        if run.paused and not full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
-        return (
-            *problems(self.storage, self.conflicts, self.low_water()),
-            *(notice for source in self.attention for notice in source()),
-        )
+        found = problems(self.storage, self.conflicts, self.low_water())
+        return (*found, *(notice for source in self.attention for notice in source()))
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins

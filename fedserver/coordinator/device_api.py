@@ -9,13 +9,14 @@ from dataclasses import replace
 import shoal
 from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.visits import intake, transfer
+from fedserver.coordinator.visits import inline, intake, transfer
 from fedserver.coordinator.visits.visitor import Visitor, fired_within
 from fedserver.store.content.frames import Frame
 from fedserver.store.journal import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
+    INLINE_TENSORS,
     PROTOCOL,
     Hello,
     Idle,
@@ -58,7 +59,7 @@ class DeviceApi(Link):
             )
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        self._session = visitor.begin(hello.software)
+        self._session = visitor.begin(hello.software, INLINE_TENSORS in hello.capabilities)
         await self._coordinator.check_mark(self._device, hello.mark)
         settings, spread = self._coordinator.settings, self._coordinator.spread()
         session, mark = self._session, await self._mark()
@@ -74,7 +75,7 @@ class DeviceApi(Link):
                 await self._coordinator.join(self._visitor())
                 if task := self._coordinator.task_for(self._device):
                     visitor.given = task.run
-                    return task
+                    return await inline.filled(self._coordinator, visitor, task)
                 if not visitor.sent_finished and (idle := self._coordinator.idle()).finished:
                     visitor.sent_finished = True
                     return idle
@@ -87,6 +88,7 @@ class DeviceApi(Link):
             self._coordinator.heard(visitor)  # its lease stays as it is, and nothing new is begun
         else:
             await self._coordinator.join(visitor)
+        self._coordinator.check_recovered(run)
         known = self._coordinator.runs.get(run)
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
@@ -119,7 +121,7 @@ class DeviceApi(Link):
         self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         receipt = await intake.receive(self._coordinator, self._device, report)
-        return replace(receipt, mark=await self._mark())
+        return replace(receipt, mark=await self._mark(receipt.mark))
 
     async def leave(self) -> None:
         self._coordinator.check_deciding()
@@ -136,10 +138,10 @@ class DeviceApi(Link):
             await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer
 
-    async def _mark(self) -> str:
-        """The current mark; "" during a conflict, so that a device keeps the mark that proves the
-        conflict."""
-        return "" if self._coordinator.conflicts else await self._coordinator.storage.history.mark()
+    async def _mark(self, known: str = "") -> str:
+        """The current mark, or the one that is known already; "" during a conflict, so that a device keeps
+        the mark that proves the conflict."""
+        return "" if self._coordinator.conflicts else known or await self._coordinator.storage.history.mark()
 
     def _visitor(self) -> Visitor:
         """The state of the device. Raises SessionLost if this session is not the device's newest."""

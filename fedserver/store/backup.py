@@ -33,6 +33,7 @@ PASSING = {
     "operator.sock",
     "tmp",
     "partial",
+    "spool",
     "quarantine",
     "blobs",
     "copies",
@@ -169,10 +170,14 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
         with closing(sqlite3.connect(path)) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")  # a single file, without a write-ahead log beside it
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        _sync(path)
     except sqlite3.Error as error:
         raise StorageFault(f"{path}: {error}", "check both disks") from error
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _took_blobs(state: Path, copy: Path) -> bool:
@@ -187,6 +192,8 @@ def _took_blobs(state: Path, copy: Path) -> bool:
                 os.link(_blob(state, name), target)
             if not target.exists():  # a hard link cannot lead to another disk
                 _copy_file(_blob(state, name), target)
+            else:  # what came inside of a report is synced where it is linked
+                _sync(target)
         except FileNotFoundError:
             return False
     return True

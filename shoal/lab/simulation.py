@@ -19,6 +19,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
 from shoal.lab.devices.recorder import Progress, Recorder
 from shoal.lab.devices.simulated import NEWCOMER, SimulatedDevices, spooled
+from shoal.lab.devices.workers import BackendName
 from shoal.lab.devices.workers import workers as beside
 from shoal.lab.fleet import Fleet, dataset
 from shoal.lab.models import learner_of
@@ -37,6 +38,7 @@ def simulate(
     model_seed: int | None = None,
     device: str = "auto",
     workers: int | None = None,
+    backend: BackendName = "processes",
     progress: bool | Progress = False,
     **parameters: Any,
 ) -> "SimulationResult":
@@ -50,8 +52,9 @@ def simulate(
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
     initial weights, the same number by default. device: where to compute: auto, cpu or cuda. workers: do the
     devices' tasks in this many processes, on the CPU, one thread each; any number gives the same models, bit
-    for bit. None does them in this process. progress: True shows a line on stderr, or a function that is
-    given each line.
+    for bit. None does them in this process. backend: where workers run: "processes" of this machine, or
+    "ray", a cluster of Ray, with a worker for each of its processors if `workers` is None. progress: True
+    shows a line on stderr, or a function that is given each line.
     parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
     descriptors is off unless they say otherwise: nothing leaves this process.
 
@@ -74,6 +77,7 @@ def simulate(
         model_seed=seed if model_seed is None else model_seed,
         device=device,
         workers=workers,
+        backend=backend,
         say=_progress(progress),
     )
     if progress is True:
@@ -94,6 +98,7 @@ def attempt(
     model_seed: int,
     device: str,
     workers: int | None = None,
+    backend: BackendName = "processes",
     say: Progress,
     participation: float = 1.0,
 ) -> "SimulationResult":
@@ -120,7 +125,8 @@ def attempt(
     if participation < 1.0:
         asked = max(1, round(participation * len(fleet)))
         policy = RoundPolicy(devices=asked, minimum=asked)
-    with nullcontext() if workers is None else beside(devices, workers, device) as helping:
+    is_here = workers is None and backend == "processes"
+    with nullcontext() if is_here else beside(devices, workers, device, backend) as helping:
         calls = (helping or devices).calls()
         engine.simulate(
             server,

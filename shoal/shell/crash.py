@@ -31,6 +31,7 @@ POINTS: Mapping[str, str] = {
     "server.chunk-written": "a piece of an upload is in its file, unsynced",
     "server.upload-whole": "an upload is whole, checked and synced, and not answered",
     "server.report-checked": "a report is good and nothing of it is stored",
+    "server.spooled": "the blobs that reports carry are synced in the spool, and have no files of their own",
     "server.report-blobs-moved": "a report's blobs are among those that stay, its row is not committed",
     "server.report-committing": "a report's row is written and not committed",
     "server.report-stored": "a report is committed and was not counted",

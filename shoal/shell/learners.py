@@ -12,6 +12,9 @@ from shoal.core.device_kit.learner import Learner, authors, builtin, initial_wei
 from shoal.core.errors import ConfigError
 from shoal.core.types import Tensors
 
+FROM_FILE = "shoal_learner"
+"""How the names of modules begin that were made of learner files."""
+
 
 def from_module(name: str) -> Learner:
     """The learner in an installed module. Raises ConfigError if it is not installed, LearnerFault if it
@@ -34,7 +37,7 @@ def from_file(path: Path | str) -> Learner:
     path = Path(path).resolve()
     if not path.is_file():
         raise ConfigError(f"there is no learner file {path}", "give the path of a learner.py")
-    name = "shoal_learner" + re.sub(r"\W", "_", str(path))  # devices in one process may use different files
+    name = FROM_FILE + re.sub(r"\W", "_", str(path))  # devices in one process may use different files
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", "give the path of a learner.py")

@@ -10,11 +10,22 @@ from dataclasses import dataclass, field, replace
 
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
 from shoal.core.exchange.choosing import Wish
-from shoal.core.exchange.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from shoal.core.exchange.link import (
+    INLINE_TENSORS,
+    Hello,
+    Idle,
+    Outcome,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from shoal.core.exchange.parts import Descriptor
-from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.payload import INLINE, BlobRef, Payload, Weights
 from shoal.core.exchange.tensors import manifest_of, pack
-from shoal.core.types import RunId, Tensors
+from shoal.core.types import Bytes, RunId, Tensors
 
 
 @dataclass
@@ -25,7 +36,8 @@ class MemoryServer:
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
     which the next transfers end, one for each. lose: all uploads before the next report. mark: what it gives
     at hello; at a report, with the round after it. shown: the marks that devices brought. knows_no_wish: as a
-    server of an earlier version, which newcomers cannot ask for models to try.
+    server of an earlier version, which newcomers cannot ask for models to try. inline: small blobs come with
+    tasks, and may come with reports. damage: the first byte of the next blob that comes so.
     """
 
     tasks: list[Task]
@@ -51,6 +63,8 @@ class MemoryServer:
     placed: list[Descriptor] = field(default_factory=list)
     knows_no_wish: bool = False
     renew_in: float | None = None
+    inline: bool = False
+    damage: bool = False
     mark: str = ""
     shown: list[str] = field(default_factory=list)
 
@@ -68,7 +82,7 @@ class MemoryLink:
     """One device's link to a MemoryServer; a new one is a new process of the same device."""
 
     def __init__(self, server: MemoryServer) -> None:
-        self._server, self._session = server, ""
+        self._server, self._session, self._inline = server, "", False
 
     def _call(self, kind: str, detail: object = "", session: bool = True) -> None:
         server = self._server
@@ -86,6 +100,7 @@ class MemoryLink:
         if self._server.refuse_hello:
             raise Refused("this device may not", "ask the operator")
         self._server.shown.append(hello.mark)
+        self._inline = self._server.inline and INLINE_TENSORS in hello.capabilities
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
         renew_in, mark = self._server.renew_in, self._server.mark
@@ -96,8 +111,19 @@ class MemoryLink:
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")
         if self._server.tasks:
-            return replace(self._server.tasks[0], attempt=self._server.attempt)
+            return self._filled(replace(self._server.tasks[0], attempt=self._server.attempt))
         return Idle("nothing to do", 0.0, 0.0, self._server.finished)
+
+    def _filled(self, task: Task) -> Task:
+        if not self._inline:
+            return task
+        names = [blob.sha256 for blob in task.payload.small_blobs(INLINE)]
+        inline = tuple(self._arriving(self._server.blobs[name]) for name in names)
+        return replace(task, inline=inline, inline_report=INLINE)
+
+    def _arriving(self, data: Bytes) -> bytes:
+        damaged, self._server.damage = self._server.damage, False
+        return bytes([data[0] ^ 1]) + bytes(data[1:]) if damaged else bytes(data)
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         self._call("alive", attempt)
@@ -147,6 +173,10 @@ class MemoryLink:
         if self._server.lose:
             self._server.uploads, self._server.lose = {}, False
         if isinstance(report.result, Payload):
+            assert not report.inline or self._inline
+            pieces = [self._arriving(piece) for piece in report.inline]
+            for name, data in report.result.blobs_in(pieces).items():
+                self._server.uploads[name] = bytes(data)
             for weights in report.result.weights():
                 if len(self._server.uploads.get(weights.blob.sha256, b"")) != weights.blob.size:
                     raise NotFound("a blob is not here", "upload it first")

@@ -7,19 +7,19 @@ from pathlib import Path
 import fedclient.store.blobs
 from fedclient.agent.agent import Agent, Until
 from fedclient.agent.reporter import Reporter
-from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from tests.client.visits import NoJitter
 from tests.crash.lab import PIECE, Toy
+from tests.histories.devices import EarlierLink
 
 
 async def main(address: str, root: Path, number: int) -> None:
-    """Serve until no run needs this device."""
+    """Serve until no run needs this device. Models travel by themselves, in chunks that can be cut."""
     folder = DeviceFolder(root)
     with folder.locked():
         name = folder.device(f"d{number}")
-        store, link = BlobStore(folder.blobs), RpcLink(address, name)
+        store, link = BlobStore(folder.blobs), EarlierLink(address, name)
         reporter = Reporter(Status(name, address), root, lambda text: None, lambda text: None)
         toy, outbox = Toy(number, store), Outbox(folder.outbox)
         try:

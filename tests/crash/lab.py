@@ -26,7 +26,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.engines import Elsewhere
 from shoal.core.engine.simulate import Device
-from shoal.core.exchange.link import Outcome, Receipt, Report, Task
+from shoal.core.exchange.link import Hello, Outcome, Receipt, Report, Task, Welcome
 from shoal.core.exchange.messages import Message, Trained
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.wire import work_key
@@ -41,6 +41,8 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
 PIECE = 64
 """Bytes of a chunk: the model of 136 bytes has three."""
+INLINE = "inline"
+"""A file in the root: models travel inside of tasks and reports."""
 OWNERS: dict[str, Any] = {"os": os, "Path": Path}
 Fault = tuple[str, str, int, int]
 """Whose call, its name, at which passage it fails, and with which error."""
@@ -52,6 +54,11 @@ class Noting(DeviceApi):
     def __init__(self, coordinator: Coordinator, device: str, acknowledged: Path) -> None:
         super().__init__(coordinator, device)
         self._name, self._acknowledged = device, acknowledged
+        self._inline = (acknowledged.parent / INLINE).exists()
+
+    async def hello(self, hello: Hello) -> Welcome:
+        """As a device of an earlier version, unless models are to travel inside of tasks and reports."""
+        return await super().hello(hello if self._inline else replace(hello, capabilities=()))
 
     async def report(self, report: Report) -> Receipt:
         receipt = await super().report(report)

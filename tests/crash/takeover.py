@@ -175,7 +175,8 @@ class Pair:
         with OperatorClient(self.until_led().state) as operator:
             *_, status = operator.watch("toy")
             rounds = counted(self._url, self._cluster)
-            assert rounds == [(self._devices, self._devices, "")] * (self._rounds + 1), rounds
+            logs = "\n".join(f"{each.state.name}:\n{each.log()}" for each in self.servers)
+            assert rounds == [(self._devices, self._devices, "")] * (self._rounds + 1), f"{rounds}\n{logs}"
             assert (status.summary.stage, status.summary.round) == ("finished", self._rounds + 2), status
             assert same_models({"global": operator.fetch(status.models["global"])}, self.expected())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DiskFull, StorageFault
@@ -107,7 +108,7 @@ def steps(store: Store, confirmed: list[str]) -> None:
         store.runs.open_round("mnist", ("a", "b"), "training")
         for device, value in (("a", 2.0), ("b", 3.0)):
             if store.reports.get("mnist", 1, device) is None:
-                store.reports.add(report(store, device, value))
+                store.reports.add([Arrival.of(report(store, device, value))])
                 confirmed.append(device)
         store.runs.save_round("mnist", closed(1), checkpoint(store, 4.0), 0, Memory())
         confirmed.append("round")

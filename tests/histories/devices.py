@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,11 +13,13 @@ from fedclient.agent.agent import Agent, Allowance, Until
 from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
+from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.pipes import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
+from shoal.core.device_kit import summing
 from shoal.core.errors import ShoalError
-from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.link import Failure, Hello, Task, Welcome
 from shoal.core.exchange.messages import (
     STANDARD,
     Build,
@@ -31,10 +34,15 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments
 from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
+from shoal.core.exchange.wire import work_key
+from shoal.core.privacy.accountant import NoAccount
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.secure.cohort import Unsigned
 from shoal.core.types import DeviceId, Tensors
 
-MESSAGES = {message.kind: message for message in (*STANDARD, TrainMixture)}
+MESSAGES = {message.kind: message for message in (*STANDARD, *SECURE, TrainMixture)}
 LATENTS = 6
 KEPT = 1 << 20
 """Bytes of models and results that a device keeps."""
@@ -67,6 +75,34 @@ def answer(number: int, message: Message, seed: int, salt: int, values: int) -> 
     return Trained(model, 10 + number, float(chance.random()), descriptor)
 
 
+class Context:
+    """What a device half of secure aggregation is given, without data and PyTorch."""
+
+    signer, account = Unsigned(), NoAccount()
+
+    def __init__(self, memory: Tensors | None, secret: Entropy) -> None:
+        self.memory, self.secret = memory, secret
+        self.remembered: Tensors | None = None
+
+    def remember(self, tensors: Tensors) -> None:
+        self.remembered = tensors
+
+    def version(self, parts: object, labels: bool) -> str:
+        return ""
+
+
+def summed(number: int, message: Message, seed: int, salt: int, values: int, context: Context) -> Message:
+    """What device `number` answers in an exchange of secure aggregation. The answers follow from the keys,
+    which are others each time; their sum follows from the arguments."""
+
+    def train(task: Train, _: object) -> Trained:
+        found = answer(number, task, seed, salt, values)
+        assert isinstance(found, Trained)
+        return found
+
+    return summing.perform(message, context, train)  # type: ignore[arg-type]
+
+
 def _descriptor(number: int, projector: Tensors, classes: int) -> Descriptor:
     dims = projector["components"].shape[0]
     chance, groups = np.random.default_rng((number, 7)), np.arange(classes + 1)[:, None] * (number % 2)
@@ -91,6 +127,7 @@ class Worker:
         values: int,
     ) -> None:
         self._number, self._store, self._chance, self._performed = number, store, chance, performed
+        self._memory = Memory.beside(store.folder)
         self._seconds, self._failing, self._fresh, self._values = seconds, failing, fresh, values
 
     async def start(self) -> WorkerInfo:
@@ -106,16 +143,38 @@ class Worker:
         try:
             message = decode(task.payload, MESSAGES, self._store.load)
             salt = self._chance.getrandbits(32) if self._fresh else 0
-            reply = answer(self._number, message, task.seed, salt, self._values)
+            reply = self._reply(task, message, salt)
             payload = encode(reply, self._store.keep)
         except ShoalError as error:
             return Failure(error.code, str(error))
         self._performed(f"d{self._number}", task, message, payload, reply)
         return payload
 
+    def _reply(self, task: Task, message: Message, salt: int) -> Message:
+        if not isinstance(message, SECURE):
+            return answer(self._number, message, task.seed, salt, self._values)
+        work = work_key(task)
+        context = Context(self._memory.before(task.run, work), self._chance.randbytes)
+        reply = summed(self._number, message, task.seed, salt, self._values, context)
+        if context.remembered is not None:
+            self._memory.propose(task.run, work, context.remembered)
+        return reply
+
+
+class EarlierLink(RpcLink):
+    """As a device of a version that can only fetch and upload."""
+
+    async def hello(self, hello: Hello) -> Welcome:
+        return await super().hello(replace(hello, capabilities=()))
+
 
 async def serve(
-    root: Path, number: int, chance: Random, make: Callable[[BlobStore], Worker], says: Callable[[str], None]
+    root: Path,
+    number: int,
+    chance: Random,
+    make: Callable[[BlobStore], Worker],
+    says: Callable[[str], None],
+    inline: bool,
 ) -> None:
     """Be a device, as `fedclient run` is one, until canceled."""
     folder = DeviceFolder(root)
@@ -123,7 +182,7 @@ async def serve(
         name = folder.device(f"d{number}")
         store, outbox, mark = BlobStore(folder.blobs), Outbox(folder.outbox), folder.mark
         reporter = Reporter(Status(name, "server"), folder.root, lambda text: None, says)
-        link = RpcLink("server:50051", name)
+        link = (RpcLink if inline else EarlierLink)("server:50051", name)
         try:
             allowance = Allowance(kept_bytes=KEPT)
             agent = Agent(link, make(store), store, outbox, mark, reporter, allowance, chance)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from secrets import token_bytes
 from typing import Any
 
 from fedserver.coordinator.recipe import recipe_of
@@ -12,9 +13,10 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.types import DeviceId, Tensors
-from tests.histories.devices import answer
+from tests.histories.devices import Context, answer, summed
 
 
 class Expected:
@@ -64,14 +66,24 @@ class Expected:
             wanted[0] = same[:1]
         if not same or self._reporters != wanted:
             return None
-        devices = {device: functools.partial(_answer, int(device[1:]), values) for device in same}
+        memories: dict[DeviceId, Tensors] = {}
+        devices = {device: functools.partial(_answer, device, memories, values) for device in same}
         policy = RoundPolicy(minimum=len(same))
         outcome = simulate(self._server_half, self._first, devices, policy, self._spec.seed)
         return _structure(self._hint, outcome.state)
 
 
-def _answer(number: int, values: int, message: Message, seed: int) -> Message:
-    return answer(number, message, seed, 0, values)
+def _answer(
+    device: DeviceId, memories: dict[DeviceId, Tensors], values: int, message: Message, seed: int
+) -> Message:
+    number = int(device[1:])
+    if not isinstance(message, SECURE):
+        return answer(number, message, seed, 0, values)
+    context = Context(memories.get(device), token_bytes)  # whatever the keys are, they cancel
+    found = summed(number, message, seed, 0, values, context)
+    if context.remembered is not None:
+        memories[device] = context.remembered
+    return found
 
 
 def _structure(hint: Any, state: State) -> str:

@@ -1,7 +1,7 @@
 """The world that a seed stands for: the runs, the devices, the cadences, and what goes wrong how often."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from fedserver.config import Settings
@@ -34,8 +34,14 @@ device that never returns."""
 
 FEW = 5
 """Abandoned rounds in a row after which some of the runs are given up; the others never are."""
+SECURE, COHORT = 0.03, 9
+"""The share of the histories whose runs sum up updates by secure aggregation, and how many devices they
+have."""
 ROT = 0.3
 """The share of the histories in which a bit flips besides, in a model on the server's disk or in its copy."""
+
+INLINE = 0.5
+"""The share of the histories in which models travel inside of tasks and reports."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,9 @@ class Plan:
     """chunk: bytes of a transfer at a time. values: numbers in the model. initial: it is given, not asked.
 
     work: seconds that a task takes at most. fresh: no two performances of a task give the same result.
-    failing: share of tasks that fail by the author's fault. stall: see `loop`. calm: when faults stop,
-    seconds. every: seconds between faults.
+    failing: share of tasks that fail by the author's fault. stall: see `loop`. inline: devices have models
+    inside of tasks and reports; else they are of a version that has not. calm: when faults stop, seconds.
+    every: seconds between faults.
     """
 
     seed: int
@@ -60,13 +67,15 @@ class Plan:
     fresh: bool
     failing: float
     stall: float
+    inline: bool
     calm: float
     every: float
 
     @property
     def exchanges(self) -> int:
         """Rounds of all kinds that the runs need at most."""
-        return sum(2 * int(run.parameters["rounds"]) + 4 for run in self.runs)
+        secure = 8 if self.devices == COHORT else 1  # four exchanges, which may begin again
+        return sum(secure * 2 * int(run.parameters["rounds"]) + 4 for run in self.runs)
 
     @property
     def blameless(self) -> bool:
@@ -75,6 +84,25 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
+    secure = Random(f"secure {seed}").random() < SECURE
+    return _secure(_plan_of(seed)) if secure else _plan_of(seed)
+
+
+def _secure(plan: Plan) -> Plan:
+    """The same world with more devices, and one run in which the server learns only sums of updates."""
+    run = plan.runs[0]
+    parameters = {
+        "rounds": run.parameters["rounds"],
+        "aggregation": "mean",
+        "secure_aggregation": True,
+        "central_clip": 10.0,
+    }
+    policy = replace(run.policy, devices=0, minimum=COHORT - 1, max_abandoned_rounds=10_000)
+    run = replace(run, algorithm="fedavg", parameters=parameters, policy=policy)
+    return replace(plan, devices=COHORT, runs=(run,))
+
+
+def _plan_of(seed: int) -> Plan:
     chance = Random(f"plan {seed}")
     devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
@@ -105,6 +133,7 @@ def plan_of(seed: int) -> Plan:
         fresh=chance.random() < 0.5,
         failing=chance.choice((0.0, 0.0, 0.0, 0.1)),
         stall=chance.choice((0.0, 0.5, 5.0)),
+        inline=Random(f"inline {seed}").random() < INLINE,
         calm=chance.choice((20.0, 60.0, 180.0)),
         every=chance.choice((2.0, 5.0, 15.0)),
     )

@@ -162,7 +162,7 @@ class World:
                 )
 
             says = lambda text: self.say(machine, "says", text)  # noqa: E731
-            await serve(self.folders[machine], number, chance, make, says)
+            await serve(self.folders[machine], number, chance, make, says, plan.inline)
 
         return main
 

@@ -81,13 +81,29 @@ MUTANTS = (
     mutant(
         "a report counts before its blobs are in place",
         "fedserver/store/reports.py",
-        "            self._blobs.accept(report.device, report.blobs)\n"
+        "                self._blobs.accept(arrival.record.device, arrival.uploaded)\n"
         '            crash.point("server.report-blobs-moved")\n'
-        "            self._insert(report)\n",
-        "            self._insert(report)\n"
+        "            self._insert(arrivals)\n",
+        "                pass\n"
+        "            self._insert(arrivals)\n"
         '            crash.point("server.report-blobs-moved")\n'
-        "            self._blobs.accept(report.device, report.blobs)\n",
+        "            for arrival in arrivals:\n"
+        "                self._blobs.accept(arrival.record.device, arrival.uploaded)\n",
         f"{STORE}/test_stops.py",
+    ),
+    mutant(
+        "a start does not complete what is in the spool",
+        "fedserver/store/content/blobs.py",
+        "        self._complete()\n",
+        "        self._spool.clear()\n",
+        f"{STORE}/test_spool.py",
+    ),
+    mutant(
+        "a report counts beyond those that its round lacks",
+        "fedserver/coordinator/visits/counting.py",
+        " and len(same) < each.run.engine.lacks",
+        "",
+        "tests/server/coordinator/test_inline.py",
     ),
     mutant(
         "a round is offered before it is stored",
@@ -267,9 +283,9 @@ MUTANTS = (
     ),
     mutant(
         "a report of a revoked device counts",
-        "fedserver/coordinator/visits/intake.py",
-        "if device in coordinator.barred:",
-        "if False:",
+        "fedserver/coordinator/visits/counting.py",
+        " or record.device in self._barred",
+        "",
         "tests/server/authority/test_revocation.py",
     ),
     mutant(

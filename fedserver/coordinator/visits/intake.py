@@ -1,33 +1,36 @@
 """Intake of reports: a report is checked, stored on disk, and only then counted.
 
 Reports are checked at the same time, since that takes long: it reads all their tensors. Whether a report
-counts is decided in turn, one report at a time and never while a round opens or ends. Otherwise two copies of
-a report, or a report and the deadline of its round, could both pass their checks before either has had its
+counts is decided in turn (`counting`), and never while a round opens or ends. Otherwise two copies of a
+report, or a report and the deadline of its round, could both pass their checks before either has had its
 effect.
 """
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
+from fedserver.coordinator.visits.counting import not_now
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.journal import released
+from fedserver.store.reports import Arrival
 from shoal.core.algorithm import admit
-from shoal.core.engine.events import Failed, Reported
-from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
-from shoal.core.exchange.admit import admit_message, admit_payload
+from shoal.core.engine.events import Failed
+from shoal.core.errors import BadPayload, DiskFull, StaleReport
+from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights, decode
 from shoal.core.exchange.summing import Announce, Announced, letters_of
+from shoal.core.exchange.tensors import unpack
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.secure.cohort import check_announcement
-from shoal.core.types import DeviceId, Tensors
-from shoal.shell import crash
+from shoal.core.types import Bytes, DeviceId, Tensors
 
 log = logging.getLogger("shoal.server")
 
@@ -66,18 +69,27 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
-        await asyncio.to_thread(_admit, coordinator, run, device, task, report.result)
+        inline = await asyncio.to_thread(_admit, coordinator, run, device, task, report.result, report.inline)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
+    names = tuple(weights.blob.sha256 for weights in report.result.weights())
     try:
-        await coordinator.storage.send_copies(device, [each.blob.sha256 for each in report.result.weights()])
+        await coordinator.storage.send_copies(device, names)
     except DiskFull as fault:
-        raise _not_now(device, fault) from None
+        raise not_now(device, fault) from None
     await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
-    return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
+    coordinator.meter.up(run.run, device, sum(map(len, inline.values())))
+    record = ReportRecord.of(report.run, report.round, device, report.attempt, report.result)
+    receipt = await coordinator.counting.count(run, Arrival(record, names, inline))
+    if receipt is None:
+        why = "its task was withdrawn or its round is over"
+        receipt = await _not_counted(coordinator, device, report, why)
+        if receipt.outcome is Outcome.REFUSED and device not in coordinator.barred:
+            await coordinator.in_turn(_disputed(run, device, report.round, receipt.reason))
+    return receipt
 
 
 async def _answered(
@@ -85,21 +97,27 @@ async def _answered(
 ) -> Message | Receipt:
     """The task that a report answers, or the receipt for a report that no task waits for.
 
-    This is called twice. The first call, before the tensors are checked, saves reading the tensors of a
-    report that cannot count; those of a duplicate are no longer among the uploads. The second call, in turn
-    and right before the report counts, is the one that decides: meanwhile the round may have ended, or
-    another copy of the report may have been counted.
+    It saves reading the tensors of a report that cannot count; those of a duplicate are no longer among the
+    uploads. What decides is `counting`, in turn: meanwhile the round may have ended, or another copy of the
+    report may have been counted.
     """
+    try:
+        return _expected(run, device, report)
+    except StaleReport as stale:
+        return await _not_counted(coordinator, device, report, str(stale))
+
+
+async def _not_counted(coordinator: Coordinator, device: DeviceId, report: Report, why: str) -> Receipt:
+    """The receipt for a report that is not expected. why: unless one of this device was counted before."""
     stored = await coordinator.storage.reports.get(report.run, report.round, device)
     if stored is not None:
         if isinstance(report.result, Payload) and stored.data == payload_to_bytes(report.result):
             return Receipt(Outcome.DUPLICATE, "the same report was counted before")
         return Receipt(Outcome.REFUSED, "another report of this device was counted in this round before")
-    try:
-        return _expected(run, device, report)
-    except StaleReport as stale:
-        await _drop(coordinator, device, report)
-        return Receipt(Outcome.LATE, str(stale))
+    await _drop(coordinator, device, report)
+    if device in coordinator.barred:  # it was revoked while this call was in progress
+        return Receipt(Outcome.REFUSED, "the device was revoked")
+    return Receipt(Outcome.LATE, why)
 
 
 def _expected(run: Run, device: DeviceId, report: Report) -> Message:
@@ -109,49 +127,48 @@ def _expected(run: Run, device: DeviceId, report: Report) -> Message:
     return run.engine.expects(device, report.round, report.attempt)
 
 
-def _admit(coordinator: Coordinator, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
-    """Raises BadPayload or NotFound.
+def _admit(
+    coordinator: Coordinator,
+    run: Run,
+    device: DeviceId,
+    task: Message,
+    payload: Payload,
+    pieces: Collection[Bytes],
+) -> dict[str, Bytes]:
+    """The blobs that came inside of a report, by name. Raises BadPayload, NotFound or ServerFull.
 
     Everything that does not need the tensors is checked before one is opened.
     """
+    blobs = coordinator.storage.blobs
+    # What lasts in a bucket is uploaded: the device does so when it hears that the bytes are missing.
+    inline = {} if blobs.copies.are_complete else payload.blobs_in(pieces)
 
     def arrived(weights: Weights) -> Tensors:
-        return MappedTensors(coordinator.storage.blobs.arrived(device, weights.blob.sha256), weights.manifest)
+        if (data := inline.get(weights.blob.sha256)) is not None:
+            return unpack(weights.manifest, memoryview(data))
+        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
+    if inline:
+        _check_size(coordinator, task, [len(data) for data in inline.values()])
     reply = decode(payload, {payload.kind: task.reply}, arrived)
     admit_message(task, reply)
     if isinstance(task, Announce) and isinstance(reply, Announced):
         # The other devices would refuse a cohort in which one did not sign: so one liar would end the round.
         check_announcement(task.session, device, letters_of(reply.keys)[""], coordinator.signatures)
     admit(run.server_half, run.engine.state, task, reply)
+    return inline
 
 
-async def _count(
-    coordinator: Coordinator, run: Run, device: DeviceId, report: Report, payload: Payload
-) -> Receipt:
-    """In turn: store the report, which counts from then on."""
-    task = await _answered(coordinator, run, device, report)
-    if isinstance(task, Receipt):
-        return task
-    if device in coordinator.barred:  # it was revoked while this call was in progress
-        await _drop(coordinator, device, report)
-        return Receipt(Outcome.REFUSED, "the device was revoked")
-    crash.point("server.report-checked")
-    record = ReportRecord.of(report.run, report.round, device, report.attempt, payload)
-    try:
-        await coordinator.storage.reports.add(record)
-    except DiskFull as fault:
-        raise _not_now(device, fault) from None
-    crash.point("server.report-stored")
-    await run.advance(Reported(device, report.round, report.attempt))
-    crash.point("server.report-counted")
-    return Receipt(Outcome.ACCEPTED)
-
-
-def _not_now(device: DeviceId, fault: DiskFull) -> Unavailable:
-    log.warning("a report of device %s cannot be stored: %s", device, fault)
-    return Unavailable("the server cannot store the report at the moment", "send it again")
+def _check_size(coordinator: Coordinator, task: Message, sizes: list[int]) -> None:
+    """What `transfer` checks of an upload."""
+    if max(sizes) > (largest := largest_upload(task, coordinator.limits)):
+        raise BadPayload(
+            f"a report carries {max(sizes)} bytes, but the task's answer needs at most {largest}",
+            "train the run's own model, with the same build()",
+        )
+    # In the spool, and in a file of its own.
+    coordinator.storage.space.check(coordinator.low_water(), 2 * sum(sizes))
 
 
 async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:

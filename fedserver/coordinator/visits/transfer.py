@@ -34,6 +34,7 @@ async def fetch(
     """
     run = _run_of(coordinator, visitor, blob)
     if run is None:
+        _check_recovered(coordinator)
         raise NotFound(
             f"blob {blob.sha256[:12]} is not for device {visitor.device}",
             "ask for the next task, or for a placement",
@@ -115,6 +116,12 @@ async def upload(
                 del visitor.uploads[blob.sha256]
 
 
+def _check_recovered(coordinator: Coordinator) -> None:
+    """Raises Unavailable while runs are checked after a start: an unknown task may be one of theirs."""
+    for run in coordinator.recovery.pending:
+        coordinator.check_recovered(run)
+
+
 @contextmanager
 def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
     """Reserve disk space for an upload: see `DiskSpace.expecting`.
@@ -139,6 +146,7 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     """
     leases = coordinator.leases(visitor)
     if not leases:
+        _check_recovered(coordinator)
         raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
     most = 0
     for lease in leases:

@@ -38,7 +38,8 @@ class BlobCache:
 
     def weights(self, tensors: Tensors) -> Weights:
         """The blob of these tensors. A new blob is stored, but not cached."""
-        if isinstance(tensors, StoredTensors):
+        if isinstance(tensors, StoredTensors):  # of a report: the state now keeps what the report brought
+            self._blobs.make_durable(tensors.weights.blob.sha256)
             return tensors.weights
         known = self._weights.get(id(tensors))
         return known[1] if known else self._runs.keep(self._run, tensors)

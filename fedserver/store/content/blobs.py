@@ -8,12 +8,14 @@ partial/<device>/<sha256>.part    an upload that is in progress or was interrupt
 partial/<device>/<sha256>         a complete and verified upload; it stays until its report counts, so that a
                                   crash before then does not cost the device a second upload
 tmp/                              files that are being written
+spool                             small blobs that came inside of reports: see `spool`
 """
 
 import hashlib
 import math
+import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -23,13 +25,15 @@ from weakref import WeakValueDictionary
 from fedserver.store.content.copies import Copies, FolderCopies, duplicate, fault
 from fedserver.store.content.frames import Frames
 from fedserver.store.content.mapped import mapped
+from fedserver.store.content.spool import Spool
 from fedserver.store.content.upload import Upload
 from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.types import DeviceId, RunId, Tensors
-from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
+from shoal.core.types import Bytes, DeviceId, RunId, Tensors
+from shoal.shell import crash
+from shoal.shell.disk import make_folder, move, settle, share, storing, sync_folder, temporary
 
 TURNS = 64
 """How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
@@ -56,6 +60,9 @@ class Blobs:
         with storing(state):
             for folder in (self._blobs, self._partial, self._tmp):
                 make_folder(folder)
+        self._spool = Spool(state / "spool")
+        self._senders = {folder.name for folder in self._partial.iterdir()}
+        self._complete()
 
     def path(self, sha256: str) -> Path:
         return self._blobs / sha256[:2] / sha256
@@ -82,6 +89,55 @@ class Blobs:
                 settle(file, self.path(sha.hexdigest()))
         self.copies.add(self.path(sha.hexdigest()))
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
+
+    def put(self, blobs: Mapping[str, Bytes]) -> None:
+        """Store small blobs by their SHA-256: no power cut undoes it, and one sync serves all of them.
+
+        Raises StorageFault; after DiskFull, remove those that are not needed.
+        """
+        new = {name: data for name, data in blobs.items() if not self.path(name).is_file()}
+        if new:
+            if self._spool.is_full:
+                for name in self._spool.held:
+                    self.make_durable(name)
+                self._spool.clear()
+            self._spool.add(new)
+            crash.point("server.spooled")
+        for name, data in new.items():
+            self._place(name, data)
+
+    def _place(self, name: str, data: Bytes) -> None:
+        """Make a file of bytes that are in the spool. It is not synced."""
+        written = self._tmp / name
+        with storing(written):
+            try:
+                written.write_bytes(data)
+                self.path(name).parent.mkdir(mode=0o700, exist_ok=True)
+                written.rename(self.path(name))
+            except OSError:
+                written.unlink(missing_ok=True)
+                raise
+
+    def make_durable(self, name: str) -> None:
+        """Sync a blob that may have come in a report, before a row that outlives the report refers to it."""
+        with storing(self.path(name)), suppress(FileNotFoundError):
+            with self.path(name).open("rb") as file:
+                os.fsync(file.fileno())
+            make_folder(self.path(name).parent)
+            sync_folder(self.path(name).parent)
+
+    def _complete(self) -> None:
+        """After a start: what a power cut left incomplete of the blobs in the spool is made again."""
+        for name, data in self._spool.entries():
+            path = self.path(name)
+            with storing(path):
+                if path.is_file() and path.read_bytes() == data:
+                    self.make_durable(name)
+                    continue
+                with temporary(self._tmp) as file:
+                    file.write(data)
+                    settle(file, path)
+        self._spool.clear()
 
     def load(self, weights: Weights) -> Tensors:
         """Stored tensors as views of the mapped file: bytes are read when they are used, and never copied.
@@ -113,6 +169,7 @@ class Blobs:
             self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
+            self._spool.forget(name)
         self.copies.remove(doomed)
 
     def clean_up(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
@@ -206,6 +263,7 @@ class Blobs:
         Raises BadPayload if `start` is beyond the bytes that have arrived.
         """
         part = self._part(device, blob)
+        self._senders.add(device)
         turn = self._turns[hash(part) % TURNS]
         with turn, storing(part):
             if older := self._receiving.get(part):
@@ -255,6 +313,8 @@ class Blobs:
 
     def discard(self, device: DeviceId, names: Iterable[str]) -> None:
         """Delete uploads that are no longer needed. A blob that was made from one stays."""
+        if device not in self._senders:  # all that it sent came inside of its reports
+            return
         for name in names:
             with storing(self._partial):
                 self.arrived(device, name).unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from shoal.core.exchange.wire import fetch_frame
@@ -44,6 +45,15 @@ class Frames:
         except OSError:
             self._cut.pop(key, None)
             raise
+
+    async def whole(self, path: Path, sha256: str, size: int) -> Bytes:
+        """All bytes of a small blob, in a file at `path`. Raises OSError."""
+        key = sha256, 0, size
+        if key not in self._cut:
+            file = await asyncio.to_thread(path.open, "rb")
+            with file:
+                return (await self.get(file, sha256, 0, size)).data
+        return (await self._cut[key]).data
 
     def _trim(self) -> None:
         """Drop the oldest frames, but not the newest one."""

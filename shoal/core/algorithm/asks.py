@@ -94,7 +94,10 @@ def read_terms(terms: str) -> tuple[Algorithm, Any]:
         raise BadPayload("the terms of the run cannot be read", "update the server or the device") from None
     card, _ = find(name)
     known = {key: value for key, value in given.items() if key in card.settings}
-    return card, card.configure("default", known)
+    try:
+        return card, card.configure("default", known)
+    except (OverflowError, TypeError, ValueError) as error:  # numbers beyond all numbers
+        raise BadPayload(f"the terms of the run cannot be: {error}") from None
 
 
 def asks_of(card: Algorithm, parameters: Any) -> Asks:

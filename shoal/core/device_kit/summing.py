@@ -6,11 +6,10 @@ task that is done again finds what it found the first time, and gives the same b
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.core.device_kit.context import DeviceContext
 from shoal.core.exchange.messages import Message, Train, Trained
 from shoal.core.exchange.summing import (
     SUM,
@@ -34,11 +33,14 @@ from shoal.core.privacy.secure.fixed_point import scale_of, steps_of, to_words, 
 from shoal.core.privacy.secure.masks import Stream
 from shoal.core.privacy.secure.member import Member, is_at
 
+if TYPE_CHECKING:  # nothing here needs PyTorch
+    from shoal.core.device_kit.context import DeviceContext
+
 NOTHING = letters_part({})
-Training = Callable[[Train, DeviceContext], Trained]
+Training = Callable[[Train, "DeviceContext"], Trained]
 
 
-def perform(message: Message, context: DeviceContext, train: Training) -> Message:
+def perform(message: Message, context: "DeviceContext", train: Training) -> Message:
     """The answer to one of the four exchanges. train: as the device half trains."""
     member = Member.from_tensors(context.memory)
     match message:
@@ -53,13 +55,13 @@ def perform(message: Message, context: DeviceContext, train: Training) -> Messag
             return _unmask(message, context, member)
 
 
-def _announce(message: Announce, context: DeviceContext) -> Announced:
+def _announce(message: Announce, context: "DeviceContext") -> Announced:
     announcement, member = members.announced(message.session, context.signer, context.secret)
     context.remember(member.to_tensors())
     return Announced(letters_part({"": announcement}))
 
 
-def _share(message: Share, context: DeviceContext, member: Member | None) -> Shared:
+def _share(message: Share, context: "DeviceContext", member: Member | None) -> Shared:
     if member is None or not is_at(member, members.ANNOUNCED, message.session):
         return Shared(NOTHING, lost=True)
     manifest = Manifest(message.session, letters_of(message.manifest))
@@ -68,7 +70,7 @@ def _share(message: Share, context: DeviceContext, member: Member | None) -> Sha
     return Shared(letters_part({**letters, "": commitment}))
 
 
-def _train(message: TrainMasked, context: DeviceContext, member: Member | None, train: Training) -> Masked:
+def _train(message: TrainMasked, context: "DeviceContext", member: Member | None, train: Training) -> Masked:
     if member is None or not is_at(member, members.SHARED, message.session):
         return Masked(lost=True)
     values: Mapping[str, Any] = {item.name: getattr(message, item.name) for item in fields(Train)}
@@ -95,7 +97,7 @@ def _train(message: TrainMasked, context: DeviceContext, member: Member | None, 
     return Masked({SUM: words.view(np.int32)}, trained.descriptor)
 
 
-def _unmask(message: Unmask, context: DeviceContext, member: Member | None) -> Unmasked:
+def _unmask(message: Unmask, context: "DeviceContext", member: Member | None) -> Unmasked:
     if member is None or not is_at(member, members.MASKED, message.session):
         return Unmasked(NOTHING, lost=True)
     shares = members.unmasked(member, message.session, letters_of(message.survivors))

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.core.algorithm.asks import Asks, WholeRun, asks_of, read_terms
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.training import private
-from shoal.core.errors import DeviceFault, TooFewSamples
+from shoal.core.errors import BadPayload, DeviceFault, TooFewSamples
 from shoal.core.exchange.messages import PrivateTraining, TrainingSettings
 from shoal.core.privacy.cost import Cost, total
 from shoal.core.privacy.terms import terms
@@ -23,9 +23,12 @@ def whole_run(text: str, context: DeviceContext) -> WholeRun:
     """
     card, parameters = read_terms(text)
     asks = asks_of(card, parameters)
-    costs = [Cost(asks.rho)] * asks.accuracies if asks.rho else []
-    if asks.private:
-        costs += _training(parameters, asks, len(context.part("train")))
+    try:
+        costs = [_times(asks.accuracies, Cost(asks.rho))]
+        if asks.private:
+            costs.append(_training(parameters, asks, len(context.part("train"))))
+    except (OverflowError, ValueError):  # of as many rounds as no run has
+        raise BadPayload("what the run would cost is beyond all numbers", "set fewer rounds") from None
     if asks.descriptor is not None:
         try:
             samples = sum(len(context.part(part)) for part in context.usable)
@@ -35,12 +38,16 @@ def whole_run(text: str, context: DeviceContext) -> WholeRun:
     return WholeRun(card.name, asks, total(costs))
 
 
-def _training(parameters: Any, asks: Asks, samples: int) -> list[Cost]:
+def _times(count: int, cost: Cost) -> Cost:
+    return Cost(count * cost.rho, tuple(count * each for each in cost.curve))
+
+
+def _training(parameters: Any, asks: Asks, samples: int) -> Cost:
     asked = PrivateTraining(
         parameters.dp_clip, parameters.dp_noise, parameters.dp_epsilon, parameters.dp_delta, asks.lessons
     )
     settings = TrainingSettings(epochs=parameters.epochs, batch_size=parameters.batch_size)
     try:
-        return [private.terms(asked, settings, samples).cost] * asks.lessons
+        return _times(asks.lessons, private.terms(asked, settings, samples).cost)
     except DeviceFault:
-        return []
+        return Cost()

@@ -5,7 +5,7 @@ names its caller.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from shoal.core.types import Bytes, RunId
 
 MAX_ADDRESSES = 16
 """The most servers of one federation that a welcome names."""
+INLINE_TENSORS = "inline-tensors"
+"""The capability of a device that takes small blobs inside of a task, and can send them in a report."""
 PROTOCOL = 1
 """Version of the exchange; a server serves this one and the one before."""
 
@@ -89,7 +91,9 @@ class Task:
     `attempt` fences off older leases.
 
     seed: the seed of the device's shuffling. title: for people. terms: of the run, as
-    `shoal.core.algorithm.asks` reads them; "" where they are not known.
+    `shoal.core.algorithm.asks` reads them; "" where they are not known. inline: the bytes of some of the
+    payload's blobs; the others are fetched. inline_report: bytes of the largest blob that its report may
+    carry itself.
     """
 
     run: RunId
@@ -99,6 +103,8 @@ class Task:
     title: str
     payload: Payload
     terms: str = ""
+    inline: tuple[Bytes, ...] = field(default=(), repr=False)
+    inline_report: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,12 +133,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a task: a payload, or why there is none."""
+    """The result of a task: a payload, or why there is none. inline: the bytes of some of the payload's
+    blobs; the others were uploaded."""
 
     run: RunId
     round: int
     attempt: int
     result: Payload | Failure
+    inline: tuple[Bytes, ...] = field(default=(), repr=False)
 
 
 class Outcome(Enum):

@@ -7,8 +7,9 @@ Only what has a part can leave a device: there is none for raw moments or latent
 
 import dataclasses
 import functools
+import hashlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any
@@ -26,9 +27,13 @@ from shoal.core.exchange.parts import (
     Scores,
 )
 from shoal.core.exchange.tensors import Manifest, layout
-from shoal.core.types import Scalar, Tensors
+from shoal.core.types import Bytes, Scalar, Tensors
 
 T = typing.TypeVar("T")
+
+INLINE, INLINE_ALL = 256 << 10, 1 << 20
+"""Bytes of the largest blob that travels inside of a task or report, and of all of them in one message: a
+small model is there after one round trip, and a large one does not keep others from the line."""
 
 TYPED_PARTS = (
     *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension, Ballot),
@@ -99,6 +104,24 @@ class Payload:
             elif isinstance(part, tuple):
                 found += [item for item in part if isinstance(item, Weights)]
         return tuple(found)
+
+    def small_blobs(self, most: int) -> tuple[BlobRef, ...]:
+        """Those of its blobs that a message with this payload may carry itself: each has at most `most`
+        bytes, and together they have at most INLINE_ALL."""
+        found: list[BlobRef] = []
+        left = INLINE_ALL
+        for blob in dict.fromkeys(weights.blob for weights in self.weights()):
+            if 0 < blob.size <= min(most, INLINE, left):
+                found.append(blob)
+                left -= blob.size
+        return tuple(found)
+
+    def blobs_in(self, pieces: Iterable[Bytes]) -> dict[str, Bytes]:
+        """Those of its blobs that a peer has sent as these pieces, by SHA-256. Anything else is dropped, so
+        that bytes which were damaged on their way are bytes that are missing."""
+        named = {weights.blob.sha256: weights.blob.size for weights in self.weights()}
+        found = {hashlib.sha256(piece).hexdigest(): piece for piece in pieces}
+        return {name: piece for name, piece in found.items() if named.get(name) == len(piece)}
 
 
 Keep = Callable[[Tensors], Weights]

@@ -21,7 +21,7 @@ from shoal.core.exchange.messages import (
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.exchange.summing import SECURE, TrainMasked
-from shoal.core.privacy.cost import Cost, epsilon_of
+from shoal.core.privacy.cost import Cost, epsilon_of, group
 from shoal.core.privacy.sums import REPLACED
 from shoal.core.types import Tensors
 
@@ -124,10 +124,17 @@ class CentralNoise:
             if self.by_devices
             else "by noise of the server: against those who get models, not against the server"
         )
+        others = if_updates_are_others(self.rho, self.delta)
         return (
             f"models: epsilon {epsilon_of(self.rho, self.delta):.4g} at delta {self.delta:g} for all of a "
-            f"device's updates, {whose}"
+            f"device's updates ({others:.4g} where they are others), {whose}"
         )
+
+
+def if_updates_are_others(rho: float, delta: float) -> float:
+    """The epsilon of noise in sums of updates that cost `rho`, between two runs in which the updates of one
+    device are others instead of zero: that moves a sum by twice the norm to which they are clipped."""
+    return epsilon_of(group(rho, 2), delta)
 
 
 def of_weights(released: Collection[Statement]) -> str:

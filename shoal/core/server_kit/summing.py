@@ -109,11 +109,12 @@ def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
         }
         return replace(found, tasks=tasks, title=f"{found.title}: keys for secure aggregation")
     here, tasks = {*present}, dict[DeviceId, Message]()
+    steps_in = len(here) < FEWEST  # into a round that is open: a round opens with more
     for cohort in now.cohorts:
         asked = [device for device in cohort.expected(now.stage) if device in here]
-        if len(asked) >= cohort.threshold:
+        if asked and (steps_in or len(asked) >= cohort.threshold):
             tasks |= _tasks(state, now.stage, cohort, asked, inner)
-    if not tasks:  # too many have gone: another sum, of those that are here
+    if not tasks and not steps_in:  # too many have gone: another sum, of those that are here
         return plan(replace(state, summing=now.again()), present, inner)
     return Plan(tasks, f"secure aggregation: {TITLES[now.stage]}")
 
@@ -144,14 +145,15 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
         return replace(
             state, summing=replace(now, stage=UNMASK if now.stage == MASK else MASK, cohorts=tuple(after))
         )
-    if now.stage != ANNOUNCE:
+    stage = now.stage
+    if stage != ANNOUNCE:
         now = now.again(blamed)
     if now.attempt >= ATTEMPTS:
         raise Refused(
             f"secure aggregation began {ATTEMPTS} times in a row without a result",
             "see the run's log for devices that left; more than two thirds of a cohort have to stay",
         )
-    if not fresh:
+    if not fresh or (stage != ANNOUNCE and len(fresh) < FEWEST):
         return replace(state, summing=now)
     late = [
         report for report in reports if not isinstance(report.message, Announced | Shared | Masked | Unmasked)

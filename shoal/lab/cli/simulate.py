@@ -169,6 +169,13 @@ PATH = click.Path(path_type=Path)
     metavar="N",
     help="Do the devices' tasks in N processes, one thread each; the models are the same for any N.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    show_default=True,
+    help="Where workers run: processes of this machine, or a cluster of Ray.",
+)
 @click.option("--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
 def simulate(
@@ -257,6 +264,7 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         model_seed=settings["model_seed"],
         device=settings["device"],
         workers=settings["workers"],
+        backend=settings["backend"],
         progress=console.progress,
         **{**rounds, **settings["changes"]},
     )

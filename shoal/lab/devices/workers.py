@@ -1,80 +1,78 @@
-"""Worker processes for a simulation: they do the devices' tasks beside each other.
+"""Workers of a simulation: processes that do the devices' tasks beside each other.
 
 Each device belongs to one worker for the whole run, because its random numbers, its memory and the stage of
 its data go on from task to task. A device's answer depends on nothing else, so any number of workers gives
-the same bits. The fleet is not copied: workers are forked and see its memory as it was.
+the same bits, wherever they are: `forked` starts them on this machine, `on_ray` on a cluster.
 """
 
-import multiprocessing
-import signal
+import importlib.util
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
-from typing import Any
-
-import torch
+from typing import Literal, get_args
 
 from shoal.core.device_kit.context import choose_device
 from shoal.core.engine.simulate import Device
-from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.errors import ConfigError, ShoalError, near
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
+from shoal.lab.devices.backend import Backend, Task, Worker
+from shoal.lab.devices.forked import Forked
 from shoal.lab.devices.simulated import SimulatedDevices
+
+BackendName = Literal["processes", "ray"]
 
 
 @contextmanager
-def workers(devices: SimulatedDevices, count: int, device: str) -> "Iterator[Workers]":
-    """This many workers, at most one for each device. In the end, `devices` is as if it had done the tasks
-    itself, unless an error ended the block.
+def workers(
+    devices: SimulatedDevices, count: int | None, device: str, backend: BackendName = "processes"
+) -> "Iterator[Workers]":
+    """This many workers, at most one for each device; None: as many as the cluster of Ray has processors. In
+    the end, `devices` is as if it had done the tasks itself, unless an error ended the block.
 
-    Raises ConfigError for fewer than one, or where the devices compute on a GPU, which is not shared.
+    Raises ConfigError for fewer than one, where the devices compute on a GPU, which is not shared, and
+    without Ray if that is the backend.
     """
-    if count < 1:
+    if count is not None and count < 1:
         raise ConfigError(f"workers cannot be {count}", "use 1 or more")
     if choose_device(device).type != "cpu":
         raise ConfigError("workers compute on the CPU", "give device=cpu, or no workers")
-    running = Workers(devices, count)
-    try:
-        yield running
-        running.hand_back()
-    finally:
-        running.end()
-
-
-class _Worker:
-    def __init__(self, devices: SimulatedDevices, names: list[DeviceId]) -> None:
-        context = multiprocessing.get_context("fork")
-        self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, devices, names), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.waiting = deque[tuple[DeviceId, Message, int]]()
-        self.busy = False
-
-    def go_on(self) -> None:
-        """Give it the next task. It has at most one, so neither side waits for the other to read."""
-        if self.waiting and not self.busy:
-            self.line.send(self.waiting.popleft())
-            self.busy = True
-
-    def answer(self) -> Any:
+    with _started(backend) as (place, processors):
+        running = Workers(devices, count or processors, place)
         try:
-            return self.line.recv()
-        except EOFError:
-            self.process.join()
-            raise ChildProcessError(f"a worker ended with code {self.process.exitcode}") from None
+            yield running
+            running.hand_back()
+        finally:
+            running.end()
+
+
+@contextmanager
+def _started(name: str) -> Iterator[tuple[Backend, int]]:
+    """A backend, and how many processors it has."""
+    if name == "processes":
+        yield Forked(), 1
+    elif name == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("the package ray is not installed", "pip install 'shoal-fed[ray]'")
+        from shoal.lab.devices.on_ray import connected
+
+        with connected() as found:
+            yield found
+    else:
+        raise ConfigError(f"there is no backend {name!r}", near(name, [*get_args(BackendName)]))
 
 
 class Workers:
     """Running workers. Used by `workers`."""
 
-    def __init__(self, devices: SimulatedDevices, count: int) -> None:
+    def __init__(self, devices: SimulatedDevices, count: int, backend: Backend) -> None:
         names = sorted(devices.fleet)
-        self._devices = devices
+        self._devices, self._backend = devices, backend
         shares = [names[first::count] for first in range(min(count, len(names)))]
-        self._all = [_Worker(devices, share) for share in shares]
+        self._all = backend.start(devices, shares)
         self._of = {name: worker for worker, share in zip(self._all, shares, strict=True) for name in share}
+        self._waiting = {id(worker): deque[Task]() for worker in self._all}
+        self._working: list[Worker] = []
         self._done: dict[DeviceId, Message | ShoalError] = {}
 
     def calls(self) -> dict[DeviceId, Device]:
@@ -83,8 +81,15 @@ class Workers:
 
     def begin(self, name: DeviceId, message: Message, seed: int) -> None:
         """Have the device's worker do this task when it comes to it."""
-        self._of[name].waiting.append((name, message, seed))
-        self._of[name].go_on()
+        worker = self._of[name]
+        self._waiting[id(worker)].append((name, message, seed))
+        self._go_on(worker)
+
+    def _go_on(self, worker: Worker) -> None:
+        """Give a worker the next task. It has at most one, so neither side waits for the other to read."""
+        if self._waiting[id(worker)] and worker not in self._working:
+            worker.send(self._waiting[id(worker)].popleft())
+            self._working.append(worker)
 
     def _call(self, name: DeviceId) -> Device:
         def perform(message: Message, seed: int) -> Message:
@@ -99,54 +104,20 @@ class Workers:
 
     def _listen(self) -> None:
         """Take the answers that are there, at least one, and give out the next tasks."""
-        lines = {worker.line: worker for worker in self._all if worker.busy}
-        for line in wait(list(lines)):
-            assert isinstance(line, Connection)
-            worker = lines[line]
+        for worker in self._backend.ready(self._working):
             name, answer, seconds = worker.answer()
-            worker.busy = False
-            worker.go_on()
+            self._working.remove(worker)
+            self._go_on(worker)
             self._done[name] = answer
             self._devices.training_seconds += seconds
 
     def hand_back(self) -> None:
         """Give what the devices remember, and where their random numbers are, to this process."""
         for worker in self._all:
-            worker.line.send(None)
+            worker.send(None)
         for worker in self._all:
             self._devices.restore(worker.answer())
 
     def end(self) -> None:
         for worker in self._all:
-            worker.line.close()
-            worker.process.terminate()
-            worker.process.join()
-
-
-def _work(line: Connection, devices: SimulatedDevices, names: list[DeviceId]) -> None:
-    """A worker's whole life. One thread, because sums over several differ in their last bits.
-
-    Ctrl-C is the simulation's to handle, and if that process is gone, so is the worker.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    calls = devices.calls()
-    while (task := _next(line)) is not None:
-        name, message, seed = task
-        before = devices.training_seconds
-        answer: Message | ShoalError
-        try:
-            answer = calls[name](message, seed)
-        except ShoalError as error:
-            answer = error
-        line.send((name, answer, devices.training_seconds - before))
-    line.send({name: devices.progress(name) for name in names})
-
-
-def _next(line: Connection) -> tuple[DeviceId, Message, int] | None:
-    """The next task; None at the end of the run."""
-    try:
-        found: tuple[DeviceId, Message, int] | None = line.recv()
-    except EOFError:
-        raise SystemExit(1) from None
-    return found
+            worker.end()

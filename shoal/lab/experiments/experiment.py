@@ -74,6 +74,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         model_seed=experiment.model_seed,
         device=experiment.device,
         workers=experiment.workers,
+        backend=experiment.backend,
         say=progress,
         participation=experiment.participation,
     )

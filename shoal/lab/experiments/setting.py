@@ -20,6 +20,7 @@ from shoal.core.exchange.messages import TrainingSettings
 from shoal.lab.datasets import images, natural
 from shoal.lab.datasets.natural import NaturalDevice
 from shoal.lab.datasets.pixels import unit
+from shoal.lab.devices.workers import BackendName
 from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.shifts import drifting, make
 from shoal.lab.shifts.drift import MODES, UNSEEN, DriftingDevice, changes
@@ -80,6 +81,7 @@ class Experiment:
     device: str = "auto"
     threads: int = 0
     workers: int | None = None
+    backend: BackendName = "processes"
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 

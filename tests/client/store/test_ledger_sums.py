@@ -28,6 +28,7 @@ def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -
     lines = text(entries, Budget()).splitlines()
     assert sum("the server learns a sum over 7 to 10 devices" in line for line in lines) == 3
     assert sum("as long as the other devices add their noise" in line for line in lines) == 1
+    assert sum("where they are others" in line for line in lines) == 1
 
 
 def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
@@ -37,7 +38,8 @@ def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
     ledger.of("open").summed(share(3))
     found = sums_by_run(ledger.entries(), Budget())
     assert found["noisy"]["epsilon"] == pytest.approx(epsilon_of(0.5, 1e-6))
-    assert found["open"] == {"updates": 2, "fewest": 7, "epsilon": None}
+    assert found["noisy"]["if_others"] == pytest.approx(epsilon_of(2.0, 1e-6)), "twice the distance"
+    assert found["open"] == {"updates": 2, "fewest": 7, "epsilon": None, "if_others": None}
     assert "run open: 2 masked updates; the sums over at least 7 devices have no noise" in text(
         ledger.entries(), Budget()
     )

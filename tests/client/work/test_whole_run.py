@@ -119,6 +119,16 @@ def test_terms_that_cannot_be_read_fail_the_task(work: WorkConfig, store: BlobSt
     assert found.code in ("bad-payload", "bad-config")
 
 
+@pytest.mark.parametrize("rounds", [10**9, 10**30, 10**400], ids=["many", "more", "beyond"])
+def test_terms_with_very_many_rounds_take_no_memory(work: WorkConfig, store: BlobStore, rounds: int) -> None:
+    pytest.importorskip("opacus")
+    runtime = opened(work, Budget())
+    asked = terms(rounds=2, dp_noise=1.0).replace('"rounds": 2', f'"rounds": {rounds}')
+    found = perform(runtime, store, lesson(initial(runtime, store), 4.0), asked)
+    assert isinstance(found, Failure)
+    assert found.code in ("over-budget", "bad-payload")
+
+
 def test_the_terms_are_shown_and_a_damaged_file_of_them_is_not_worse_than_none(tmp_path: Path) -> None:
     config = tmp_path / "device.yaml"
     config.write_text("state: state\n")

@@ -237,7 +237,12 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
     "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
+    "task_inline": (
+        Task("run-1", 4, 2, 7, "warm-up 4 of 10", PAYLOAD, "", (b"\x01\x02", b"\x03"), 1 << 18),
+        wire.next_to_pb,
+    ),
     "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
+    "report_inline": (Report("run-1", 4, 2, PAYLOAD, (b"\x01\x02\x03",)), wire.report_to_pb),
     "report_failure": (
         Report("run-1", 4, 2, Failure("learner-failed", "no", "Traceback: ...")),
         wire.report_to_pb,

@@ -10,6 +10,7 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2, fault_pb2, placem
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observers
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as tensors
+from shoal.core.exchange.payload import INLINE
 from tests.core.exchange.wire_lies import LONG_NAME, LONG_TEXT, Lies, caught, with_unknown
 from tests.core.exchange.wire_values import DECODERS
 
@@ -71,6 +72,14 @@ HOSTILE: Lies = {
     "next: neither": (device_service_pb2.NextTaskResponse(), "next is not set"),
     "task: no lease": (task(lease=None), "run is not set"),
     "task: no payload": (task(payload=None), "payload is not set"),
+    "task: an empty blob inside": (task(inline=[b"1", b""]), "blobs of 0 to 1 bytes"),
+    "task: a large blob inside": (task(inline=[bytes(INLINE + 1)]), f"blobs of {INLINE + 1} to"),
+    "task: many bytes inside": (task(inline=[bytes(INLINE)] * 5), "of 1310720 together"),
+    "task: many blobs inside": (task(inline=[b"1"] * 65), "65 of them"),
+    "report: a large blob inside": (
+        task_pb2.Report(lease=LEASE, payload=pb2.Payload(kind="k"), inline=[bytes(INLINE + 1)]),
+        f"blobs of {INLINE + 1} to",
+    ),
     "task: long title": (task(title=LONG_TEXT), "65537 characters"),
     "task: unknown field in its payload": (task(payload=with_unknown(pb2.Payload(kind="k"))), "not known"),
     "idle: no window": (idle(earliest=None), "earliest is not set"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.core import algorithm
+from shoal.core.algorithm import Report
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import initial_weights
@@ -19,7 +20,16 @@ from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.errors import ConfigError, Refused, Unavailable
 from shoal.core.exchange.messages import Message, Train
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.summing import Announce, Masked, Share, TrainMasked, Unmask, letters_of, letters_part
+from shoal.core.exchange.summing import (
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    TrainMasked,
+    Unmask,
+    letters_of,
+    letters_part,
+)
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.report import OPEN, left_open
@@ -349,3 +359,28 @@ def test_an_answer_of_another_shape_is_refused() -> None:
     outcome = fleet.run(rounds=1, evaluate=False)
     assert not outcome.failed
     assert "d01" not in outcome.state.assignments
+
+
+def test_a_device_that_steps_into_an_exchange_is_asked_for_it_only_if_it_has_a_part_in_it() -> None:
+    fleet = Fleet()
+    fleet.run(rounds=1, evaluate=False)
+    half = algorithm.discover()["fedavg"].server()
+    at_share = next(state for state in fleet.states if state.summing and state.summing.stage == "share")
+    (one,) = half.plan(at_share, ["d04"]).tasks.items()  # type: ignore[union-attr]
+    assert (one[0], type(one[1])) == ("d04", Share)
+    assert half.plan(at_share, ["d99"]).tasks == {}  # type: ignore[union-attr]
+    again = half.plan(at_share, [f"d{number}" for number in range(90, 98)])
+    assert {type(task) for task in again.tasks.values()} == {Announce}  # type: ignore[union-attr]
+
+
+def test_where_a_sum_fails_a_device_that_came_meanwhile_does_not_end_the_run() -> None:
+    """Announcements that few devices made, among answers to another question, are no cohort."""
+    fleet = Fleet()
+    fleet.run(rounds=1, evaluate=False)
+    half = algorithm.discover()["fedavg"].server()
+    at_share = next(state for state in fleet.states if state.summing and state.summing.stage == "share")
+    announced = next(iter(at_share.summing.cohorts[0].announcements.values()))
+    late = Announced(letters_part({"": bytes.fromhex(announced)}))
+    after = half.reduce(at_share, [Report("d99", late)])
+    assert after.summing.stage == "announce"
+    assert after.summing.attempt == 1

@@ -141,8 +141,8 @@ def test_what_the_models_have_is_said_where_noise_was_added() -> None:
     found = text.privacy(released, CentralNoise(0.5, 1e-6))
     worst = released["d0"].promise
     assert found[2:] == [
-        "models: epsilon 5.222 at delta 1e-06 for all of a device's updates, by noise of the server: against "
-        "those who get models, not against the server",
+        "models: epsilon 5.222 at delta 1e-06 for all of a device's updates (11.69 where they are others), "
+        "by noise of the server: against those who get models, not against the server",
         f"weights: DP-SGD on each of 2 devices, with its other releases at most {worst}",
     ]
     assert text.private_data(released, CentralNoise(0.5, 1e-6))["central"]["rho"] == 0.5

@@ -26,7 +26,7 @@ from tests.server.servers import (
     server,
     start,
 )
-from tests.server.toys import MODEL, Hands, honest, same_models
+from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
 from tests.waiting import HANG, until
 
 
@@ -193,7 +193,16 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             assert found.waiting_for == "the check of its files after the start"
             assert (await operator.status()).runs == (found,)
             report = Report("toy", 1, 1, device.payload(honest(1)(Train(MODEL, TrainingSettings()), 0)))
-            for call in (device.link.report(report), operator.show("toy"), operator.log("toy", 0)):
+            (answer,) = report.result.weights()  # type: ignore[union-attr]
+            for call in (
+                device.link.report(report),
+                device.link.alive("toy", 1, 1),
+                anext(aiter(device.link.fetch(answer.blob, 0))),
+                device.link.uploaded(answer.blob),
+                device.link.upload(answer.blob, 0, pieces_of(b"any")),
+                operator.show("toy"),
+                operator.log("toy", 0),
+            ):
                 with pytest.raises(Unavailable, match="is being checked after the server's start"):
                     await call
             with pytest.raises(Exception, match="a run named 'toy' already exists"):

@@ -11,6 +11,7 @@ import pytest
 from fedserver.store.content import bucket as module
 from fedserver.store.content.bucket import Bucket, BucketAddress
 from fedserver.store.engines import Elsewhere
+from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
 from shoal.core.errors import BucketAway, ConfigError
 from shoal.core.exchange.tensors import digest
@@ -68,7 +69,7 @@ def test_the_bucket_has_a_blob_before_a_row_refers_to_it_and_loses_it_after_the_
     assert names(buckets, address) == [NAME]
     store.runs.add(RECORD, initial)
     store.runs.open_round("mnist", ("a",), "training")
-    store.reports.add(report(store, "a", 2.0))
+    store.reports.add([Arrival.of(report(store, "a", 2.0))])
     assert sorted(names(buckets, address)) == sorted([NAME, digest(model(2.0))])
     store.runs.remove("mnist")
     until(lambda: names(buckets, address) == [])

@@ -11,6 +11,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.disk_space import RESERVE, DiskSpace
 from fedserver.store.journal.journal import Journal
+from fedserver.store.reports import Arrival
 from fedserver.store.runs import Runs
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, DiskFull, ServerFull, StorageFault
@@ -208,11 +209,11 @@ def test_a_report_that_does_not_fit_is_not_acknowledged_and_comes_again(tmp_path
     (pages,) = store.database.connection.execute("PRAGMA page_count").fetchone()
     store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DiskFull, match="full"):
-        store.reports.add(found)
+        store.reports.add([Arrival.of(found)])
     assert store.reports.of_round("mnist", 1) == []
     assert not store.blobs.path(found.blobs[0]).exists()
     store.database.connection.execute(f"PRAGMA max_page_count = {pages + 100}")
-    store.reports.add(report(store, "a", 2.0))
+    store.reports.add([Arrival.of(report(store, "a", 2.0))])
     assert len(store.reports.of_round("mnist", 1)) == 1
     store.close()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
 from tests.server.store.samples import RECORD, checkpoint, report
 
@@ -31,7 +32,7 @@ def test_a_server_that_goes_on_doubts_none_of_its_marks(store: Store, tmp_path: 
     marks = [store.history.mark()]
     store.runs.add(RECORD, checkpoint(store, 1.0))
     marks.append(store.history.mark())
-    store.reports.add(report(store, "a", 2.0))
+    store.reports.add([Arrival.of(report(store, "a", 2.0))])
     marks.append(store.history.mark())
     store.close()
     again = Store(tmp_path / "state")
@@ -49,7 +50,7 @@ def test_what_happened_after_the_copy_is_doubted_and_what_was_before_is_not(
     store.runs.add(RECORD, checkpoint(store, 1.0))
     before = store.history.mark()
     copy = older(store, tmp_path)
-    store.reports.add(report(store, "a", 2.0))
+    store.reports.add([Arrival.of(report(store, "a", 2.0))])
     assert copy.history.check_mark("d", before) == ""
     assert (
         copy.history.check_mark("d", store.history.mark()) == "revision 2 of start 1, which ended here at 1"

@@ -15,6 +15,7 @@ from fedserver.store.engines import Elsewhere, migration
 from fedserver.store.engines.schema import TABLES
 from fedserver.store.identities.audit import Event, verify
 from fedserver.store.identities.records import Terms
+from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, Refused
@@ -40,10 +41,10 @@ def state(tmp_path: Path) -> Path:
     folder = tmp_path / "state"
     with closing(Store(folder)) as store:
         store.history.begin_start()
-        started(store).reports.add(report(store, "a", 2.0))
+        started(store).reports.add([Arrival.of(report(store, "a", 2.0))])
         store.runs.save_round("mnist", closed(1, accuracy=1 / 3), checkpoint(store, 3.0), 0, Memory())
         store.runs.open_round("mnist", ("a", "b"), "training")
-        store.reports.add(report(store, "b", 4.0, 2))
+        store.reports.add([Arrival.of(report(store, "b", 4.0, 2))])
         store.identities.tokens.add(Terms(Role.TRAIN, 1, 60.0))
         store.journal.log("mnist", "a line with \u00e9")
     (folder / "fedserver.yaml").write_text("state: .\nlisten: 127.0.0.1:1\n")

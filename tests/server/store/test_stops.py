@@ -13,6 +13,7 @@ from fedserver.store.database import Database
 from fedserver.store.integrity.records import (
     ReportRecord,
 )
+from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import decode
@@ -79,7 +80,7 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
     def prepare(store: Store) -> Callable[[], None]:
         nonlocal record
         record = report(started(store), "a", 2.0)
-        return lambda: store.reports.add(record)
+        return lambda: store.reports.add([Arrival.of(record)])
 
     outcomes = set()
     for state, finished in killed_at_each_step(engine, tmp_path, prepare):
@@ -91,7 +92,7 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
         for each in found:
             assert digest(store.blobs.load(each.payload.weights()[0])) == digest(model(2.0))
         if not found:
-            store.reports.add(record)
+            store.reports.add([Arrival.of(record)])
         assert blobs_in(engine, state) == {digest(model(1.0)), digest(model(2.0))}
         assert not any(engine.blobs(state, "partial"))
         store.close()
@@ -100,7 +101,7 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
 
 def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(engine: Engine, tmp_path: Path) -> None:
     def prepare(store: Store) -> Callable[[], None]:
-        started(store).reports.add(report(store, "a", 2.0))
+        started(store).reports.add([Arrival.of(report(store, "a", 2.0))])
         return lambda: store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0, Memory())
 
     outcomes = set()

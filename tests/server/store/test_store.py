@@ -17,13 +17,14 @@ from fedserver.store.integrity.records import (
     Traffic,
 )
 from fedserver.store.journal.journal import LOG_LINES
+from fedserver.store.reports import Arrival
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithm import APART
 from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import blobs_of, decode
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.errors import ConfigError, StorageFault
+from shoal.core.errors import ConfigError, StorageFault, Taken
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -69,16 +70,16 @@ def test_a_run_comes_back_as_it_was(store: Store) -> None:
 def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> None:
     store.runs.add(RECORD, checkpoint(store, 1.0))
     second, first = report(store, "b", 2.0), report(store, "a", 3.0)
-    store.reports.add(second)
-    store.reports.add(first)
+    store.reports.add([Arrival.of(second)])
+    store.reports.add([Arrival.of(first)])
     assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
     found = store.reports.get("mnist", 1, "b")
     assert found is not None
     assert found == second
     assert found.data != first.data
     assert digest(store.blobs.load(found.payload.weights()[0])) == digest(model(2.0))
-    with pytest.raises(StorageFault, match=r"(?i)unique"):
-        store.reports.add(report(store, "b", 2.0))
+    with pytest.raises(Taken, match="counts already"):
+        store.reports.add([Arrival.of(report(store, "b", 2.0))])
 
 
 def test_same_does_not_care_for_the_order_of_the_parts_but_for_every_bit() -> None:
@@ -101,7 +102,7 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
     store.runs.add(RECORD, checkpoint(store, 0.0))
     for number in range(1, VERSIONS + 3):
         store.runs.open_round("mnist", ("a",), "training")
-        store.reports.add(report(store, "a", 100.0 + number, number))
+        store.reports.add([Arrival.of(report(store, "a", 100.0 + number, number))])
         store.runs.save_round("mnist", closed(number), checkpoint(store, float(number)), 0, Memory())
     newest = VERSIONS + 2
     kept = {digest(model(float(value))) for value in range(newest - VERSIONS + 1, newest + 1)}
@@ -158,7 +159,7 @@ def test_a_blob_that_another_run_needs_stays(engine: Engine, tmp_path: Path) -> 
     store.runs.add(RECORD, checkpoint(store, 1.0))
     other = RunRecord("other", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
     store.runs.add(other, checkpoint(store, 2.0, "other"))
-    store.reports.add(report(store, "a", 2.0))
+    store.reports.add([Arrival.of(report(store, "a", 2.0))])
     store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0, Memory())
     assert digest(model(2.0)) in blobs_in(engine, state)
     task = store.runs.keep("other", model(9.0))

@@ -41,6 +41,11 @@ class View:
         """The devices whose reports count in that round."""
         return self._tasks.reported
 
+    @property
+    def lacks(self) -> int:
+        """How many more reports that round takes before it is full."""
+        return self._tasks.goal - len(self.reported)
+
     def expects(self, device: DeviceId, round: int, attempt: int) -> Message:
         """The task that a report of this device would answer.
 

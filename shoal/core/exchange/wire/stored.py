@@ -46,4 +46,5 @@ def payload_from_bytes(data: bytes) -> Payload:
 
 def work_key(task: Task) -> str:
     """What is the same, and only then, when the same work is leased again: 64 hex digits."""
-    return hashlib.sha256(task_to_bytes(replace(task, attempt=0, title="", terms=""))).hexdigest()
+    same = replace(task, attempt=0, title="", terms="", inline=(), inline_report=0)
+    return hashlib.sha256(task_to_bytes(same)).hexdigest()

@@ -1,6 +1,6 @@
 """A device's visit: hello, tasks, reports and what became of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from shoal.core.errors import BadPayload
@@ -16,6 +16,7 @@ from shoal.core.exchange.link import (
     Task,
     Welcome,
 )
+from shoal.core.exchange.payload import INLINE, INLINE_ALL
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import (
     MAX_ENTRIES,
@@ -30,13 +31,15 @@ from shoal.core.exchange.wire.checks import (
     text,
 )
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 
 _OUTCOMES: Mapping[int, Outcome] = {
     task_pb2.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome
 }
 
 
+ROOM_FOR_INLINE = 2 << 20
+"""Bytes of a task or report that leave room for blobs in the same message, which has at most 4 MiB."""
 MAX_RUNS = 1024
 """That go on, in an Idle: a server with more does not name them."""
 
@@ -130,20 +133,44 @@ def next_from_pb(pb: device_service_pb2.NextTaskResponse) -> Task | Idle:
 
 
 def _task_to_pb(task: Task) -> task_pb2.Task:
-    return task_pb2.Task(
+    pb = task_pb2.Task(
         lease=lease_to_pb(Lease(task.run, task.round, task.attempt)),
         seed=task.seed,
         title=for_people(task.title),
         payload=payload_to_pb(task.payload),
         terms=task.terms,
+        inline_report=task.inline_report,
     )
+    _carry(task.inline, pb)
+    return pb
 
 
 def _task_from_pb(pb: task_pb2.Task) -> Task:
     present(pb, "payload", "a task")
     lease, title = lease_from_pb(pb.lease), text(pb.title, "a task's title")
-    payload, terms = payload_from_pb(pb.payload), text(pb.terms, "the terms of a run")
-    return Task(lease.run, lease.round, lease.attempt, pb.seed, title, payload, terms)
+    payload, terms, inline = (
+        payload_from_pb(pb.payload),
+        text(pb.terms, "the terms of a run"),
+        _carried(pb.inline),
+    )
+    return Task(*lease, pb.seed, title, payload, terms, inline, min(pb.inline_report, INLINE))
+
+
+def _carry(blobs: Iterable[Bytes], message: task_pb2.Task | task_pb2.Report) -> None:
+    """Put blobs into a message, unless it is large: then the other side asks for them, or gets an upload."""
+    if message.ByteSize() <= ROOM_FOR_INLINE:
+        message.inline.extend(bytes(blob) for blob in blobs)
+
+
+def _carried(blobs: Collection[bytes]) -> tuple[Bytes, ...]:
+    limited(len(blobs), MAX_ENTRIES, "blobs inside of a message")
+    sizes = [len(blob) for blob in blobs]
+    if sizes and not (min(sizes) and max(sizes) <= INLINE and sum(sizes) <= INLINE_ALL):
+        raise BadPayload(
+            f"a message carries blobs of {min(sizes)} to {max(sizes)} bytes, and of {sum(sizes)} together",
+            f"1 to {INLINE} bytes each are taken, and {INLINE_ALL} together; upload larger ones",
+        )
+    return tuple(blobs)
 
 
 def _idle_to_pb(idle: Idle) -> task_pb2.Idle:
@@ -175,14 +202,16 @@ def report_to_pb(report: Report) -> task_pb2.Report:
     lease = lease_to_pb(Lease(report.run, report.round, report.attempt))
     if isinstance(report.result, Failure):
         return task_pb2.Report(lease=lease, failure=_failure_to_pb(report.result))
-    return task_pb2.Report(lease=lease, payload=payload_to_pb(report.result))
+    pb = task_pb2.Report(lease=lease, payload=payload_to_pb(report.result))
+    _carry(report.inline, pb)
+    return pb
 
 
 def report_from_pb(pb: task_pb2.Report) -> Report:
     lease = lease_from_pb(pb.lease)
     match pb.WhichOneof("result"):
         case "payload":
-            return Report(*lease, payload_from_pb(pb.payload))
+            return Report(*lease, payload_from_pb(pb.payload), _carried(pb.inline))
         case "failure":
             return Report(*lease, _failure_from_pb(pb.failure))
         case None:

@@ -62,7 +62,8 @@ class HelloRequest(_message.Message):
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the device: names of optional things that it can do, at most 64 of 1 to 256 characters. Unset:
-        none. A server ignores names that it does not know.
+        none. A server ignores names that it does not know. "inline-tensors": it takes small blobs inside of a
+        task, and can send them inside of a report; see Task.
         """
 
     def __init__(

@@ -90,7 +90,7 @@ class DeviceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Called once the result's blobs are uploaded. Safe to repeat: an update counts once.
+        """Called once those of the result's blobs are uploaded that the report does not carry itself. Safe to repeat: an update counts once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,7 +60,7 @@ class DeviceServiceStub:
     Alive: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.AliveRequest, _device_service_pb2.AliveResponse]
     """Called every heartbeat while the device works on a task. Safe to repeat."""
     Report: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.ReportRequest, _device_service_pb2.ReportResponse]
-    """Called once the result's blobs are uploaded. Safe to repeat: an update counts once."""
+    """Called once those of the result's blobs are uploaded that the report does not carry itself. Safe to repeat: an update counts once."""
     Leave: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.LeaveRequest, _device_service_pb2.LeaveResponse]
     """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat."""
 
@@ -80,7 +80,7 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     Alive: _aio.UnaryUnaryMultiCallable[_device_service_pb2.AliveRequest, _device_service_pb2.AliveResponse]  # type: ignore[assignment]
     """Called every heartbeat while the device works on a task. Safe to repeat."""
     Report: _aio.UnaryUnaryMultiCallable[_device_service_pb2.ReportRequest, _device_service_pb2.ReportResponse]  # type: ignore[assignment]
-    """Called once the result's blobs are uploaded. Safe to repeat: an update counts once."""
+    """Called once those of the result's blobs are uploaded that the report does not carry itself. Safe to repeat: an update counts once."""
     Leave: _aio.UnaryUnaryMultiCallable[_device_service_pb2.LeaveRequest, _device_service_pb2.LeaveResponse]  # type: ignore[assignment]
     """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat."""
 
@@ -121,7 +121,7 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _device_service_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_device_service_pb2.ReportResponse, _abc.Awaitable[_device_service_pb2.ReportResponse]]:
-        """Called once the result's blobs are uploaded. Safe to repeat: an update counts once."""
+        """Called once those of the result's blobs are uploaded that the report does not carry itself. Safe to repeat: an update counts once."""
 
     @_abc_1.abstractmethod
     def Leave(

@@ -26,27 +26,27 @@ from shoal.core.exchange._pb.fed.v1 import payload_pb2 as fed_dot_v1_dot_payload
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x65\x64/v1/task.proto\x12\x06\x66\x65\x64.v1\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x1egoogle/protobuf/duration.proto\"4\n\x05Lease\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"r\n\x04Task\x12\x1c\n\x05lease\x18\x01 \x01(\x0b\x32\r.fed.v1.Lease\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05title\x18\x03 \x01(\t\x12 \n\x07payload\x18\x04 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\r\n\x05terms\x18\x05 \x01(\t\"\xa0\x01\n\x04Idle\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12+\n\x08\x65\x61rliest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06latest\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x1e\n\x08going_on\x18\x05 \x01(\x0b\x32\x0c.fed.v1.Runs\"\x14\n\x04Runs\x12\x0c\n\x04runs\x18\x01 \x03(\t\"9\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\"\x95\x01\n\x06Report\x12\x1c\n\x05lease\x18\x01 \x01(\x0b\x32\r.fed.v1.Lease\x12\"\n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.PayloadH\x00\x12\"\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x0f.fed.v1.FailureH\x00\x42\x08\n\x06resultR\x06\x64\x65viceR\tdevice_idR\x08identity\"I\n\x07Receipt\x12 \n\x07outcome\x18\x01 \x01(\x0e\x32\x0f.fed.v1.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\t*v\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_ACCEPTED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x10\n\x0cOUTCOME_LATE\x10\x03\x12\x13\n\x0fOUTCOME_REFUSED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x65\x64/v1/task.proto\x12\x06\x66\x65\x64.v1\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x1egoogle/protobuf/duration.proto\"4\n\x05Lease\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"\x99\x01\n\x04Task\x12\x1c\n\x05lease\x18\x01 \x01(\x0b\x32\r.fed.v1.Lease\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05title\x18\x03 \x01(\t\x12 \n\x07payload\x18\x04 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\r\n\x05terms\x18\x05 \x01(\t\x12\x0e\n\x06inline\x18\x06 \x03(\x0c\x12\x15\n\rinline_report\x18\x07 \x01(\r\"\xa0\x01\n\x04Idle\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12+\n\x08\x65\x61rliest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06latest\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x1e\n\x08going_on\x18\x05 \x01(\x0b\x32\x0c.fed.v1.Runs\"\x14\n\x04Runs\x12\x0c\n\x04runs\x18\x01 \x03(\t\"9\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\"\xa5\x01\n\x06Report\x12\x1c\n\x05lease\x18\x01 \x01(\x0b\x32\r.fed.v1.Lease\x12\"\n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.PayloadH\x00\x12\"\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x0f.fed.v1.FailureH\x00\x12\x0e\n\x06inline\x18\x04 \x03(\x0c\x42\x08\n\x06resultR\x06\x64\x65viceR\tdevice_idR\x08identity\"I\n\x07Receipt\x12 \n\x07outcome\x18\x01 \x01(\x0e\x32\x0f.fed.v1.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\t*v\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_ACCEPTED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x10\n\x0cOUTCOME_LATE\x10\x03\x12\x13\n\x0fOUTCOME_REFUSED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.task_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=724
-  _globals['_OUTCOME']._serialized_end=842
+  _globals['_OUTCOME']._serialized_start=780
+  _globals['_OUTCOME']._serialized_end=898
   _globals['_LEASE']._serialized_start=83
   _globals['_LEASE']._serialized_end=135
-  _globals['_TASK']._serialized_start=137
-  _globals['_TASK']._serialized_end=251
-  _globals['_IDLE']._serialized_start=254
-  _globals['_IDLE']._serialized_end=414
-  _globals['_RUNS']._serialized_start=416
-  _globals['_RUNS']._serialized_end=436
-  _globals['_FAILURE']._serialized_start=438
-  _globals['_FAILURE']._serialized_end=495
-  _globals['_REPORT']._serialized_start=498
-  _globals['_REPORT']._serialized_end=647
-  _globals['_RECEIPT']._serialized_start=649
-  _globals['_RECEIPT']._serialized_end=722
+  _globals['_TASK']._serialized_start=138
+  _globals['_TASK']._serialized_end=291
+  _globals['_IDLE']._serialized_start=294
+  _globals['_IDLE']._serialized_end=454
+  _globals['_RUNS']._serialized_start=456
+  _globals['_RUNS']._serialized_end=476
+  _globals['_FAILURE']._serialized_start=478
+  _globals['_FAILURE']._serialized_end=535
+  _globals['_REPORT']._serialized_start=538
+  _globals['_REPORT']._serialized_end=703
+  _globals['_RECEIPT']._serialized_start=705
+  _globals['_RECEIPT']._serialized_end=778
 # @@protoc_insertion_point(module_scope)

@@ -96,6 +96,8 @@ class Task(_message.Message):
     TITLE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
+    INLINE_FIELD_NUMBER: _builtins.int
+    INLINE_REPORT_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
     """Set by the server: where the device's sampling and shuffling start from. Unset: 0. A device must not
     draw privacy noise from it: the server knows it.
@@ -107,6 +109,10 @@ class Task(_message.Message):
     JSON, {"algorithm": its name, "parameters": {...}}, at most 65,536 characters. The device computes from
     them what the whole run asks for and costs, before it does its first task. Unset: that is not known.
     """
+    inline_report: _builtins.int
+    """Set by the server, only for such a device: bytes of the largest blob that the report of this task may
+    carry inline, at most 256 KiB. Unset: none, all are uploaded.
+    """
     @_builtins.property
     def lease(self) -> Global___Lease:
         """Set by the server. Unset: refused."""
@@ -114,6 +120,13 @@ class Task(_message.Message):
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
         """Set by the server: what to do. Unset: refused. Its blobs can be fetched for as long as the lease holds."""
+
+    @_builtins.property
+    def inline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Set by the server, only for a device with the capability "inline-tensors": some of the blobs that the
+        payload names, in any order, each 1 byte to 256 KiB and at most 1 MiB together. A receiver names each by
+        its SHA-256, ignores what the payload does not name, and fetches what is missing. Unset: all are fetched.
+        """
 
     def __init__(
         self,
@@ -123,10 +136,12 @@ class Task(_message.Message):
         title: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
         terms: _builtins.str = ...,
+        inline: _abc.Iterable[_builtins.bytes] | None = ...,
+        inline_report: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "payload", b"payload", "seed", b"seed", "terms", b"terms", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inline", b"inline", "inline_report", b"inline_report", "lease", b"lease", "payload", b"payload", "seed", b"seed", "terms", b"terms", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -247,17 +262,25 @@ class Report(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    INLINE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___Lease:
         """Set by the device: the lease of the task that this answers. Unset: refused."""
 
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
-        """What the task asked for. The blobs that it names were uploaded before."""
+        """What the task asked for. The blobs that it names were uploaded before, or are in `inline`."""
 
     @_builtins.property
     def failure(self) -> Global___Failure:
         """Why there is no result. It releases the lease: the round goes on without this device."""
+
+    @_builtins.property
+    def inline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Set by the device, as far as the task's `inline_report` allows it: blobs that the payload names, as in
+        Task. One that is damaged on its way is missing, so the answer is NOT_FOUND, and it is uploaded. Unset: all
+        were uploaded.
+        """
 
     def __init__(
         self,
@@ -265,10 +288,11 @@ class Report(_message.Message):
         lease: Global___Lease | None = ...,
         payload: _payload_pb2.Payload | None = ...,
         failure: Global___Failure | None = ...,
+        inline: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "lease", b"lease", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "lease", b"lease", "payload", b"payload", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "inline", b"inline", "lease", b"lease", "payload", b"payload", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["payload", "failure"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
