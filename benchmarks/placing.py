@@ -2,7 +2,7 @@
 
     python -m benchmarks.placing [--algorithm flux] [--dataset digits] [--data-dir DIR] [--seeds 43,44]
         [--shifts px,py,pxy] [--level 5] [--clients 8] [--rounds 30] [--samples 0] [--batch-size 64]
-        [--json FILE] [--plot FILE]
+        [--privacy balanced] [--json FILE] [--plot FILE]
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
@@ -49,7 +49,7 @@ from shoal.core.inference.nearness import log_densities
 from shoal.core.privacy.accountant import Poll, Unmetered
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.server_kit import placing
-from shoal.lab.experiments.setting import Experiment, fleet_of
+from shoal.lab.experiments.setting import Experiment, encoder, fleet_of
 from shoal.lab.models import learner_of
 from shoal.lab.simulation import SimulationResult
 
@@ -117,16 +117,19 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
     """One row for each newcomer and number of samples."""
     setting = Experiment(
         dataset=asked.dataset, data_dir=asked.data_dir, shift=shift, level=asked.level,
-        clients=asked.clients, samples=asked.samples, seed=seed,
+        clients=asked.clients, samples=asked.samples, seed=seed, public=asked.public,
     )  # fmt: skip
-    fleet, _ = fleet_of(setting)
+    fleet, public = fleet_of(setting)
     learner = learner_of(None, None, {}, fleet)
+    if public is not None:
+        learner = replace(learner, encoder=encoder(learner, public, fleet.shape[0], seed))
     common = {
         "rounds": asked.rounds, "learning_rate": asked.learning_rate, "batch_size": asked.batch_size,
     }  # fmt: skip
+    own_settings = {"privacy": asked.privacy} if asked.privacy else {}
     result, fedavg = (
-        shoal.simulate(name, fleet, model=learner, seed=seed, model_seed=42, device="cpu", **common)
-        for name in (asked.algorithm, "fedavg")
+        shoal.simulate(name, fleet, model=learner, seed=seed, model_seed=42, device="cpu", **common, **more)
+        for name, more in ((asked.algorithm, own_settings), ("fedavg", {}))
     )
     assert isinstance(result, SimulationResult)
     assert isinstance(fedavg, SimulationResult)
@@ -233,6 +236,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
     parser.add_argument("--learning-rate", type=float, default=0.02)
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--privacy", default="", help="of the algorithm's descriptors; by default none")
+    parser.add_argument(
+        "--public", type=float, default=0.0, help="share of the images that an encoder learns from (FMCL)"
+    )
     parser.add_argument("--epsilon", type=float, default=1.0, help="of the private vote")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="the confidence's reliability, as a picture"

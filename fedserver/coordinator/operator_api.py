@@ -242,9 +242,7 @@ class OperatorApi:
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
         if spec.labels and self._coordinator.labels_of is unlabeled:
-            raise ConfigError(
-                "devices have labels only on a server with certificates", "leave the labels out"
-            )
+            raise ConfigError("devices have labels only on a server with certificates", "leave them out")
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(

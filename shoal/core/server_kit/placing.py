@@ -49,9 +49,16 @@ def _way(state: Any) -> str:
     return found
 
 
+def _epsilon(state: Any) -> float:
+    """Of a vote; 0 where the algorithm has none."""
+    found: float = getattr(getattr(state, "parameters", None), "vote_epsilon", 0.0)
+    return found
+
+
 def ballot_paper(half: ServerHalf, state: Any) -> Vote | None:
-    """The question of a vote on the clusters; None where the run does not know where their data lie."""
-    found = densities(half, state)
+    """The question of a vote on the clusters; None where the run does not know where their data lie, or its
+    algorithm has no votes."""
+    found = densities(half, state) if _epsilon(state) else None
     if found is None:
         if state.parameters.placing == VOTE:
             raise Refused(
@@ -59,14 +66,15 @@ def ballot_paper(half: ServerHalf, state: Any) -> Vote | None:
                 "use placing=own_models, or another privacy mode than paper",
             )
         return None
-    return vote_on(tuple(clusters(state)), found, state.parameters.vote_epsilon)
+    return vote_on(tuple(clusters(state)), found, _epsilon(state))
 
 
 def elected(half: ServerHalf, state: Any, ballot: Ballot) -> ClusterAssignment:
     """The cluster for which a newcomer has voted. How sure that is, only the newcomer could know."""
-    if _way(state) not in (OWN_MODELS, VOTE) or densities(half, state) is None:
+    way, epsilon = _way(state), _epsilon(state)
+    if way not in (OWN_MODELS, VOTE) or not epsilon or densities(half, state) is None:
         raise BadPayload("this run takes no votes of newcomers", "ask it without evidence first")
-    if ballot.cluster not in clusters(state) or ballot.epsilon != state.parameters.vote_epsilon:
+    if ballot.cluster not in clusters(state) or ballot.epsilon != epsilon:
         raise BadPayload(f"{ballot} is no answer to what this run asks now", "ask again")
     reason = f"by a private vote of the device's samples, of epsilon {ballot.epsilon:g}"
     return ClusterAssignment(

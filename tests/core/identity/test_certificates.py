@@ -51,11 +51,17 @@ def test_bytes_that_are_no_request_are_refused(data: bytes) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_damaged_request_never_passes_for_another_key(place: int, flip: int) -> None:
+    """It is refused, unless the damage changes nothing: how many bits of the last byte are not used may be
+    wrong where they are zeros."""
     key = certs.new_key()
     csr = bytearray(certs.request(key))
     csr[place % len(csr)] ^= flip
-    with pytest.raises(BadPayload):
-        certs.key_of_request(bytes(csr))
+    try:
+        found = certs.key_of_request(bytes(csr))
+    except BadPayload:
+        return
+    assert certs.pin_of(found) == certs.pin_of(key.public_key())
+    assert csr[place % len(csr)] == flip < 8
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
 """Where clusters' data lie, from descriptors without and with noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shoal.core.algorithm import densities, find
+from shoal.core.algorithms.feroma.state import Encoder, Row
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing import ClusterDensities
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.choosing import Choose, ClusterDensities, Wish
+from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.parts import Ballot, Descriptor
 from shoal.core.inference.nearness import nearness
+from shoal.core.server_kit import placing
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.types import Tensors
 from tests.core.server_kit.described import CLASSES, DIMS, device, private
@@ -82,10 +87,40 @@ def test_the_order_of_devices_makes_no_difference() -> None:
 
 
 def test_only_algorithms_with_descriptors_have_densities() -> None:
-    for name in ("ifca", "flux"):
+    for name in ("ifca", "flux", "feroma"):
         half = find(name)[0].server()
         state = half.start({"w": np.zeros(2, np.float32)}, find(name)[0].configure("default", {}))
         assert densities(half, state) is None, "not before the clusters are formed"
+
+
+@pytest.mark.parametrize("privacy", ["off", "balanced"])
+def test_feroma_gives_newcomers_only_what_is_made_of_profiles_with_a_guarantee(privacy: str) -> None:
+    card = find("feroma")[0]
+    half, model = card.server(), {"w": np.zeros(2, np.float32)}
+    started = half.start(
+        model, card.configure("default", {"classes": CLASSES, "dims": DIMS, "privacy": privacy})
+    )
+    profiles = {f"p{n}": private(n) if privacy == "balanced" else device(n) for n in range(3)}
+    rows = {key: Row(profile, 100, 1, f"d{key}") for key, profile in profiles.items()}
+    state = replace(
+        started,
+        rows=rows,
+        encoder=Encoder(model, PROJECTOR),
+        models={"global": model, **dict.fromkeys(rows, model)},
+    )
+    given = densities(half, state)
+    if privacy == "off":
+        assert given is None, "the moments of one device"
+        return
+    assert given is not None
+    assert given.clusters["means"].shape == (3, 1 + CLASSES, DIMS)
+    asked = placing.place(half, state, Wish(64), 64)
+    assert isinstance(asked, Choose)
+    assert asked.keys == ("p0", "p1", "p2", "global")
+    assert asked.described is not None
+    assert isinstance(placing.place(half, state, Wish(1), 64), Describe), "it has no votes"
+    with pytest.raises(BadPayload, match="takes no votes"):
+        placing.place(half, state, Ballot("p0", 1.0), 64)
 
 
 @pytest.mark.parametrize(

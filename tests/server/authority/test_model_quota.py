@@ -14,8 +14,9 @@ from fedserver.store.identities.audit import Event
 from shoal.core.algorithms.ifca import server as ifca
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
-from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, Evidence, Scores
 from shoal.core.identity.joining import Role
+from tests.core.server_kit.test_placing import flux
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import start
 
@@ -122,5 +123,32 @@ def test_there_is_no_model_with_an_abstention_unless_it_was_asked_for(
         assert answer.model is not None
         assert list(found.coordinator.visitors["n"].granted) == [answer.model.blob.sha256]
         assert [line["facts"]["clusters"] for line in lines_of(found.state, Event.PLACED)] == ["c1"]
+
+    play(story, tmp_path / "s")
+
+
+def test_where_one_model_is_allowed_a_newcomer_of_flux_votes_for_it(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(
+            found.coordinator, name="f", algorithm="flux", parameters={"classes": 1, "privacy": "off"}
+        )
+        found.coordinator.runs["f"].engine.state = flux()  # type: ignore[misc]
+        found.coordinator.quota = ModelQuota(found.peers, 1)
+        newcomer = await found.device("n", role=Role.INFER_ONLY)
+        async with newcomer.channel() as channel:
+            link = newcomer.link(channel)
+            question = await link.place("f", Wish(64, compact=True))
+            assert isinstance(question, Question)
+            assert question.payload.kind == "vote"
+            assert lines_of(found.state, Event.PLACED) == [], "no model was given away"
+            for weights in question.payload.weights():
+                assert [frame async for frame in link.fetch(weights.blob, 0)]
+            answer = await link.place("f", Ballot("c2", 1.0))
+            assert isinstance(answer, Placement)
+            assert answer.model is not None
+            (line,) = lines_of(found.state, Event.PLACED)
+            assert line["facts"] == {"device": "n", "run": "f", "clusters": "c2", "today": 1}
+            error, fault = await refused(link.place("f", Ballot("c0", 1.0)))
+            assert (error.code(), fault.code) == TOO_OFTEN
 
     play(story, tmp_path / "s")

@@ -16,6 +16,7 @@ from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.algorithms.feroma.state import Encoder, Row, State
 from shoal.core.errors import Refused
+from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Describe, Described, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import Mixture
@@ -23,6 +24,7 @@ from shoal.core.server_kit import clustered, descriptors
 from shoal.core.server_kit.aggregation.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
+from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import admit_moments, ask_bounds, merged_bounds, projector_of
 from shoal.core.server_kit.standard import private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -55,6 +57,17 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
         return Describe(encoder.model, encoder.projector, classes, asked)
     assert encoder.scaler is not None
     return place_newcomer(parameters, descriptor, state.rows, state.progress, encoder.scaler)
+
+
+def densities(state: State) -> ClusterDensities | None:
+    """For newcomers that choose themselves. A profile is of one device, so newcomers are only given what is
+    made of profiles with a guarantee."""
+    if state.encoder is None or not state.rows or not state.parameters.asked_privacy.calibrated:
+        return None
+    profiles = {key: row.profile for key, row in state.rows.items()}
+    names = [key for key in state.models if key != GLOBAL]
+    found = cluster_densities(profiles, {key: key for key in profiles}, names)
+    return None if found is None else ClusterDensities(state.encoder.model, state.encoder.projector, found)
 
 
 # -- warm-up: train, bounds ---------------------------------------------------------------------------------
