@@ -2,7 +2,7 @@
 round cost, and what does noise of the devices cost in accuracy.
 
     python -m benchmarks.secure_aggregation --data-dir DATA [--devices 100] [--repeats 2]
-    python -m benchmarks.secure_aggregation --data-dir DATA --epsilon 8 [--rounds 20] [--clip 0.4] [--rate 0.015]
+    python -m benchmarks.secure_aggregation --data-dir DATA --epsilon 8 [--clip 0.4] [--rate 0.015]
 
 Each device has `--samples` digits of MNIST. In every round of training a fifth of the devices, others each
 time, has its keys shared and then does not answer. The first form compares the processor time of one round,
