@@ -25,7 +25,7 @@ from shoal.core.algorithm import DeviceHalf
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.whole_run import whole_run
+from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose

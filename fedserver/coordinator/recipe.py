@@ -47,7 +47,7 @@ def recipe_of(spec: RunSpec) -> Recipe:
 
 
 def terms_of_run(spec: RunSpec) -> str:
-    """What devices are told of a run before their first task of it."""
+    """What devices get to know of a run before their first task of it."""
     return terms_of(find(spec.algorithm)[0].name, recipe_of(spec).server_half.parameters)
 
 

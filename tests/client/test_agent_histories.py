@@ -68,8 +68,7 @@ def test_whatever_happens_every_round_gets_its_result_once(tmp_path: Path, seed:
     performed: list[int] = []
     for _ in range(200):  # lives of the device's process
         device = Device(tmp_path, server)
-        agent = device.agent()
-        agent._link = ChaoticLink(server, chance)
+        agent = device.agent(ChaoticLink(server, chance))
         with contextlib.suppress(Crash):
             asyncio.run(agent.run(Until.FINISHED))
             break

@@ -90,7 +90,6 @@ def test_the_result_is_on_the_disk_before_anything_is_sent(device: Device, serve
             seen.append(device.outbox.pending() is not None)
             return await super().uploaded(blob)
 
-    agent = device.agent()
-    agent._link = Looking(server)
+    agent = device.agent(Looking(server))
     asyncio.run(agent.run(Until.ONCE))
     assert seen == [True]

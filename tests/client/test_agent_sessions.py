@@ -25,8 +25,7 @@ def test_a_lost_session_is_begun_again(device: Device, server: MemoryServer, kin
             server.forget = server.forget or lost
             super()._call(name, detail, session or lost)
 
-    agent = device.agent()
-    agent._link = Forgetful(server)
+    agent = device.agent(Forgetful(server))
     asyncio.run(agent.run(Until.FINISHED))
     assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
     assert device.executor.performed == [1, 2]
@@ -39,8 +38,7 @@ def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, serve
                 raise SessionLost("no such session", "say hello")
             return await super().upload(blob, start, chunks)
 
-    agent = device.agent()
-    agent._link = Forgetful(server)
+    agent = device.agent(Forgetful(server))
     asyncio.run(agent.run(Until.ONCE))
     assert isinstance(server.reports[0].result, Payload)
     assert device.executor.performed == [1]

@@ -75,13 +75,12 @@ class Device:
         self.note_failure: Callable[[str, str], None] = lambda run, code: None
         self.consents = Consents(root / "consent")
 
-    def agent(self, **allowance: Any) -> Agent:
+    def agent(self, link: MemoryLink | None = None, **allowance: Any) -> Agent:
         self.reporter = Reporter(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
-        link, store = MemoryLink(self.server), BlobStore(self.root / "blobs")
-        limits = Allowance(**allowance)
+        store, limits = BlobStore(self.root / "blobs"), Allowance(**allowance)
         mark = Mark(self.root / "mark")
         return Agent(
-            link,
+            link or MemoryLink(self.server),
             self.executor,
             store,
             self.outbox,

@@ -1,6 +1,6 @@
 """What a whole run will cost a device, computed before its first task from the terms that the server sent.
 
-The server could lie about the terms. Nothing depends on them but what the owner is told beforehand: every
+The server could lie about the terms. Nothing depends on them but what the owner sees beforehand: every
 release is checked and paid for by itself, whatever was said before.
 """
 
