@@ -110,10 +110,11 @@ class Counting:
 
     def _fits(self, each: _Waiting, group: Sequence[_Waiting]) -> bool:
         """Whether a report counts together with those of the group: the last one that a round lacks closes
-        it, and of two reports of one device only one counts."""
+        it, and of two reports of one device only one counts. A round that lacks none but is still open, as in
+        a pause after a restart, takes one at a time."""
         same = [other for other in group if other.run is each.run]
         others = {other.record.device for other in same}
-        return each.record.device not in others and len(same) < each.run.engine.lacks
+        return each.record.device not in others and len(same) < max(1, each.run.engine.lacks)
 
     async def _store(self, group: Sequence[_Waiting]) -> None:
         if not group:

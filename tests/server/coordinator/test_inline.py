@@ -11,6 +11,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits import inline
 from fedserver.store.reports import Arrival, Reports
 from shoal.core.engine.events import Changed
+from shoal.core.engine.round.view import View
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import DiskFull, NotFound, Unavailable
 from shoal.core.exchange.admit import Limits
@@ -18,7 +19,7 @@ from shoal.core.exchange.link import INLINE_TENSORS, Hello, Outcome, Receipt, Re
 from shoal.core.exchange.payload import INLINE, Payload
 from tests.server.servers import DEVICES, expected, link, models, scenario, serve_all, start
 from tests.server.toys import Hands, honest, same_models
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES)
 
@@ -201,5 +202,19 @@ def test_of_many_devices_reports_carry_less(tmp_path: Path, monkeypatch: pytest.
         await asked(coordinator)
         device = await Inside(link(coordinator, 0)).hello()
         assert (await device.task()).inline_report == 300 // DEVICES
+
+    scenario(story, tmp_path)
+
+
+def test_a_round_that_is_full_and_still_open_takes_reports_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart in a pause, in which no round is closed."""
+    monkeypatch.setattr(View, "lacks", property(lambda engine: 0))
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await asyncio.wait_for(serve_all(coordinator), HANG)
+        assert same_models(models(coordinator), expected())
 
     scenario(story, tmp_path)
