@@ -18,19 +18,8 @@ from weakref import WeakKeyDictionary
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.visitor import Visitor
-from fedserver.store.journal.placements import (
-    ABSTAINED,
-    DESCRIPTOR,
-    HANDED_OUT,
-    NEAREST,
-    NOTHING,
-    PLACED,
-    PROTOTYPES,
-    SCORES,
-    VOTE,
-    WISH,
-    PlacementRecord,
-)
+from fedserver.store.journal import placements as recorded
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.algorithm import State
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.admit import admit_evidence
@@ -48,12 +37,12 @@ MOST_MODELS = 64
 """The models of how many clusters any newcomer may have at once, to choose among them."""
 
 SHOWN: dict[type, str] = {
-    NoneType: NOTHING,
-    Wish: WISH,
-    Descriptor: DESCRIPTOR,
-    Scores: SCORES,
-    Prototypes: PROTOTYPES,
-    Ballot: VOTE,
+    NoneType: recorded.NOTHING,
+    Wish: recorded.WISH,
+    Descriptor: recorded.DESCRIPTOR,
+    Scores: recorded.SCORES,
+    Prototypes: recorded.PROTOTYPES,
+    Ballot: recorded.VOTE,
 }
 """What a newcomer shows, as it is recorded."""
 KEPT = "it compares the models on its own samples, and keeps its choice"
@@ -195,15 +184,21 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
         await spend(visitor.device, run.run, clusters)
         if clusters:
             why = KEPT if isinstance(found, Choose | ChooseCompact) else MEASURES
-            await _note(asked, answer, HANDED_OUT, why, clusters)
+            await _note(asked, answer, recorded.HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)
         return Question(run.run, payload, graph)
     assignment = replace(found, reason=found.reason + why)
     if found.abstained and not asked.accept_nearest:
-        await _note(asked, answer, ABSTAINED, assignment.reason)
+        await _note(asked, answer, recorded.ABSTAINED, assignment.reason)
         return Placement(run.run, assignment, None, graph)
     await spend(visitor.device, run.run, [found.cluster])
-    await _note(asked, answer, NEAREST if found.abstained else PLACED, assignment.reason, [found.cluster])
+    await _note(
+        asked,
+        answer,
+        recorded.NEAREST if found.abstained else recorded.PLACED,
+        assignment.reason,
+        [found.cluster],
+    )
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, assignment, model, graph)
@@ -216,7 +211,11 @@ async def _note(
     found = answer.found
     where: tuple[str, str, float | None] | tuple[()] = ()
     if isinstance(found, ClusterAssignment):
-        where = (found.cluster, found.runner_up, None if asked.evidence == VOTE else found.confidence)
+        where = (
+            found.cluster,
+            found.runner_up,
+            None if asked.evidence == recorded.VOTE else found.confidence,
+        )
     record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
     record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
     with suppress(DiskFull):

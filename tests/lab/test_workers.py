@@ -27,15 +27,15 @@ def played(algorithm: str, workers: int | None, **changes: object) -> Simulation
 
 @pytest.mark.parametrize("algorithm", ["flux", "apfl", "feroma"])
 def test_any_number_of_workers_gives_the_same_bits(algorithm: str) -> None:
-    alone, *others = (played(algorithm, count) for count in (None, 1, 2, 9))
+    single, *others = (played(algorithm, count) for count in (None, 1, 2, 9))
     for other in others:
-        assert alone.models.keys() == other.models.keys()
-        for key, model in alone.models.items():
+        assert single.models.keys() == other.models.keys()
+        for key, model in single.models.items():
             for name, array in model.items():
                 np.testing.assert_array_equal(array, other.models[key][name])
-        assert alone.clusters == other.clusters
-        assert alone.accuracy == other.accuracy
-        assert alone.rows() == other.rows()
+        assert single.clusters == other.clusters
+        assert single.accuracy == other.accuracy
+        assert single.rows() == other.rows()
 
 
 def test_an_error_of_a_device_is_the_same_error() -> None:

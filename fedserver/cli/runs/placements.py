@@ -8,44 +8,33 @@ import click
 
 from fedserver.cli.options import connected
 from fedserver.cli.text import clock, percent, table
-from fedserver.store.journal.placements import (
-    ABSTAINED,
-    DESCRIPTOR,
-    HANDED_OUT,
-    NEAREST,
-    NOTHING,
-    PLACED,
-    PROTOTYPES,
-    SCORES,
-    VOTE,
-    WISH,
-    PlacementRecord,
-)
+from fedserver.store.journal import placements as recorded
+from fedserver.store.journal.placements import PlacementRecord
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
 
 SHOWN = {
-    NOTHING: "nothing",
-    WISH: "nothing",
-    DESCRIPTOR: "a descriptor",
-    SCORES: "losses of the models",
-    PROTOTYPES: "mean embeddings",
-    VOTE: "a private vote",
+    recorded.NOTHING: "nothing",
+    recorded.WISH: "nothing",
+    recorded.DESCRIPTOR: "a descriptor",
+    recorded.SCORES: "losses of the models",
+    recorded.PROTOTYPES: "mean embeddings",
+    recorded.VOTE: "a private vote",
 }
 """What a newcomer has shown of its data."""
 BECAME = {
-    PLACED: "placed in {cluster}",
-    NEAREST: "given the nearest model, of {cluster}; no cluster fits",
-    ABSTAINED: "not placed; {cluster} is nearest",
-    HANDED_OUT: "given the models of {models}",
+    recorded.PLACED: "placed in {cluster}",
+    recorded.NEAREST: "given the nearest model, of {cluster}; no cluster fits",
+    recorded.ABSTAINED: "not placed; {cluster} is nearest",
+    recorded.HANDED_OUT: "given the models of {models}",
 }
 MANY = {
-    PLACED: "placed by the server",
-    NEAREST: "given the nearest model",
-    ABSTAINED: "not placed",
-    HANDED_OUT: "given several models to compare, and the server does not learn their choice",
+    recorded.PLACED: "placed by the server",
+    recorded.NEAREST: "given the nearest model",
+    recorded.ABSTAINED: "not placed",
+    recorded.HANDED_OUT: "given several models to compare, and the server does not learn their choice",
 }
 
 

@@ -18,6 +18,7 @@ from tests.buckets import Buckets
 from tests.postgresql import Cluster
 from tests.server.servers import DEVICES, ROUNDS, expected, link, models, server, start
 from tests.server.toys import Hands, honest, same_models
+from tests.waiting import until
 
 pytest.importorskip("psycopg", reason="psycopg is not installed")
 DEADLINE = 600.0
@@ -53,14 +54,13 @@ def devices(coordinator: Coordinator, let: asyncio.Event) -> list["asyncio.Task[
     return [asyncio.create_task(patient(coordinator, each, let)) for each in range(DEVICES)]
 
 
-async def until_round(coordinator: Coordinator, round: int) -> None:
-    while coordinator.runs["toy"].engine.round < round:  # noqa: ASYNC110 -- no event tells it
-        await asyncio.sleep(0.01)
-
-
-async def until_waiting(coordinator: Coordinator) -> None:
-    while coordinator.storage.full is None:  # noqa: ASYNC110 -- no event tells it
-        await asyncio.sleep(0.01)
+async def held(coordinator: Coordinator, let: asyncio.Event) -> list["asyncio.Task[None]"]:
+    """The devices of a new run, which report in the round `HELD` only once they are let."""
+    policy = RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=DEADLINE)
+    await start(coordinator, policy=policy)
+    working = devices(coordinator, let)
+    await until(lambda: coordinator.runs["toy"].engine.round >= HELD)
+    return working
 
 
 async def check(coordinator: Coordinator) -> None:
@@ -78,22 +78,20 @@ def test_rounds_wait_while_the_bucket_is_away_and_end_with_the_same_models(
 
     async def play() -> None:
         async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:
-            await start(coordinator, policy=RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=DEADLINE))
             let = asyncio.Event()
-            working = devices(coordinator, let)
-            await until_round(coordinator, HELD)
+            working = await held(coordinator, let)
             await asyncio.to_thread(unsteady.stop)
             let.set()
-            await until_waiting(coordinator)
+            await until(lambda: coordinator.storage.full is not None)
+            run = coordinator.runs["toy"]
+            before = run._clock()
             status = await OperatorApi(coordinator).status()
-            assert [run.waiting_for for run in status.runs] == ["the bucket of models and reports"]
+            assert [each.waiting_for for each in status.runs] == ["the bucket of models and reports"]
             assert "the bucket cannot be used, and all runs wait" in status.notices[0]
             with pytest.raises(ServerFull, match="cannot reach its storage"):
                 coordinator.check_deciding()
-            run = coordinator.runs["toy"]
-            before = run._clock()
+            assert run._clock() == before  # no deadline passes
             await asyncio.to_thread(unsteady.start)
-            assert coordinator.storage.full is None or run._clock() == before  # no deadline passes
             await asyncio.gather(*working)
             await check(coordinator)
 
@@ -108,10 +106,8 @@ def test_a_round_that_was_combined_waits_for_the_bucket_to_store_its_models(
 
     async def play() -> None:
         async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:
-            await start(coordinator, policy=RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=DEADLINE))
             let = asyncio.Event()
-            working = devices(coordinator, let)
-            await until_round(coordinator, HELD)
+            working = await held(coordinator, let)
             reduce = combining.reduce
 
             def then_away(*given: Any) -> Any:
@@ -122,7 +118,7 @@ def test_a_round_that_was_combined_waits_for_the_bucket_to_store_its_models(
 
             monkeypatch.setattr(combining, "reduce", then_away)
             let.set()
-            await until_waiting(coordinator)
+            await until(lambda: coordinator.storage.full is not None)
             assert [each.round for each in await coordinator.storage.runs.rounds("toy")] == [1]
             monkeypatch.undo()
             await asyncio.to_thread(unsteady.start)
@@ -139,9 +135,7 @@ def test_a_server_that_takes_over_fetches_the_run_and_goes_on(
 
     async def first() -> None:
         async with server(tmp_path / "first", elsewhere=elsewhere) as coordinator:
-            await start(coordinator)
-            working = devices(coordinator, asyncio.Event())
-            await until_round(coordinator, HELD)
+            working = await held(coordinator, asyncio.Event())
             for device in working:
                 device.cancel()
             await asyncio.gather(*working, return_exceptions=True)
