@@ -7,32 +7,33 @@ device is refused from the next call on.
 
 import asyncio
 import contextlib
+import itertools
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 
 from fedserver.authority.issuing import DEVICE_LIFE
 from fedserver.authority.roots import Authority
-from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from fedserver.authority.standings import Standings
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import Certified, Registered
 from fedserver.store.store import Storage
-from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import Named
 from shoal.core.identity.certificates import certificate as parsed
-from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
 """The share of its life after which a certificate is renewed, and the share over which devices are spread."""
 
 
-class Peers:
+class Peers(Standings):
     """The registry in memory; see `open`. The authority may change while the server runs."""
 
     def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
+        super().__init__(known)
         self.storage, self.authority = storage, authority
-        self._known = {each.device: each for each in known}
         self._gaps = gaps
-        self._calls: dict[DeviceId, set[asyncio.Task[object]]] = {}
+        self._followers: set[Changes] = set()
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "Peers":
@@ -43,11 +44,17 @@ class Peers:
             await storage.identities.gap_was_accepted(),
         )
 
-    async def admit(self, peer: Named, certificate: bytes) -> Registered:
-        """Find the device behind a certificate (PEM) that TLS has verified. peer: what the certificate says.
+    @property
+    def federation(self) -> str:
+        return self.authority.federation
 
-        Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
-        """
+    def trusts(self, certified: Certified) -> bool:
+        return certified.root in self.authority.roots
+
+    async def note_denied(self, **facts: object) -> None:
+        await self.storage.identities.note_event(Event.DENIED, **facts)
+
+    async def admit(self, peer: Named, certificate: bytes) -> Registered:
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)
             if device := await self.storage.identities.take_up(peer, shown, self.authority):
@@ -58,65 +65,20 @@ class Peers:
             known, _ = self._check(peer)
         return known
 
-    def _check(self, peer: Named) -> tuple[Registered, Certified]:
-        known = self._known.get(peer.device)
-        if peer.federation != self.authority.federation or known is None:
-            raise Unauthenticated(
-                f"no device {peer.device} of federation {peer.federation} is known here",
-                f"join the federation {self.authority.federation} first, with: fedclient join",
-            )
-        self._check_standing(known)
-        found = self._certified(peer)
-        if found is None or found.root not in self.authority.roots:
-            raise Unauthenticated(
-                f"this certificate of device {peer.device} is not valid: a newer one has replaced it, or it "
-                "was not issued here",
-                "use the newest one; if it is lost, join again under a new name",
-            )
-        if time.time() >= found.expires:
-            raise Unauthenticated(
-                f"the certificate of device {peer.device} has expired", "it can rejoin with its last key"
-            )
-        return known, found
-
-    def _certified(self, peer: Named) -> Certified | None:
-        """The certificate, if it is in the registry and valid.
-
-        The key is compared too: anyone who has stolen a root's key can sign another certificate with the same
-        device and serial, but only for a key of its own.
-        """
-        known = self._known.get(peer.device)
-        certificates = known.certificates if known else ()
-        return next(
-            (each for each in certificates if (each.serial, each.spki) == (peer.serial, peer.spki)), None
-        )
-
-    def _check_standing(self, known: Registered) -> None:
-        if known.standing is DeviceStanding.REVOKED:
-            raise Revoked(f"device {known.device} was revoked", "ask the server's operator")
-        if known.standing is DeviceStanding.PENDING:
-            raise Unauthenticated(f"device {known.device} waits for approval", "ask the server's operator")
-
     def learn(self, known: Registered) -> None:
-        """Replace the cached state of a device, after the registry has changed."""
-        self._known[known.device] = known
+        super().learn(known)
+        for follower in self._followers:
+            follower.note(known)
 
-    def known(self) -> list[Registered]:
-        """All devices, by name."""
-        return [self._known[device] for device in sorted(self._known)]
-
-    def role(self, device: DeviceId) -> Role:
-        """What a known device may do."""
-        return self._known[device].role
-
-    def may_train(self, device: DeviceId) -> bool:
-        """Whether a device may take part in runs."""
-        return self.role(device) is Role.TRAIN
-
-    def labels(self, device: DeviceId) -> Mapping[str, str]:
-        """The labels of a device, which its token gave it; none if it is not known."""
-        known = self._known.get(device)
-        return known.labels if known else {}
+    @contextlib.contextmanager
+    def followed(self) -> Iterator["Changes"]:
+        """All devices, and then each that changes, for the block."""
+        changes = Changes(self._known, self._gaps)
+        self._followers.add(changes)
+        try:
+            yield changes
+        finally:
+            self._followers.discard(changes)
 
     def knows(self, peer: Named) -> bool:
         """Whether a certificate is in the registry, or may be in the gap of a restored one."""
@@ -135,31 +97,33 @@ class Peers:
         share = RENEW_AT - SPREAD * (zlib.crc32(certified.serial.encode()) / (1 << 32))
         return max(0.0, certified.issued + share * DEVICE_LIFE - time.time())
 
-    # -- cutting off ----------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def calling(self, device: DeviceId) -> Iterator[None]:
-        """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
-        task = asyncio.current_task()
-        assert task is not None
-        calls = self._calls.setdefault(device, set())
-        calls.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._calls.get(device) is calls:
-                raise  # the caller went away
-            task.uncancel()
-            self._check_standing(self._known[device])
-            raise
-        finally:
-            calls.discard(task)
-            if not calls and self._calls.get(device) is calls:
-                del self._calls[device]
+class Changes:
+    """The devices that a gateway does not know as they are now. accepts_others: see `Peers.knows`.
 
-    def cut(self, device: DeviceId) -> int:
-        """End the open calls of a device; return how many there were."""
-        calls = self._calls.pop(device, set())
-        for task in calls:
-            task.cancel()
-        return len(calls)
+    Of a device that changes twice only the last state is kept, so that these are never more than the devices.
+    """
+
+    def __init__(self, known: Mapping[DeviceId, Registered], accepts_others: bool) -> None:
+        self.accepts_others = accepts_others
+        self._pending, self._some = dict(known), asyncio.Event()
+        self._some.set()
+
+    def note(self, known: Registered) -> None:
+        self._pending[known.device] = known
+        self._some.set()
+
+    async def next(self, most: int, within: float) -> list[Registered]:
+        """At most `most` of them, as soon as there are any; none after `within` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._some.wait()
+        found = [self._pending.pop(name) for name in list(itertools.islice(self._pending, most))]
+        if not self._pending:
+            self._some.clear()
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is pending."""
+        return not self._pending

@@ -2,13 +2,13 @@
 
 import ipaddress
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from fedserver.authority.hosts import check_host
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
@@ -17,7 +17,6 @@ from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.identity.joining import NAME
 from shoal.shell import disk
 
-HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
 PORT, JOIN_PORT = 50051, 50052
 HEADER = "# Created by `fedserver init` for `fedserver up`. Command-line options override this file.\n"
 
@@ -41,7 +40,7 @@ def init(
     Raises StorageFault, and ConfigError, also while a server uses the folder.
     """
     for host in hosts:
-        _check(host)
+        check_host(host)
     if not NAME.fullmatch(federation):
         raise ConfigError(
             f"{federation[:64]!r} is not a name for a federation",
@@ -92,17 +91,6 @@ def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: s
     }
     disk.write(state / SETTINGS, (HEADER + yaml.safe_dump(settings, sort_keys=False)).encode())
     return SETTINGS
-
-
-def _check(host: str) -> None:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        if not HOST.fullmatch(host):
-            raise ConfigError(
-                f"{host[:80]!r} is neither a host name nor an address",
-                "give a form like --host shoal.example.org",
-            ) from None
 
 
 def _is_loopback(host: str) -> bool:

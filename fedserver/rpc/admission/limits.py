@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.rpc.admission.identity import Callers, Context, address_of
+from fedserver.rpc.admission.identity import Context, Identifies, address_of
 from fedserver.rpc.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
@@ -79,7 +79,7 @@ class Places:
 class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
     """Limits the calls of each device, and the transfers and arrivals of all."""
 
-    def __init__(self, callers: Callers) -> None:
+    def __init__(self, callers: Identifies) -> None:
         self._callers = callers
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)

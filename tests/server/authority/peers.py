@@ -81,7 +81,7 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
                 state,
                 coordinator,
                 peers,
-                AuthorityApi(coordinator, peers, listeners.join_address),
+                AuthorityApi(coordinator, peers, listeners.join_address, (listeners.address,)),
                 listeners,
             )
         finally:

@@ -90,6 +90,11 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
                 _registered_method=True)
+        self.AddGateway = channel.unary_unary(
+                '/fed.v1.AuthorityService/AddGateway',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
+                _registered_method=True)
 
 
 class AuthorityServiceServicer:
@@ -174,6 +179,13 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddGateway(self, request, context):
+        """Enters a gateway in the registry and signs its certificate. Not safe to repeat: its name is then taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuthorityServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +243,11 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.DropAuthority,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.SerializeToString,
+            ),
+            'AddGateway': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddGateway,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -531,6 +548,33 @@ class AuthorityService:
             '/fed.v1.AuthorityService/DropAuthority',
             fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddGateway(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/AddGateway',
+            fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,8 @@ class AuthorityServiceStub:
     """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat."""
     DropAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.DropAuthorityRequest, _authority_service_pb2.DropAuthorityResponse]
     """Ends an authority that does not sign. Refused while certificates that it signed are in use."""
+    AddGateway: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.AddGatewayRequest, _authority_service_pb2.AddGatewayResponse]
+    """Enters a gateway in the registry and signs its certificate. Not safe to repeat: its name is then taken."""
 
 @_typing.type_check_only
 class AuthorityServiceAsyncStub(AuthorityServiceStub):
@@ -89,6 +91,8 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat."""
     DropAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.DropAuthorityRequest, _authority_service_pb2.DropAuthorityResponse]  # type: ignore[assignment]
     """Ends an authority that does not sign. Refused while certificates that it signed are in use."""
+    AddGateway: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.AddGatewayRequest, _authority_service_pb2.AddGatewayResponse]  # type: ignore[assignment]
+    """Enters a gateway in the registry and signs its certificate. Not safe to repeat: its name is then taken."""
 
 class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their scripts."""
@@ -182,5 +186,13 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.DropAuthorityResponse, _abc.Awaitable[_authority_service_pb2.DropAuthorityResponse]]:
         """Ends an authority that does not sign. Refused while certificates that it signed are in use."""
+
+    @_abc_1.abstractmethod
+    def AddGateway(
+        self,
+        request: _authority_service_pb2.AddGatewayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_authority_service_pb2.AddGatewayResponse, _abc.Awaitable[_authority_service_pb2.AddGatewayResponse]]:
+        """Enters a gateway in the registry and signs its certificate. Not safe to repeat: its name is then taken."""
 
 def add_AuthorityServiceServicer_to_server(servicer: AuthorityServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
