@@ -60,7 +60,7 @@ class Access:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def address_for(self, device: DeviceId, own: str) -> str:
-        """Where a device that joins or renews is told to call. own: the address of this server."""
+        """Where a device that joins or renews is to call. own: the address of this server."""
         return next(iter(spread(self.gateways, device)), own)
 
 

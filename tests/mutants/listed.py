@@ -297,7 +297,7 @@ MUTANTS = (
     ),
     mutant(
         "a copied key is taken for the one that was renewed",
-        "fedserver/authority/peers.py",
+        "fedserver/authority/standings.py",
         "(each.serial, each.spki) == (peer.serial, peer.spki)",
         "each.serial == peer.serial",
         "tests/server/authority/test_theft.py",

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedserver.rpc.gateway.folder import GatewayFolder
 from fedserver.rpc.gateway.process import Gateway
 from shoal.core.identity.certificates import request
+from shoal.core.identity.joining import IssuedIdentity, Role
 from tests.server.authority.peers import HOST, Peer, World
 from tests.waiting import HANG
 
@@ -18,6 +19,15 @@ async def added(world: World, path: Path, name: str = "gate") -> GatewayFolder:
     key = folder.key()
     folder.fill(key, await world.api.add_gateway(name, (HOST,), request(key)), f"{HOST}:0")
     return folder
+
+
+async def gateway_peer(world: World) -> Peer:
+    """A gateway that calls the server as a device does."""
+    peer = Peer(await world.token(), "gateway", world.listeners.address)
+    added = await world.api.add_gateway(peer.name, (HOST,), peer.csr)
+    names = world.peers.federation, peer.name, Role.GATEWAY, peer.address
+    peer.issued = IssuedIdentity(added.certificate, added.authorities, *names, 3600.0)
+    return peer
 
 
 @asynccontextmanager
