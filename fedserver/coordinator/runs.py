@@ -1,6 +1,7 @@
 """One run: its round engine, and the effects of the engine on the disk and on devices."""
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -290,7 +291,8 @@ class Run:
                 self._wake(effect.device)
             case Reduce():
                 self._meter.add_seconds("devices", time.monotonic() - self._opened)
-                self._reduction = asyncio.create_task(self._reduce(effect))
+                # Without the context of the call that has closed the round, such as an operator's name.
+                self._reduction = asyncio.create_task(self._reduce(effect), context=contextvars.Context())
             case Abandon():
                 self._abandoned = effect.reason
             case Save():

@@ -16,6 +16,7 @@ each method of a part becomes an awaitable call on the one thread that owns the 
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import time
@@ -206,7 +207,9 @@ class Storage:
         return [*self._store.database.repaired, *self.blobs.restored]
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
+        """Do this on the store's thread, with the context of this call, such as an operator's name."""
+        within = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._thread, within, _repairing, work)
 
     async def damage(self, name: str, within: float = 0.0) -> str:
         """`Blobs.damage`, on a thread. It waits as long as what it needs cannot be fetched or written."""
@@ -362,3 +365,6 @@ class IdentityCalls:
         self.renew = Call(on, admission.renew)
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
         self.note_event = Call(on, part.audit.note)
+        operators = part.operators
+        self.operators, self.operator = Call(on, operators.all), Call(on, operators.get)
+        self.add_operator, self.revoke_operator = Call(on, operators.add), Call(on, operators.revoke)
