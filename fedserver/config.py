@@ -77,6 +77,7 @@ class ServerConfig:
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
     log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
+    traces: the address of a collector of OpenTelemetry, for traces of rounds; "" for none.
     operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
@@ -91,6 +92,7 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     metrics: str = ""
+    traces: str = ""
     cadence: Settings = field(default_factory=Settings)
     operator_listen: str = ""
     database: str = ""

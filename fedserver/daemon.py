@@ -25,6 +25,7 @@ from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
+from fedserver.tracing import tracing
 from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
 
@@ -122,7 +123,10 @@ async def _lead(
         _write_address(config.state / JOIN, listeners.join_address)
         if access is not None and access.operators.address:
             log.info("operators connect at %s", access.operators.address)
-        with metrics(coordinator, config.metrics, listeners.places):
+        with (
+            metrics(coordinator, config.metrics, listeners.places),
+            tracing(coordinator.meter, config.traces),
+        ):
             announce(listeners.address, listeners.join_address)
             ends: list[asyncio.Future[Any]] = [stop, coordinator.broken, lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -124,6 +124,12 @@ def init(
     "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at HOST:PORT.  [default: off]"
 )
 @click.option(
+    "--traces",
+    metavar="URL",
+    help="Send traces of rounds to this collector of OpenTelemetry (OTLP over gRPC), such as "
+    "http://127.0.0.1:4317.  [default: off]",
+)
+@click.option(
     "--operator-listen",
     metavar="HOST:PORT",
     help="Listen for operators with certificates (`fedserver operator add`), too.  [default: off]",

@@ -150,7 +150,7 @@ def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
             await until(lambda: found.coordinator.visitor("d0").polling == 1)
             poll.cancel()
             await asyncio.wait([poll])
-            await until(lambda: not found.peers._calls)
+            await until(lambda: found.peers._calls.count("d0") == 0)
             assert await hands.link.next_task(0.0) is not None
         assert found.peers.cut("d0") == 0
 
