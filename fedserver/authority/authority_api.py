@@ -55,7 +55,8 @@ class AuthorityApi:
 
     async def devices(self) -> list[Known]:
         """Every device that has ever joined, by name."""
-        await self._coordinator.in_turn(self._coordinator.write_journal())
+        coordinator = self._coordinator
+        await self._storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
         return [Known(each, seen.get(each.device)) for each in self._peers.known()]
 

@@ -299,6 +299,11 @@ CREATE TABLE operators (                 -- people who call over the network
 );
 """
 
+RELEASED_IN_SEVERAL = """
+CREATE INDEX released_by_device ON released (device, release);
+CREATE INDEX released_before_by_device ON released_before (device, release);
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -318,6 +323,7 @@ STEPS: tuple[str, ...] = (
     NEWCOMERS,
     REMOVED,
     OPERATORS,
+    RELEASED_IN_SEVERAL,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
