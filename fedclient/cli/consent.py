@@ -6,10 +6,10 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 
-@click.group()
+@click.group(cls=Group)
 def consent() -> None:
     """Decide, run by run, what may leave this device without a privacy guarantee."""
 
