@@ -10,13 +10,13 @@ import click
 
 from fedserver.cli.options import connect_option, place, state_option
 from shoal.core.errors import ConfigError
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.page.serve import Running
 
 
-class Page(click.Group):
+class Page(Group):
     """`fedserver page` without a verb serves the page."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from fedserver.cli.text import clock, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
 from shoal.core.identity.joining import Role
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import AuthorityClient
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Create, list and revoke the tokens with which devices join."""
 
