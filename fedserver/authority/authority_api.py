@@ -136,9 +136,10 @@ class AuthorityApi:
         if found.signs:
             return found
         if found.awaited and not force:
+            people = any(each.startswith("operator ") for each in found.awaited)
+            who = f"{len(found.awaited)} devices{' and operators' if people else ''}"
             raise Refused(
-                f"{len(found.awaited)} devices or operators do not trust authority {name} yet: "
-                f"{_some(found.awaited)}",
+                f"{who} do not trust authority {name} yet: {_some(found.awaited)}",
                 "wait until devices have renewed, and give operators new certificates; with --force, devices "
                 "must rejoin",
             )

@@ -76,7 +76,7 @@ class Meter:
         self.refusals[code] += 1
 
     def add_seconds(self, run: RunId, phase: str, seconds: float) -> None:
-        """A phase has just ended that took so long."""
+        """A phase of a run's round has just ended."""
         self.seconds[phase] += seconds  # type: ignore[assignment]
         if self.trace is not None:
             now = time.time()

@@ -280,7 +280,7 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             assert new.awaited == ("d0", "d1")
             assert await hello(first) == 0.0  # it has to renew at once
             await renew(first)
-            with pytest.raises(Refused, match=r"2 devices or operators do not trust authority .* yet: d0, d1"):
+            with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):
                 await found.api.use_root(new.name, False)  # announced, but is it stored?
             await hello(first)
             with pytest.raises(Refused, match=r"1 devices do not trust authority .* yet: d1"):

@@ -82,7 +82,7 @@ def test_what_is_added_up_over_all_runs_counts_each_release_once(
         again = [replace(each, run=second) for each in made if chance.random() < 0.5]
         store.journal.note_releases([*made, *again])
         if step == 3:
-            store.runs.remove("other")  # its releases are known for ever
+            store.runs.remove("other")  # its releases stay known
             store.runs.add(replace(other, run="third"), checkpoint(store, 0.0))
         expected, found = statements(store.journal.releases()), all_runs()
         assert list(found) == list(expected)
