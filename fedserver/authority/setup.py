@@ -2,13 +2,13 @@
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from fedserver.authority.hosts import check_host
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
@@ -17,6 +17,7 @@ from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.identity.joining import NAME
 from shoal.shell import disk
 
+HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
 PORT, JOIN_PORT = 50051, 50052
 HEADER = "# Created by `fedserver init` for `fedserver up`. Command-line options override this file.\n"
 
@@ -91,6 +92,18 @@ def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: s
     }
     disk.write(state / SETTINGS, (HEADER + yaml.safe_dump(settings, sort_keys=False)).encode())
     return SETTINGS
+
+
+def check_host(host: str) -> None:
+    """Raises ConfigError for what is neither a host name nor an address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not HOST.fullmatch(host):
+            raise ConfigError(
+                f"{host[:80]!r} is neither a host name nor an address",
+                "give a form like --host shoal.example.org",
+            ) from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -13,7 +13,7 @@ from fedserver.coordinator.placement import CannotPlace
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Context, address_of
-from fedserver.rpc.messages import Behavior, NoSuchCall, TooSlow, around
+from fedserver.rpc.admission.messages import Behavior, NoSuchCall, TooSlow, around
 from shoal.core.errors import (
     BadPayload,
     Busy,
@@ -137,11 +137,6 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
             self._connections.refused(context.peer())
         if self._attention is not None:
             self._attention.refused(address_of(context))
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether a caller would not call again."""
-    return isinstance(error, ShoalError) and not isinstance(error, Unavailable)
 
 
 async def refuse(context: Context, error: Exception) -> None:

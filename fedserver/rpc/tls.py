@@ -1,4 +1,4 @@
-"""TLS: the certificates that the two ports show and ask for, and the server of the joining port."""
+"""TLS: the certificates that the ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,12 +7,13 @@ import grpc
 from grpc import aio
 
 from fedserver.authority.joining import JoinService
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.rpc.admission.identity import spread
+from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.messages import Requests
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
@@ -46,13 +47,16 @@ OPTIONS = (
 class Access:
     """What a server with certificates needs. join_listen: where EnrollmentService listens, "HOST:PORT".
 
-    host: the first name or address in the server's certificate: what devices are given to call. gateways:
-    where they call instead, "host:port".
+    host: the first name or address in the server's certificate: what devices are given to call. operators:
+    those who call over the network. operator_listen: where they do, "HOST:PORT"; "": nowhere. gateways: where
+    devices call instead of this server, "host:port".
     """
 
     peers: Peers
     join_listen: str
     host: str
+    operators: OperatorAccounts
+    operator_listen: str = ""
     gateways: tuple[str, ...] = ()
 
     def at(self, port: int) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from fedserver.authority.peers import Standings
 from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.authority.standings import Standings
 from fedserver.rpc.admission.behalf import Behalf, named_in
 from fedserver.rpc.admission.identity import Context, address_of, peer_of, shown_by
-from fedserver.rpc.messages import Behavior, around
+from fedserver.rpc.admission.messages import Behavior, around
 from shoal.core.errors import ShoalError
 from shoal.core.identity.joining import Role
 

@@ -16,8 +16,8 @@ from grpc import aio
 from fedserver.authority.peers import Peers
 from fedserver.rpc.admission.behalf import MAX_CERTIFICATE, Carried
 from fedserver.rpc.admission.identity import Context
+from fedserver.rpc.admission.messages import UNKNOWN, behavior_of
 from fedserver.rpc.errors import refuse
-from fedserver.rpc.messages import UNKNOWN, behavior_of
 from fedserver.store.identities.records import DeviceStanding, Registered
 from shoal.core.errors import BadPayload
 from shoal.core.exchange import wire

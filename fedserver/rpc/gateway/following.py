@@ -2,7 +2,7 @@
 
 import time
 
-from fedserver.authority.standings import Standings
+from fedserver.authority.peers import Standings
 from fedserver.store.identities.records import Certified, DeviceStanding, Registered
 from shoal.core.errors import Unavailable
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb

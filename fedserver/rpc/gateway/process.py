@@ -15,12 +15,12 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Shown
 from fedserver.rpc.admission.limits import Admission
+from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.gateway.brain import Brain
 from fedserver.rpc.gateway.folder import GatewayFolder, GatewaySettings
 from fedserver.rpc.gateway.following import Followed
 from fedserver.rpc.gateway.proxy import add_all
-from fedserver.rpc.messages import Requests
 from fedserver.rpc.server import DEVICE_SERVICES, OPTIONS, bind
 from fedserver.rpc.tls import device_credentials
 from fedserver.store.identities.records import DAY
