@@ -61,12 +61,12 @@ class DeviceApi(Link):
         visitor.seen()
         self._session = visitor.begin(hello.software, INLINE_TENSORS in hello.capabilities)
         await self._coordinator.check_mark(self._device, hello.mark)
-        settings, spread = self._coordinator.settings, self._coordinator.spread()
-        session, mark = self._session, await self._mark()
-        return Welcome(SOFTWARE, PROTOCOL, session, settings.poll, settings.heartbeat, spread, mark=mark)
+        heartbeat, spread = self._coordinator.settings.heartbeat, self._coordinator.spread()
+        session, mark, poll = self._session, await self._mark(), self._coordinator.poll()
+        return Welcome(SOFTWARE, PROTOCOL, session, poll, heartbeat, spread, mark=mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
-        until = time.monotonic() + min(wait, self._coordinator.settings.poll)
+        until = time.monotonic() + min(wait, self._coordinator.poll())
         visitor = self._visitor()
         with visitor.waiting():
             while True:
