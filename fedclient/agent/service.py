@@ -57,6 +57,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 allowance = Allowance(
                     limits.download_bytes, limits.kept_bytes, give_up_after, limits.bandwidth or math.inf
                 )
+                ledger = privacy_report.ledger_of(settings)
                 agent = Agent(
                     link,
                     executor,
@@ -65,8 +66,9 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     folder.mark,
                     reporter,
                     allowance,
-                    note_failure=privacy_report.ledger_of(settings).failed,
+                    note_failure=ledger.failed,
                     check_consent=settings.consents.check_since,
+                    keep_reserved=ledger.keep_only,
                 )
                 caught = await until_signal(agent.run(until))
                 if caught is not None and until is not Until.STOPPED:

@@ -19,7 +19,8 @@ from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import Placer
 from fedclient.store.blobs import BlobStore
-from fedclient.store.ledger import LEDGER, RELEASES, Ledger
+from fedclient.store.ledger import Ledger
+from fedclient.store.ledger_file import LEDGER, RELEASES
 from fedclient.work.executor import InProcess
 from fedclient.work.export import export, sample_of
 from fedclient.work.pipes import TaskRunner

@@ -30,6 +30,7 @@ from shoal.core.exchange.wire.identity import (
     joined_to_pb,
     joining_from_pb,
     joining_to_pb,
+    operator_roles_by_call,
     rejoining_from_pb,
     rejoining_to_pb,
     roles_by_call,
