@@ -43,9 +43,19 @@ def main() -> None:
     """Run a Shoal device: train on data that never leave it, or get the model that fits them.
 
     \b
-    Exit codes: 0 done; 1 not found, or no model fits; 2 wrong command line; 3 wrong settings, or the
-    folder is in use; 4 no server; 5 refused; 6 not approved yet; 7 wrong version; 8 the data, the learner
-    or the device is at fault; 70 a bug in fedclient; 130 or 143 stopped by a signal.
+    Exit codes:
+      0    success
+      1    not found, or no model fits
+      2    wrong command line
+      3    wrong settings, or the folder is in use
+      4    no server is running, or it does not answer
+      5    refused
+      6    not approved yet
+      7    the other side speaks another version
+      8    the data, the learner or the device is at fault
+      70   a bug in Shoal
+      130  interrupted by Ctrl-C
+      143  stopped by SIGTERM
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own log; we report what matters as errors
 

@@ -83,6 +83,8 @@ class ServerConfig:
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
     log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
+    traces: the address of a collector of OpenTelemetry, for traces of rounds; "" for none.
+    operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
     servers, "host:port", this one included.
@@ -96,7 +98,9 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     metrics: str = ""
+    traces: str = ""
     cadence: Settings = field(default_factory=Settings)
+    operator_listen: str = ""
     database: str = ""
     blobs: str = ""
     addresses: tuple[str, ...] = ()
@@ -106,6 +110,11 @@ class ServerConfig:
             raise ConfigError(
                 "database and blobs belong together: only one of them is set",
                 "set both, or neither to keep everything in the state folder",
+            )
+        if self.operator_listen and self.insecure_loopback:
+            raise ConfigError(
+                "operator_listen needs certificates, and insecure_loopback is set",
+                "leave out one of them; on this machine, operators use the socket in the state folder",
             )
         if len(self.addresses) > MAX_ADDRESSES:
             raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")

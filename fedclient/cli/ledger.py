@@ -4,10 +4,10 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 
-@click.group()
+@click.group(cls=Group)
 def ledger() -> None:
     """Show what this device released with a privacy guarantee, what that cost, and what is left."""
 

@@ -9,10 +9,10 @@ import click
 
 from fedserver.cli.text import WIDTH, setting, table
 from shoal.core.algorithm import Algorithm, Setting, discover, find, rejected
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 
-@click.group()
+@click.group(cls=Group)
 def algorithm() -> None:
     """Algorithms: list them, and show what can be set."""
 

@@ -10,14 +10,14 @@ from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, table
 from fedserver.store.identities.records import DeviceStanding
 from shoal.core.errors import NotFound, near
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
     from fedserver.rpc.client import AuthorityClient
 
 
-@click.group()
+@click.group(cls=Group)
 def device() -> None:
     """List, approve, rename and revoke devices."""
 

@@ -45,8 +45,7 @@ T = TypeVar("T")
 log = logging.getLogger("shoal.server")
 
 JOURNAL_INTERVAL = 5.0
-"""Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
-much."""
+"""Seconds between two updates of devices and traffic in the journal. A crash loses at most that much."""
 
 
 class Coordinator:
@@ -142,7 +141,8 @@ class Coordinator:
     def check_serving(self) -> None:
         """Raises Unavailable once the server is stopping."""
         if self.stopping:
-            raise Unavailable("the server is stopping", "try again in a minute", (1.0, 1.0 + self.spread()))
+            window = (1.0, 1.0 + cadence.spread(self.fleet()))
+            raise Unavailable("the server is stopping", "try again in a minute", window)
 
     def check_deciding(self) -> None:
         """Raises ServerFull while the last decision waits for disk space, and InDoubt while an operator has
@@ -266,13 +266,9 @@ class Coordinator:
     def visitor(self, device: DeviceId) -> Visitor:
         return self.visitors.setdefault(device, Visitor(device))
 
-    def spread(self) -> float:
-        """The seconds over which devices should spread their return after they lose the connection."""
-        return cadence.spread(max(self.known, len(self.visitors)))
-
-    def poll(self) -> float:
-        """The seconds for which a device should wait for a task in one call."""
-        return cadence.poll(max(self.known, len(self.visitors)), self.settings)
+    def fleet(self) -> int:
+        """How many devices there are, as far as is known."""
+        return max(self.known, len(self.visitors))
 
     def connected(
         self, labels: Mapping[str, str] | None = None, *, polling: bool = False

@@ -139,11 +139,6 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
             self._attention.refused(address_of(context))
 
 
-def _is_final(error: Exception) -> bool:
-    """Whether a caller would not call again."""
-    return isinstance(error, ShoalError) and not isinstance(error, Unavailable)
-
-
 async def refuse(context: Context, error: Exception) -> None:
     """End a call with as much of an error as its caller may know."""
     if isinstance(error, aio.AbortError):

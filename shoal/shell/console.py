@@ -157,7 +157,25 @@ def _stdout_kept_free() -> Iterator[None]:
         os.close(kept)
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """A group whose help says a whole sentence about each verb, where click would cut it to a line."""
+
+    def texts(self, ctx: click.Context) -> dict[str, str]:
+        """The help text of each verb that is listed."""
+        verbs = {verb: self.get_command(ctx, verb) for verb in self.list_commands(ctx)}
+        return {verb: command.help or "" for verb, command in verbs.items() if command and not command.hidden}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (verb, click.Command(verb, help=text).get_short_help_str(limit=sys.maxsize))
+                    for verb, text in self.texts(ctx).items()
+                ]
+            )
+
+
+class Commands(Group):
     """A group of verbs that ends with the right exit code, and with the JSON envelope if `--json` is given.
 
     modules: the module of each verb, which defines it under the verb's own name. A module is imported only
@@ -180,19 +198,10 @@ class Commands(click.Group):
             return command
         return super().get_command(ctx, cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs, each with the first sentence of its docstring."""
+    def texts(self, ctx: click.Context) -> dict[str, str]:
         texts = {verb: _docstring(module, verb.replace("-", "_")) for verb, module in self.modules.items()}
         texts |= {verb: command.help or "" for verb, command in self.commands.items() if not command.hidden}
-        listed = {verb: text for verb, text in texts.items() if text}
-        limit = formatter.width - 6 - max(map(len, listed), default=0)
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (verb, click.Command(verb, help=text).get_short_help_str(limit))
-                    for verb, text in listed.items()
-                ]
-            )
+        return {verb: text for verb, text in texts.items() if text}
 
     def main(
         self,

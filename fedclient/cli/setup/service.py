@@ -10,7 +10,7 @@ from fedclient.cli.options import PATH
 from fedclient.config import read
 from shoal.core.errors import ConfigError
 from shoal.shell import disk
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 UNIT = """# Written by fedclient service install. A unit with fewer rights is in deploy/systemd.
 [Unit]
@@ -37,7 +37,7 @@ WantedBy=default.target
 """
 
 
-@click.group()
+@click.group(cls=Group)
 def service() -> None:
     """Let systemd keep this device running, also after a restart of the machine."""
 

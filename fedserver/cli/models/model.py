@@ -10,13 +10,13 @@ from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from shoal.core.errors import ConfigError, NotFound, near
 from shoal.core.inference.graph.model import reference_of
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
 
 
-@click.group()
+@click.group(cls=Group)
 def cluster() -> None:
     """List the clusters of a run, and roll their models back."""
 
@@ -63,7 +63,7 @@ def rollback(console: Console, client: "OperatorClient", name: str, to_round: in
     )
 
 
-@click.group()
+@click.group(cls=Group)
 def model() -> None:
     """Export the models of a run."""
 

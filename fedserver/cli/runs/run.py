@@ -18,7 +18,7 @@ from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
-from shoal.shell.console import Console, Result, printable, verb
+from shoal.shell.console import Console, Group, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -34,7 +34,7 @@ class RunFailed(ShoalError):
     code = "run-failed"
 
 
-@click.group()
+@click.group(cls=Group)
 def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 

@@ -12,7 +12,7 @@ import click
 from fedserver.cli.options import state_option
 from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.shell.console import Console, Result, one_line, verb
+from shoal.shell.console import Console, Group, Result, one_line, verb
 
 STATE = state_option("The server's state folder; the server need not be running.")
 
@@ -23,7 +23,7 @@ class LogBroken(ShoalError):
     code = "audit-broken"
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """Show and verify the audit log."""
 

@@ -7,7 +7,7 @@ import click
 from fedserver.cli.device import fingerprint
 from fedserver.cli.options import connected
 from fedserver.cli.text import clock, table
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Root
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORCE = "Do it even if some devices are left behind; they can rejoin with their last key."
 
 
-@click.group()
+@click.group(cls=Group)
 def authority() -> None:
     """Manage the certificate authorities that this server and its devices trust.
 

@@ -11,7 +11,7 @@ from fedserver.cli.text import clock, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
 from shoal.core.identity.joining import Role
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import AuthorityClient
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Create, list and revoke the tokens with which devices join."""
 
@@ -65,7 +65,7 @@ def create(
     The string is shown only once; anyone who has it can join. Give it to the device's owner, who runs:
     fedclient join STRING
     """
-    terms = Terms(Role(role), uses, _seconds(ttl), dict(map(_label, labels)), pattern, hold)
+    terms = Terms(Role(role), uses, seconds(ttl), dict(map(_label, labels)), pattern, hold)
     made, join = client.create_token(terms)
     console.say(f"token {made.token}: {made.role.value}, {_uses(made)}, until {clock(made.expires)}")
     return Result({**facts(made), "join": join}, join)
@@ -110,7 +110,8 @@ def _uses(token: Token) -> str:
     return f"{token.used} of {token.uses} used"
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A length of time, such as 90s or 10m. Raises ConfigError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
     if found is None:
         raise ConfigError(f"{text!r} is not a length of time", "use a form like --ttl 90s, 10m or 24h")

@@ -44,10 +44,13 @@ class Places:
     """Places for calls, by device: a device with many cannot take those of others.
 
     each: places of one device; least: what is left to it while more than `crowded` of all are taken. full:
-    when no more are given. what: their name in errors.
+    when no more are given. what, whose: their name, and that of a caller, in errors.
     """
 
-    def __init__(self, what: str, each: int, least: int, crowded: int, full: int) -> None:
+    def __init__(
+        self, what: str, each: int, least: int, crowded: int, full: int, whose: str = "device"
+    ) -> None:
+        self._whose = whose
         self._what, self._each, self._least, self._crowded, self._full = what, each, least, crowded, full
         self._taken: Counter[DeviceId] = Counter()
         self._all = 0
@@ -63,12 +66,13 @@ class Places:
         own = self._taken[device]
         if own >= self._each:
             raise TooOften(
-                f"device {device} has {own} {self._what} in progress",
-                "end one of them first; does a second process use this device's name?",
+                f"{self._whose} {device} has {own} {self._what} in progress",
+                f"end one of them first; does another process use the name of this {self._whose}?",
                 (1.0, 5.0),
             )
         if self._all >= self._full or (self._all >= self._crowded and own >= self._least):
-            problem = f"the server has {self._all} {self._what} in progress, and takes no more of this device"
+            taken = f"{self._all} {self._what}"
+            problem = f"the server has {taken} in progress, and takes no more of this {self._whose}"
             raise Busy(problem, "try again in a moment", (1.0, 10.0))
         self._taken[device] += 1
         self._all += 1

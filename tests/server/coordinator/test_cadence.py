@@ -7,6 +7,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.visits.cadence import POLLS, poll, spread
 from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.exchange.link import Hello
 from tests.server.servers import server, start
 from tests.server.toys import Hands
 from tests.waiting import until
@@ -28,10 +29,8 @@ def test_a_device_is_told_how_long_to_wait(tmp_path: Path) -> None:
     async def story() -> None:
         async with server(tmp_path / "s") as coordinator:
             coordinator.known = 10_000
-            device = Hands(DeviceApi(coordinator, "d0"))
-            await device.hello()
-            assert coordinator.visitors["d0"].session
-            assert coordinator.poll() == 225.0
+            welcome = await DeviceApi(coordinator, "d0").hello(Hello("toy"))
+            assert (welcome.poll, welcome.spread) == (225.0, 45.0)
 
     asyncio.run(story())
 
