@@ -33,6 +33,8 @@ log = logging.getLogger("shoal.gateway")
 
 OLD = 30 * DAY
 """Seconds before the end of a gateway's certificate from which on its log says so at each start."""
+ARRIVALS = 1_000.0
+"""Devices that may arrive at a gateway in a second. The server behind it paces those of all gateways."""
 AGE = 1_800_000
 """Milliseconds after which a device makes a new connection, as at the server."""
 
@@ -51,7 +53,7 @@ class Gateway:
         interceptors = (
             Errors(self._connections, Attention("the devices' port")),
             AuthInterceptor(self.followed),
-            Admission(Shown()),
+            Admission(Shown(), ARRIVALS),
             Requests(),
         )
         ageing = (("grpc.max_connection_age_ms", AGE), ("grpc.max_connection_age_grace_ms", AGE // 6))

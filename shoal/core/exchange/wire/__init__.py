@@ -45,8 +45,14 @@ from shoal.core.exchange.wire.placement import (
     place_to_pb,
 )
 from shoal.core.exchange.wire.stored import (
+    answer_from_bytes,
+    answer_to_bytes,
+    fault_from_bytes,
+    fault_to_bytes,
     payload_from_bytes,
     payload_to_bytes,
+    place_from_bytes,
+    place_to_bytes,
     report_from_bytes,
     report_to_bytes,
     task_from_bytes,
