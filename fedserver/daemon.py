@@ -11,19 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
 from fedserver.metrics import metrics
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.standby import stand_by
 from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
+from fedserver.tracing import tracing
 from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
 
@@ -119,7 +121,12 @@ async def _lead(
         await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
-        with metrics(coordinator, config.metrics, listeners.places):
+        if access is not None and access.operators.address:
+            log.info("operators connect at %s", access.operators.address)
+        with (
+            metrics(coordinator, config.metrics, listeners.places),
+            tracing(coordinator.meter, config.traces),
+        ):
             announce(listeners.address, listeners.join_address)
             ends: list[asyncio.Future[Any]] = [stop, coordinator.broken, lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -186,4 +193,10 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     if authority.refresh():
         log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
         await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
-    return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])
+    return Access(
+        await Peers.open(storage, authority),
+        config.join_listen,
+        authority.hosts[0],
+        await OperatorAccounts.open(storage, authority),
+        config.operator_listen,
+    )

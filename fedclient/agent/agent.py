@@ -20,6 +20,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
+from fedclient import SOFTWARE
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
@@ -28,7 +29,6 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
 from fedclient.work.failures import outgoing
-from shoal import __version__
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import (
     ConfigError,
@@ -57,8 +57,6 @@ from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
 
 T = TypeVar("T")
-
-SOFTWARE = f"shoal fedclient {__version__}"
 
 
 class Until(Enum):

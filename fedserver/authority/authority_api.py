@@ -4,14 +4,12 @@ A change is carried out to its end even if the operator disconnects in the middl
 and the peer cache must never differ.
 """
 
-import asyncio
-import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
 
 from fedserver.authority.answers import Ended, Known, Root
+from fedserver.authority.open_calls import to_the_end
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import new_root
 from fedserver.coordinator.coordinator import Coordinator
@@ -27,25 +25,14 @@ RECENT = 90 * DAY
 LONGEST_REASON = 500
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
-    """Carry out `method` to its end, even if its caller is canceled."""
-
-    @functools.wraps(method)
-    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
-
-    return whole
-
-
 class AuthorityApi:
-    """What operators may do. join_address: where devices join, "HOST:PORT", as it stands in join strings."""
+    """What operators may do. join_address: where devices join, "HOST:PORT", as it stands in join strings.
+    operators: those who call over the network."""
 
-    def __init__(self, coordinator: Coordinator, peers: Peers, join_address: str) -> None:
-        self._coordinator, self._peers = coordinator, peers
+    def __init__(
+        self, coordinator: Coordinator, peers: Peers, join_address: str, operators: OperatorAccounts
+    ) -> None:
+        self._coordinator, self._peers, self.operators = coordinator, peers, operators
         self._storage, self._authority = coordinator.storage, peers.authority
         self._host, _, port = join_address.rpartition(":")
         self._port = int(port)
@@ -68,7 +55,8 @@ class AuthorityApi:
 
     async def devices(self) -> list[Known]:
         """Every device that has ever joined, by name."""
-        await self._coordinator.in_turn(self._coordinator.write_journal())
+        coordinator = self._coordinator
+        await self._storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
         return [Known(each, seen.get(each.device)) for each in self._peers.known()]
 
@@ -148,9 +136,12 @@ class AuthorityApi:
         if found.signs:
             return found
         if found.awaited and not force:
+            people = any(each.startswith("operator ") for each in found.awaited)
+            who = f"{len(found.awaited)} devices{' and operators' if people else ''}"
             raise Refused(
-                f"{len(found.awaited)} devices do not trust authority {name} yet: {_some(found.awaited)}",
-                "wait until they have renewed; with --force, they must rejoin",
+                f"{who} do not trust authority {name} yet: {_some(found.awaited)}",
+                "wait until devices have renewed, and give operators new certificates; with --force, devices "
+                "must rejoin",
             )
         await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
@@ -164,7 +155,8 @@ class AuthorityApi:
         if found.certificates and not force:
             raise Refused(
                 f"certificates of authority {name} that are in use: {found.certificates}",
-                "wait until their devices have renewed; with --force, they must rejoin",
+                "wait until their devices have renewed, and give operators new certificates; with --force, "
+                "devices must rejoin",
             )
         self._authority.check_droppable(name)
         await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)
@@ -184,8 +176,11 @@ class AuthorityApi:
             if certified.root == name and certified.expires > now
         ]
         awaited = [each.device.device for each in devices if _recent(each) and not _has_root(each, name)]
+        people = self.operators.current()
+        number = len(valid) + sum(each.root == name for each in people)
+        awaited += [f"operator {each.name}" for each in people if name not in each.bundle]
         expires = pair.certificate.not_valid_after_utc.timestamp()
-        return Root(name, pair.pin, name == self._authority.issuing, expires, len(valid), tuple(awaited))
+        return Root(name, pair.pin, name == self._authority.issuing, expires, number, tuple(awaited))
 
 
 def _counts(known: Known) -> bool:

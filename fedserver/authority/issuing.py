@@ -57,11 +57,18 @@ def device(
     root_key: Key, issuer: x509.Certificate, key: PublicKey, federation: str, name: DeviceId, now: float
 ) -> x509.Certificate:
     """The certificate of a device. It names the device in one URI and contains nothing else."""
-    builder = _begin(x509.Name([]), issuer.subject, key, now - DEVICE_BACK, now + DEVICE_LIFE)
+    return caller(root_key, issuer, key, uri_of(federation, name), now, now + DEVICE_LIFE)
+
+
+def caller(
+    root_key: Key, issuer: x509.Certificate, key: PublicKey, uri: str, now: float, end: float
+) -> x509.Certificate:
+    """The certificate of a device or an operator, whom this URI names."""
+    builder = _begin(x509.Name([]), issuer.subject, key, now - DEVICE_BACK, end)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of(federation, name))])
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
     builder = builder.add_extension(names, critical=True)  # critical: there is no subject beside it
     return _issued(builder, issuer).sign(root_key, SHA256())
 

@@ -5,13 +5,13 @@ the new state of the device that changed. So a check at a call is one look into 
 device is refused from the next call on.
 """
 
-import asyncio
-import contextlib
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from fedserver.authority.issuing import DEVICE_LIFE
+from fedserver.authority.open_calls import OpenCalls
 from fedserver.authority.roots import Authority
 from fedserver.store.identities.records import Certified, DeviceStanding, Registered
 from fedserver.store.store import Storage
@@ -32,7 +32,7 @@ class Peers:
         self.storage, self.authority = storage, authority
         self._known = {each.device: each for each in known}
         self._gaps = gaps
-        self._calls: dict[DeviceId, set[asyncio.Task[object]]] = {}
+        self._calls = OpenCalls()
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "Peers":
@@ -137,29 +137,10 @@ class Peers:
 
     # -- cutting off ----------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def calling(self, device: DeviceId) -> Iterator[None]:
+    def calling(self, device: DeviceId) -> AbstractContextManager[None]:
         """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
-        task = asyncio.current_task()
-        assert task is not None
-        calls = self._calls.setdefault(device, set())
-        calls.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._calls.get(device) is calls:
-                raise  # the caller went away
-            task.uncancel()
-            self._check_standing(self._known[device])
-            raise
-        finally:
-            calls.discard(task)
-            if not calls and self._calls.get(device) is calls:
-                del self._calls[device]
+        return self._calls.calling(device, lambda: self._check_standing(self._known[device]))
 
     def cut(self, device: DeviceId) -> int:
         """End the open calls of a device; return how many there were."""
-        calls = self._calls.pop(device, set())
-        for task in calls:
-            task.cancel()
-        return len(calls)
+        return self._calls.cut(device)

@@ -1,4 +1,5 @@
-"""The listeners: a port where devices call, one where they join, a Unix socket for operators."""
+"""The listeners: a port where devices call, one where they join, a Unix socket for operators and, if it is
+wanted, a port for them."""
 
 import asyncio
 import ipaddress
@@ -24,6 +25,7 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
+from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
@@ -40,7 +42,8 @@ from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_Operato
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
 OPERATOR_CALLS = 64
-"""Calls at a time on the operators' socket. `fedserver.rpc.admission.limits` has those of devices."""
+"""Calls at a time on the operators' socket. `limits` and `operator_interceptor` in `fedserver.rpc.admission`
+have those of devices, and of operators on their port."""
 LONGEST_PATH = 100
 """Bytes that the name of a Unix socket may have."""
 
@@ -67,7 +70,7 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 class Listeners:
     """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
-    places: how many more calls and transfers devices may begin."""
+    places: how many more calls, calls that wait for a task, and transfers devices may begin."""
 
     def __init__(
         self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
@@ -108,7 +111,7 @@ async def listen(
         coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
-    admission = Admission(callers)
+    admission = Admission(callers, coordinator.settings.arrivals, coordinator.settings.waiting)
     at_devices = (
         Errors(connections, attention[0], count=coordinator.meter.refused, is_deposed=deposed),
         *authorization,
@@ -121,10 +124,10 @@ async def listen(
         options=OPTIONS,
         maximum_concurrent_rpcs=OPERATOR_CALLS,
     )
+    at_operators: list[Any] = [operators]
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks, connections)
     listeners.places = admission.places
-    coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
         host, port = loopback(address), bind(devices, address)
@@ -142,18 +145,32 @@ async def listen(
         listeners.servers.append(joining)
         add_IdentityServiceServicer_to_server(Identities(joins), served)
         add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
-        authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port))
-        add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
+        if access.operator_listen:
+            attention.append(Attention("the operators' port"))
+            refusing = Errors(connections, attention[2], count=coordinator.meter.refused, is_deposed=deposed)
+            remote = aio.server(
+                interceptors=(refusing, OperatorInterceptor(access.operators), Requests()), options=options
+            )
+            port = bind(remote, access.operator_listen, device_credentials(access.peers.authority))
+            access.operators.address = access.at(port)
+            connections.ports.add(port)
+            listeners.servers.append(remote)
+            at_operators.append(remote)
+        authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port), access.operators)
+        for server in at_operators:
+            add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
     add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
-    add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
-    add_blobs(Blobs(lambda context: operator_api), operators)
+    for server in at_operators:
+        add_OperatorServiceServicer_to_server(Operators(operator_api), server)
+        add_blobs(Blobs(lambda context: operator_api), server)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:
         check_complete(served.calls)
     bind_socket(operators, socket)
+    coordinator.attention.extend(each.notices for each in attention)
     for each in listeners.servers:
         await each.start()
     for service in ("", *DEVICE_SERVICES):
@@ -197,7 +214,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
     except RuntimeError:
         raise ConfigError(
             f"cannot listen on {address}: it is in use or not this machine's",
-            "use another --listen or --join-listen",
+            "use another --listen, --join-listen or --operator-listen",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""TLS: the certificates that the two ports show and ask for, and the server of the joining port."""
+"""TLS: the certificates that the ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import grpc
 from grpc import aio
 
 from fedserver.authority.joining import JoinService
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.rpc.device import Enrollments
@@ -43,12 +44,15 @@ OPTIONS = (
 class Access:
     """What a server with certificates needs. join_listen: where EnrollmentService listens, "HOST:PORT".
 
-    host: the first name or address in the server's certificate: what devices are given to call.
+    host: the first name or address in the server's certificate: what devices are given to call. operators:
+    those who call over the network. operator_listen: where they do, "HOST:PORT"; "": nowhere.
     """
 
     peers: Peers
     join_listen: str
     host: str
+    operators: OperatorAccounts
+    operator_listen: str = ""
 
     def at(self, port: int) -> str:
         """The address of a port of this server, for devices."""

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from fedserver.authority import setup
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
@@ -51,7 +52,8 @@ class Identities:
 
     async def open(self, coordinator: Coordinator, authority: Authority) -> Peers:
         peers = await Peers.open(coordinator.storage, authority)
-        self.api = AuthorityApi(coordinator, peers, JOINING)
+        operators = await OperatorAccounts.open(coordinator.storage, authority)
+        self.api = AuthorityApi(coordinator, peers, JOINING, operators)
         return peers
 
     async def join(self, peers: Peers, device: DeviceId) -> None:

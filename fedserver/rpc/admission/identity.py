@@ -11,6 +11,7 @@ from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import Named, certificate, named_by
 from shoal.core.identity.joining import NAME, Role
+from shoal.core.identity.operators import NamedOperator, operator_named_by
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -93,6 +94,11 @@ def peer_of(context: Context) -> Named:
     return _named(shown_by(context))
 
 
+def operator_of(context: Context) -> NamedOperator:
+    """Read the certificate of the TLS peer, an operator. Raises Unauthenticated."""
+    return _operator(shown_by(context))
+
+
 def shown_by(context: Context) -> bytes:
     """The certificate of the TLS peer, PEM. Raises Unauthenticated."""
     require_tls(context)
@@ -137,6 +143,14 @@ def session(context: Context) -> str:
 def _named(pem: bytes) -> Named:
     try:
         return named_by(certificate(pem))
+    except BadPayload as error:
+        raise Unauthenticated(error.message, error.hint) from None
+
+
+@functools.lru_cache(CACHED)
+def _operator(pem: bytes) -> NamedOperator:
+    try:
+        return operator_named_by(certificate(pem))
     except BadPayload as error:
         raise Unauthenticated(error.message, error.hint) from None
 

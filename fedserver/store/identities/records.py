@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.core.identity.joining import Role
+from shoal.core.identity.joining import OperatorRole, Role
 from shoal.core.types import DeviceId
 
 if TYPE_CHECKING:  # the page also reads records, and does without the memory of cryptography
@@ -107,6 +107,24 @@ class Registered:
     spki: str
     token: str
     certificates: tuple[Certified, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A person who may call over the network, and the only certificate that is valid for the name.
+
+    serial, spki, root, bundle, issued, expires: as of `Certified`. revoked: whether the certificate was.
+    """
+
+    name: str
+    role: OperatorRole
+    serial: str
+    spki: str
+    root: str
+    bundle: tuple[str, ...]
+    issued: float
+    expires: float
+    revoked: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The messages by which a device gets its certificate."""
+"""The messages by which a device gets its certificate, and the roles of devices and of operators."""
 
 import re
 from dataclasses import dataclass
@@ -20,6 +20,22 @@ class Role(Enum):
     TRAIN = "train"
     INFER_ONLY = "infer-only"
     OBSERVER = "observer"
+
+
+class OperatorRole(Enum):
+    """What an operator may do. An OPERATOR may do all that a VIEWER may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+    def suffices(self, needed: "OperatorRole") -> bool:
+        """Whether this role may make a call that needs `needed`.
+
+        Example:
+            >>> OperatorRole.OPERATOR.suffices(OperatorRole.VIEWER)
+            True
+        """
+        return self is OperatorRole.OPERATOR or needed is OperatorRole.VIEWER
 
 
 @dataclass(frozen=True)

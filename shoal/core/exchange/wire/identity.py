@@ -4,9 +4,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import (
+    authority_service_pb2,
     blob_service_pb2,
     device_service_pb2,
     observer_service_pb2,
+    operator_service_pb2,
     placement_service_pb2,
     role_pb2,
 )
@@ -19,6 +21,7 @@ from shoal.core.identity.joining import (
     Challenge,
     IssuedIdentity,
     Joining,
+    OperatorRole,
     Pending,
     Rejoining,
     Role,
@@ -33,6 +36,11 @@ ROLES = {
     Role.OBSERVER: role_pb2.ROLE_OBSERVER,
 }
 ROLE_OF: dict[int, Role] = {number: role for role, number in ROLES.items()}
+OPERATOR_ROLES = {
+    OperatorRole.VIEWER: role_pb2.OPERATOR_ROLE_VIEWER,
+    OperatorRole.OPERATOR: role_pb2.OPERATOR_ROLE_OPERATOR,
+}
+OPERATOR_ROLE_OF: dict[int, OperatorRole] = {number: role for role, number in OPERATOR_ROLES.items()}
 
 
 def roles_by_call() -> dict[str, frozenset[Role]]:
@@ -52,6 +60,25 @@ def roles_by_call() -> dict[str, frozenset[Role]]:
         for service in services
         for method in service.methods
         if (numbers := method.GetOptions().Extensions[role_pb2.allowed])
+    }
+
+
+def operator_roles_by_call() -> dict[str, OperatorRole | None]:
+    """The least role that each operators' call needs over the network, by "/fed.v1.Service/Call".
+
+    None: the method has no option `needs`, and cannot be called over the network.
+    """
+    services = (
+        operator_service_pb2.DESCRIPTOR.services_by_name["OperatorService"],
+        authority_service_pb2.DESCRIPTOR.services_by_name["AuthorityService"],
+        blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
+    )
+    return {
+        f"/{service.full_name}/{method.name}": OPERATOR_ROLE_OF.get(
+            method.GetOptions().Extensions[role_pb2.needs]
+        )
+        for service in services
+        for method in service.methods
     }
 
 
