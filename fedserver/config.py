@@ -42,7 +42,8 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """poll: how long a device may wait for a task. heartbeat: how often a working device shows that it lives.
+    """poll: how long a device may wait for a task; longer in a fleet of more than 500, see
+    `fedserver.coordinator.visits.cadence`. heartbeat: how often a working device shows that it lives.
 
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
@@ -51,6 +52,8 @@ class Settings:
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
     reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
+    waiting: how many calls may wait for a task at a time; each device needs one. arrivals: how many devices
+    may arrive in a second.
     """
 
     poll: float = 20.0
@@ -63,10 +66,13 @@ class Settings:
     placements: int = 10
     clusters: int = 0
     reducers: int = 0
+    waiting: int = 20_000
+    arrivals: float = 50.0
 
     def __post_init__(self) -> None:
-        if min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0:
-            raise ConfigError("poll, heartbeat, tick, age and model are above 0")
+        above = (self.poll, self.heartbeat, self.tick, self.age, self.model, self.waiting, self.arrivals)
+        if min(above) <= 0.0:
+            raise ConfigError("poll, heartbeat, tick, age, model, waiting and arrivals are above 0")
         if min(self.grace, self.low_water, self.placements, self.clusters, self.reducers) < 0:
             raise ConfigError("grace, low_water, placements, clusters and reducers are 0 or more")
 

@@ -2,10 +2,12 @@
 
 import html
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import NotFound, ShoalError, near
@@ -262,12 +264,16 @@ class Comparison(Mapping[str, Result]):
         Example:
             result.compare("fedavg").gains("fedavg")  # [{"cluster": "c0", "devices": 3, "gain": 0.04, ...
         """
-        from shoal.core.server_kit.history.gains import gains
-
         if over not in self:
             raise NotFound(f"{over!r} was not compared", near(over, list(self)))
-        first = next(iter(self.values()))
-        return gains(first.clusters, first.accuracy, self[over].accuracy)
+        first, other = next(iter(self.values())), self[over].accuracy
+        found = dict[str, list[float]]()
+        for device, cluster in sorted(first.clusters.items()):
+            found.setdefault(cluster, []).append(first.accuracy[device] - other[device])
+        return [
+            {"cluster": cluster, "devices": len(each), "gain": fmean(each), "error": _error_of_mean(each)}
+            for cluster, each in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+        ]
 
     def to_frame(self) -> "pd.DataFrame":
         """The rows as a data frame. Raises Missing where pandas is not installed."""
@@ -308,6 +314,10 @@ class Comparison(Mapping[str, Result]):
 
     def _repr_html_(self) -> str:
         return table(self.rows())
+
+
+def _error_of_mean(values: Sequence[float]) -> float | None:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":

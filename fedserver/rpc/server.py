@@ -70,7 +70,7 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 class Listeners:
     """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
-    places: how many more calls and transfers devices may begin."""
+    places: how many more calls, calls that wait for a task, and transfers devices may begin."""
 
     def __init__(
         self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
@@ -111,7 +111,7 @@ async def listen(
         coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
-    admission = Admission(callers)
+    admission = Admission(callers, coordinator.settings.arrivals, coordinator.settings.waiting)
     at_devices = (
         Errors(connections, attention[0], count=coordinator.meter.refused, is_deposed=deposed),
         *authorization,

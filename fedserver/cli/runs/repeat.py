@@ -8,12 +8,12 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
+from fedserver.cli.runs.gain import gains
 from fedserver.store.integrity.records import RunSpec
 from shoal import __version__
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.graph.model import reference_of
-from shoal.core.server_kit.history.gains import gains
 from shoal.core.types import Tensors
 from shoal.shell.console import Console, Result, verb
 
@@ -93,8 +93,7 @@ def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
 def compare(console: Console, client: "OperatorClient", names: tuple[str, ...]) -> Result:
     """Show runs side by side: accuracy, clusters, rounds, bytes, time, and settings in which they differ.
 
-    If the first run has clusters, this also shows what the devices of each gained over every other run that
-    has one model, such as one of fedavg, on average, in points of held-out accuracy.
+    If one of them has a single model and another has several, it says what grouping gained.
     """
     found = [client.show(name) for name in names]
     rounds = {name: list(client.history(name, devices=False)) for name in names}
@@ -119,32 +118,10 @@ def compare(console: Console, client: "OperatorClient", names: tuple[str, ...]) 
     if differing and len(found) > 1:
         named = [(name, *(str(value) for value in values)) for name, values in sorted(differing.items())]
         lines.append(text.table(("setting", *names), named))
-    gained = _gained(found)
-    for other, rows in gained.items():
-        named = [(each["cluster"], str(each["devices"]), _points(each)) for each in rows]
-        lines.append(text.table(("cluster", "devices", f"gain over {other}, points"), named))
-    return Result({"runs": facts, "differing": differing, "gains": gained}, "\n".join(lines))
-
-
-def _gained(runs: list["RunStatus"]) -> dict[str, list[dict[str, Any]]]:
-    """For each later run that has one model, what each of the first run's clusters gained over it."""
-    accuracies = [
-        {each.device: each.accuracy for each in status.devices if each.accuracy is not None}
-        for status in runs
-    ]
-    clusters = {each.device: each.cluster for each in runs[0].devices if each.cluster}
-    if runs[0].summary.cluster_count < 2:
-        return {}
-    return {
-        status.summary.run: rows
-        for status, other in zip(runs[1:], accuracies[1:], strict=True)
-        if status.summary.cluster_count == 1 and (rows := gains(clusters, accuracies[0], other))
-    }
-
-
-def _points(gain: dict[str, Any]) -> str:
-    error = "" if gain["error"] is None else f" ± {100 * gain['error']:.1f}"
-    return f"{100 * gain['gain']:+.1f}{error}"
+    gained = gains(found)
+    lines += [each.text() for each in gained]
+    data = {"runs": facts, "differing": differing, "gains": list(map(asdict, gained))}
+    return Result(data, "\n".join(lines))
 
 
 def _facts(status: "RunStatus", rounds: list[Any]) -> dict[str, Any]:

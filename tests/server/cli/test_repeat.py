@@ -12,8 +12,6 @@ import pytest
 
 from fedserver.__main__ import main
 from fedserver.cli.models.weights import save
-from fedserver.cli.runs import repeat
-from fedserver.coordinator.status_types import DeviceFigures, RunStatus, RunSummary
 from fedserver.rpc.client import OperatorClient
 from shoal.core.types import Tensors
 from tests.server.processes import daemon
@@ -93,22 +91,3 @@ def test_weights_of_a_learner_are_made_again(tmp_path: Path, verb: Verb) -> None
         verb("repeat", "first", "second")
         assert verb("show", "first")["digest"] == verb("show", "second")["digest"]
         assert verb("show", "first")["initial_weights"] == verb("show", "second")["initial_weights"] != ""
-
-
-def status(run: str, homes: dict[str, str], accuracies: dict[str, float | None]) -> RunStatus:
-    devices = tuple(DeviceFigures(name, homes[name], accuracies[name]) for name in homes)
-    found = RunSummary(run, "", "flux", "default", "finished", 3, cluster_count=len(set(homes.values())))
-    return RunStatus(found, devices=devices)
-
-
-def test_what_clusters_gained_is_over_the_same_devices_of_a_run_with_one_model() -> None:
-    homes = {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
-    grouped = status("flux", homes, {"a": 0.9, "b": 0.8, "c": 0.5, "d": None})
-    one = status("one", dict.fromkeys(homes, "global"), {"a": 0.7, "b": 0.8, "c": 0.6, "d": 0.9})
-    assert set(repeat._gained([grouped, one, grouped])) == {"one"}
-    first, second = repeat._gained([grouped, one])["one"]
-    assert (first["cluster"], first["devices"], second["cluster"], second["devices"]) == ("c0", 2, "c1", 1)
-    assert (first["gain"], first["error"]) == pytest.approx((0.1, 0.1))
-    assert repeat._points(first) == "+10.0 ± 10.0"
-    assert repeat._points(second) == "-10.0"
-    assert repeat._gained([one, grouped]) == {}
