@@ -164,8 +164,8 @@ def summing(model: Tensors) -> Iterator[Message]:
 
 def lie() -> str:
     """The terms of a run that is said to cost nearly nothing, and to let nothing leave in the open."""
-    told = {"rounds": 1, "dp_epsilon": 0.1, "evaluate": False}
-    return terms_of("fedavg", algorithm.find("fedavg")[0].configure("default", told))
+    lies = {"rounds": 1, "dp_epsilon": 0.1, "evaluate": False}
+    return terms_of("fedavg", algorithm.find("fedavg")[0].configure("default", lies))
 
 
 def anything(kind: type[Message], model: Tensors) -> Message | None:
@@ -228,8 +228,8 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
     for number, message in enumerate(asks()):
         seen += 1
         before, lines = len(paid(ledger.entries())), len(unreserved(ledger))
-        run, told = ("honest", "") if number % 2 else ("lying", terms)
-        result = runtime.perform(Task(run, number + 1, 1, 0, "", encode(message, store.keep), told))
+        run, given = ("honest", "") if number % 2 else ("lying", terms)
+        result = runtime.perform(Task(run, number + 1, 1, 0, "", encode(message, store.keep), given))
         if isinstance(result, Failure):
             sent = outgoing(result)
             assert sent.message == TEXTS[sent.code], message
