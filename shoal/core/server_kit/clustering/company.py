@@ -1,0 +1,79 @@
+"""Clusters of updates that one hostile device does not decide.
+
+An algorithm that is told the number of clusters gives one of them to a device that looks like no other, and
+the honest devices share those that are left: a single hostile update undoes their groups. An algorithm that
+measures whether a cluster pulls apart measures that device. So before updates are clustered, those that stand
+out are set aside: they are much longer than is usual, or point away from the others as a whole, and do so
+alone. Two that stand out together are a group of their own. The others are clustered, and who was set aside
+joins those whom it resembles most among clusters of three or more: there the rule that combines models bounds
+what it can do.
+
+A hostile device that reports an update of the usual length in a direction of its own is not told from an
+honest one whose data are like nobody's, and still gets a cluster. The preset `paper` of each algorithm
+clusters as published.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit.aggregation.lone import AGREED
+from shoal.core.server_kit.clustering.cluster import Labels, renumbered
+from shoal.core.server_kit.clustering.distances import cosines
+
+LONG = 2.0
+"""In median lengths. Honest devices with data of their own had 1.0 to 1.2."""
+AWAY = -0.1
+"""Mean cosine with all others. Honest devices with data of their own had -0.01 to 0.33. Both figures: digits,
+levels 3, 5 and 8, ten devices, FedGroup and FL+HC, seeds 39 to 42."""
+BOUNDED = 3
+"""Devices with which one that was set aside may share a cluster, if there is such a cluster."""
+SHARE = 4
+"""At most one of this many devices is set aside: more of them are no exceptions, but how the fleet is."""
+
+
+def accompanied(
+    products: FloatArray, cluster: Callable[[FloatArray, Labels], Labels], aggregation: str
+) -> Labels:
+    """(n,): the clusters of n updates, none of which is there for a device that stands out alone.
+
+    products: (n, n), inner products of the updates, from `clustering.distances`. cluster: labels 0, 1, ...
+    from the inner products of some of them, and their indices. aggregation: how models are combined. With
+    "mean", which bounds no device, the clusters are those of `cluster`.
+    """
+    everyone = np.arange(len(products))
+    outside = outsiders(products) if aggregation != "mean" else everyone[:0]
+    kept = np.setdiff1d(everyone, outside)
+    labels = cluster(products[np.ix_(kept, kept)], kept)
+    if not len(outside):
+        return labels
+    alike = cosines(products)
+    found = np.empty(len(products), np.int64)
+    found[kept] = labels
+    sizes = np.bincount(labels)
+    open_to_it = np.flatnonzero(sizes >= min(BOUNDED, sizes.max()))
+    for device in outside:
+        near = [float(alike[device, kept[labels == label]].mean()) for label in open_to_it]
+        found[device] = open_to_it[int(np.argmax(near))]
+    return renumbered(found)
+
+
+def outsiders(products: FloatArray) -> Labels:
+    """The indices of the updates that stand out alone, those that point away the most first.
+
+    >>> honest = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> updates = np.concatenate([honest, [[-9.0, 0.0]]])
+    >>> outsiders(updates @ updates.T).tolist()
+    [4]
+    """
+    if len(products) < SHARE:
+        return np.zeros(0, np.int64)
+    lengths = np.sqrt(np.diagonal(products))
+    alike = cosines(products)
+    np.fill_diagonal(alike, 0.0)
+    mean = alike.sum(axis=1) / (len(alike) - 1)
+    strange = np.flatnonzero((lengths > LONG * np.median(lengths)) | (mean < AWAY))
+    alone = strange[alike[np.ix_(strange, strange)].max(axis=1, initial=0.0) < AGREED]
+    first: Labels = alone[np.argsort(mean[alone], kind="stable")][: len(products) // SHARE]
+    return first
