@@ -8,3 +8,7 @@ Where to look first:
   work/selfcheck.py     the learner tried on the data before any work
   net/rpc.py            the calls of a device over gRPC
 """
+
+from shoal import __version__
+
+SOFTWARE = f"shoal fedclient {__version__}"

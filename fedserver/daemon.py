@@ -4,33 +4,32 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
 from fedserver.metrics import metrics
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.standby import stand_by
 from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
+from fedserver.tracing import tracing
 from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
+from shoal.shell.process import allow_descriptors, stop_signal
 
 log = logging.getLogger("shoal.server")
 
-MOST_DESCRIPTORS = 1 << 20
-"""Open files and connections: more than any server has memory for."""
 ASK = 1.0
 """Seconds between two attempts of a server that stands by to lead."""
 ADDRESS, JOIN = "address", "join-address"
@@ -45,8 +44,8 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
     server stands by while another one leads; when it loses its session, it stands by again.
     """
     os.umask(0o077)  # only this user may read the state folder
-    _allow_descriptors()
-    stop = _stop_signal()
+    allow_descriptors()
+    stop = stop_signal()
     authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
     if config.elsewhere is None:
         coordinator = await Coordinator.open(config.state, config.cadence)
@@ -119,7 +118,12 @@ async def _lead(
         await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
-        with metrics(coordinator, config.metrics, listeners.places):
+        if access is not None and access.operators.address:
+            log.info("operators connect at %s", access.operators.address)
+        with (
+            metrics(coordinator, config.metrics, listeners.places),
+            tracing(coordinator.meter, config.traces),
+        ):
             announce(listeners.address, listeners.join_address)
             ends: list[asyncio.Future[Any]] = [stop, coordinator.broken, lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -131,15 +135,6 @@ async def _lead(
         raise lost.result()
     if broken is not None:
         raise broken
-
-
-def _allow_descriptors() -> None:
-    """Raise the limit of open files and connections as far as this user may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    if soft < most:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _end(
@@ -158,22 +153,6 @@ async def _end(
         (config.state / name).unlink(missing_ok=True)
 
 
-def _stop_signal() -> asyncio.Future[None]:
-    """A future that is done at the first SIGTERM or SIGINT. A second signal has its default effect."""
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
-
-    def caught() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        with contextlib.suppress(asyncio.InvalidStateError):
-            stop.set_result(None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, caught)
-    return stop
-
-
 def _write_address(path: Path, address: str) -> None:
     if address:
         with storing(path), temporary(path.parent / "tmp") as file:
@@ -186,4 +165,11 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     if authority.refresh():
         log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
         await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
-    return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])
+    return Access(
+        await Peers.open(storage, authority),
+        config.join_listen,
+        authority.hosts[0],
+        await OperatorAccounts.open(storage, authority),
+        config.operator_listen,
+        config.gateways,
+    )

@@ -33,7 +33,8 @@ class Client:
     """
 
     def __init__(self, path: Path | str) -> None:
-        from fedserver.rpc.client import SOCKET, OperatorClient
+        from fedserver.rpc.channel import SOCKET
+        from fedserver.rpc.client import OperatorClient
 
         path = Path(path)
         self.state = path.parent if path.name == SOCKET else path

@@ -13,13 +13,14 @@ round without it.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from random import Random
 from typing import TypeVar
 
+from fedclient import SOFTWARE
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
@@ -28,7 +29,6 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
 from fedclient.work.failures import outgoing
-from shoal import __version__
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import (
     ConfigError,
@@ -57,8 +57,6 @@ from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
 
 T = TypeVar("T")
-
-SOFTWARE = f"shoal fedclient {__version__}"
 
 
 class Until(Enum):
@@ -112,14 +110,17 @@ class Agent:
         chance: Random | None = None,
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
         check_consent: Callable[[RunId, float], None] = lambda run, began: None,
+        keep_reserved: Callable[[Collection[RunId]], None] = lambda runs: None,
     ) -> None:
         """note_failure: writes the code of a failure into the ledger, before the server learns of it.
 
-        check_consent: see `fedclient.store.consent.Consents.check_since`.
+        check_consent: see `fedclient.store.consent.Consents.check_since`. keep_reserved: gives back what is
+        reserved in the ledger for all runs but these.
         """
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
+        self._keep_reserved = keep_reserved
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._transfers = Transfers(
             link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
@@ -160,6 +161,8 @@ class Agent:
                 return not (reported and until is Until.ONCE)
             if answer.going_on is not None:
                 self._outbox.memory.forget(answer.going_on)
+                with contextlib.suppress(LedgerFault, ConfigError):  # damaged, or in use: the next time
+                    self._keep_reserved(answer.going_on)
             if answer.finished and until is not Until.STOPPED:
                 return False
             await self._idle(answer)

@@ -19,9 +19,11 @@ def consent() -> None:
 @configured("state")
 def show(console: Console, settings: ClientConfig) -> Result:
     """Show what each run asked for without a guarantee, what you allowed, and what it has spent."""
-    from fedclient.store.privacy_report import ledger_of, spent_by_run
+    from fedclient.store.privacy_report import by_run, ledger_of
 
-    kept, spent = settings.consents, spent_by_run(ledger_of(settings).entries(), settings.privacy)
+    kept, runs = settings.consents, by_run(ledger_of(settings).entries(), settings.privacy)
+    spent = {run: figures["spent"] for run, figures in runs.items() if figures["spent"]}
+    reserved = {run: figures["reserved"] for run, figures in runs.items() if figures["reserved"]}
     asked, given, terms = kept.asked(), kept.given(), kept.terms()
     rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
     words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
@@ -39,7 +41,10 @@ def show(console: Console, settings: ClientConfig) -> Result:
         if "*" in allowed:
             lines.append(f"run {run}: everything that it asks for: allowed")
     lines += [f"run {run}: epsilon {epsilon:.4g} was spent for it" for run, epsilon in spent.items()]
-    found = {"asked": asked, "given": given, "rules": rules, "spent": spent, "terms": terms}
+    lines += [f"run {run}: epsilon {epsilon:.4g} is reserved for it" for run, epsilon in reserved.items()]
+    lines += [f"run {run}: you have refused it" for run in kept.refused()]
+    figures = {"spent": spent, "reserved": reserved, "refused": kept.refused()}
+    found = {"asked": asked, "given": given, "rules": rules, "terms": terms, **figures}
     return Result(found, "\n".join(lines))
 
 
@@ -79,6 +84,12 @@ def give(console: Console, settings: ClientConfig, run: str, everything: bool) -
 @configured("state")
 @click.argument("run")
 def revoke(console: Console, settings: ClientConfig, run: str) -> Result:
-    """Take consent to RUN back. What has left cannot be called back; nothing more leaves."""
-    settings.consents.revoke(run)
-    return Result({"run": run}, f"nothing more leaves for run {run} without a privacy guarantee")
+    """Take consent to RUN back, or refuse a run that needs none. What has left cannot be called back; nothing
+    more leaves, and what was reserved for RUN is free again."""
+    from fedclient.store.privacy_report import ledger_of
+
+    try:
+        settings.consents.revoke(run)
+    finally:  # also where it was revoked before, and the reservation was not given back any more
+        ledger_of(settings).give_back(run)
+    return Result({"run": run}, f"nothing more leaves for run {run}")

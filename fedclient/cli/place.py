@@ -63,9 +63,10 @@ def place(
     With --follow, the command goes on and fetches a newer model when there is one. A model is replaced as a
     whole. The hook runs after that, with SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its environment.
     """
-    from fedclient.agent.service import place, until_signal
+    from fedclient.agent.signals import until_signal
     from fedclient.faults import Abstained
     from fedclient.placing import follow as following
+    from fedclient.placing.service import place
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
     once = partial(place, settings, console, data, run, accept_nearest, seconds)

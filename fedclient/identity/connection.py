@@ -2,11 +2,14 @@
 machine."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedclient.config import ClientConfig, host_of
-from fedclient.identity.keyring import Identity, Keyring
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedclient.identity.keyring import Identity
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -18,7 +21,7 @@ class Endpoint:
     device: the name to use; None if none is given.
     """
 
-    identity: Identity | None
+    identity: "Identity | None"
     server: str | None
     device: str | None
 
@@ -35,14 +38,12 @@ def endpoint(settings: ClientConfig) -> Endpoint:
     """
     if settings.insecure_loopback:
         return Endpoint(None, _loopback(settings.server), settings.device)
+    from fedclient.identity.keyring import Keyring  # it loads cryptography, which light devices spare
+
     folder = DeviceFolder(settings.state)
     identity = Keyring(folder.identity).identity()
     if identity is None:
-        raise ConfigError(
-            f"there is no identity in {folder.root}: this device has not joined",
-            "run `fedclient join` with the join string that `fedserver token create` printed on the server; "
-            "for plain text to a server on this machine, set `insecure_loopback: true`",
-        )
+        raise _not_joined(folder)
     if settings.device not in (None, identity.device):
         raise ConfigError(
             f"the identity is that of device {identity.device}, but the settings name {settings.device}",
@@ -51,6 +52,21 @@ def endpoint(settings: ClientConfig) -> Endpoint:
     if settings.server is not None:
         host_of(settings.server)
     return Endpoint(identity, settings.server, identity.device)
+
+
+def check_joined(settings: ClientConfig) -> None:
+    """Raise ConfigError early where `endpoint` would, because the device has no identity."""
+    folder = DeviceFolder(settings.state)
+    if not settings.insecure_loopback and not folder.identity.exists():
+        raise _not_joined(folder)
+
+
+def _not_joined(folder: DeviceFolder) -> ConfigError:
+    return ConfigError(
+        f"there is no identity in {folder.root}: this device has not joined",
+        "run `fedclient join` with the join string that `fedserver token create` printed on the server; "
+        "for plain text to a server on this machine, set `insecure_loopback: true`",
+    )
 
 
 def _loopback(server: str | None) -> str:

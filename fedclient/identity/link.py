@@ -9,21 +9,25 @@ certificate has expired by that clock, the device requests a new one with the ke
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 
 from grpc import aio
 
+from fedclient import SOFTWARE
 from fedclient.faults import SomeoneElse
+from fedclient.identity.connection import Endpoint
 from fedclient.identity.keyring import JOIN_AGAIN, Identity, Keyring, identity_of
 from fedclient.identity.rpc import Cause, EnrollmentClient, cause_of, credentials, enrollment, renewed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink, error_of
+from fedclient.store.state import DeviceFolder
 from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
 from shoal.core.exchange.link import Hello, Observation, Welcome
 from shoal.core.identity.certificates import key_from_pem
-from shoal.core.identity.joining import IssuedIdentity, Rejoining
+from shoal.core.identity.joining import IssuedIdentity, Rejoining, Role
 from shoal.core.identity.proof import sign
 
 SOONEST = 1.0
@@ -200,3 +204,25 @@ HINTS = {
     Cause.OTHER_AUTHORITY: f"check that this is the right server; if it was set up again, {JOIN_AGAIN}",
     Cause.NO_TLS: "check the port, and that the server runs without --insecure-loopback",
 }
+
+
+@asynccontextmanager
+async def opened(
+    reached: Endpoint, folder: DeviceFolder, say: Callable[[str], None]
+) -> AsyncIterator[RpcLink]:
+    """A link to the server, closed at the end, under the device's name, which the folder gets at first."""
+    device = folder.device(reached.device)
+    if reached.identity is None:
+        link = RpcLink(reached.address, device)
+    else:
+        link = SecureLink(Keyring(folder.identity), reached.identity, say, reached.server)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def renewed_if_required(link: RpcLink, folder: DeviceFolder) -> None:
+    """Renew the certificate of a device that was placed, if it is time; the agent of one that trains does."""
+    if isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN:
+        await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))

@@ -5,15 +5,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedclient.agent.service import placed, until_signal
+from fedclient.agent.signals import until_signal
 from fedclient.config import ClientConfig
-from fedclient.light.follow import Follower
+from fedclient.light.follow import Follower, Place
 from fedclient.light.predict import predicted, read_graph_file
+from fedclient.light.remembering import Remembering
 from fedclient.light.serving import Endpoint, listening
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
+from fedclient.placing.service import newcomer, placed
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
+from fedclient.work.data import state_of
+from fedclient.work.executor import Spawned
 from fedclient.work.predictions import read_model, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
@@ -40,15 +44,16 @@ async def serve(
             endpoint.model = endpoint.model if refused else folder.model
             return refused
 
-        follower = Follower(
-            folder, BlobStore(folder.blobs), _placing(settings, console, None, run), use, console.say
-        )
+        executor = _executor(settings, None)
+        place = _placing(settings, console, executor, run)
+        follower = Follower(folder, BlobStore(folder.blobs), place, use, console.say)
         console.say(f"predictions are answered at {_shown(address, at.getsockname())}")
         try:
             await endpoint.start()
             await until_signal(_both(endpoint, follower, every))
         finally:
             await endpoint.stop()
+            await executor.stop()
     return {"address": address, "model": read_json(folder.model / "placement.json").get("model")}
 
 
@@ -73,16 +78,24 @@ async def follow(
         return ""
 
     with folder.locked():
-        follower = Follower(
-            folder, BlobStore(folder.blobs), _placing(settings, console, data, ""), use, console.say
-        )
-        await until_signal(follower.follow(every))
+        executor = _executor(settings, data)
+        place = _placing(settings, console, executor, "")
+        follower = Follower(folder, BlobStore(folder.blobs), place, use, console.say)
+        try:
+            await until_signal(follower.follow(every))
+        finally:
+            await executor.stop()
     return {"out": str(out)}
 
 
-def _placing(settings: ClientConfig, console: Console, file: Path | None, run: str) -> Any:
+def _executor(settings: ClientConfig, file: Path | None) -> Remembering:
+    work = newcomer(settings, file)
+    return Remembering(Spawned(work), lambda: state_of(work))
+
+
+def _placing(settings: ClientConfig, console: Console, executor: Remembering, run: str) -> Place:
     async def place() -> PlacementResult:
-        return await placed(settings, console, file, run, True, GIVE_UP_AFTER)
+        return await placed(settings, console, executor, run, True, GIVE_UP_AFTER)
 
     return place
 

@@ -3,9 +3,10 @@
     GET  /model     the model that is used now
     POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values
 
-Standard input carries the settings and then orders, each a line of JSON: the folder of a model to use from
-now on. A line of standard output says "" or why it is not used; until then, and if so, the earlier model
-answers. Sockets come open from the parent, so that connections wait while a process that died is replaced.
+Standard input carries the settings and then orders, each a line of JSON: a model to use from now on, as
+{"graph": PATH, "model": PATH, "facts": {...}}. A line of standard output says "" or why it is not used; until
+then, and if so, the earlier model answers. Sockets come open from the parent, so that connections wait while
+a process that died is replaced.
 """
 
 import io
@@ -23,13 +24,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedclient.config import WorkConfig
-from fedclient.light.runtime import limit_memory, try_runtime
 from fedclient.light.session import OnnxNetwork
+from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import Checked, check
-from fedclient.store.state import GRAPH, MODEL, PLACEMENT, read_json
 from fedclient.work.data import open_views
+from fedclient.work.pipes import take_pipes
 from fedclient.work.predictions import read_model
-from fedclient.work.worker import take_pipes
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
@@ -64,15 +64,12 @@ class Predictions:
         self._turn = threading.Lock()
         self.used: Used | None = None
 
-    def use(self, folder: Path) -> None:
-        """Answer with the model of this folder from now on. Raises a ShoalError, and then the earlier one
-        stays."""
-        network = OnnxNetwork(read_graph((folder / GRAPH).read_bytes()), self._config.compute.threads)
-        network.load(read_model(folder / MODEL))
+    def use(self, graph: Path, model: Path, facts: Mapping[str, Any]) -> None:
+        """Answer with this model from now on. Raises a ShoalError, and then the earlier one stays."""
+        network = OnnxNetwork(read_graph(graph.read_bytes()), self._config.compute.threads)
+        network.load(read_model(model))
         before = self.used.checked if self.used else None
         checked = check(network, self._data, self._regression, before)
-        known = read_json(folder / PLACEMENT)
-        facts = {name: known.get(name) for name in ("run", "cluster", "model", "confidence")}
         self.used = Used(network, checked, facts)
 
     def answer(self, x: Array) -> dict[str, Any]:
@@ -205,7 +202,8 @@ def main() -> None:
         threading.Thread(target=_Server(descriptor).serve_forever, daemon=True).start()
     while line := source.readline():
         try:
-            Handler.predictions.use(Path(json.loads(line)))
+            order = json.loads(line)
+            Handler.predictions.use(Path(order["graph"]), Path(order["model"]), order["facts"])
             said = ""
         except ShoalError as error:
             said = str(error)

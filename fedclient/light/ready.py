@@ -17,6 +17,8 @@ MODULES = (
     ),
     "fedclient.__main__",
     "fedclient.agent.service",
+    "fedclient.placing.caller",
+    "fedclient.placing.service",
     "fedclient.light.commands",
     "fedclient.light.endpoint",
     "fedclient.work.worker",
@@ -26,7 +28,7 @@ MODULES = (
 def main() -> None:
     for module in MODULES:
         importlib.import_module(module)
-    from fedclient.light.runtime import try_runtime
+    from fedclient.light.trial import try_runtime
 
     try:
         try_runtime()

@@ -1,26 +1,24 @@
 """What a device's process can do without PyTorch: look at data with models that it was given.
 
-The counterpart of `fedclient/work/runtime.py`, behind the same worker and executor. ONNX Runtime is tried
-here first: a processor that lacks what it was built for ends this process, and the agent says so and lives.
+The counterpart of `fedclient/work/runtime.py`, behind the same worker and executor.
 """
 
-import resource
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import WorkConfig
 from fedclient.light.messages import Open, Opened, Predict, Predicted
-from fedclient.light.session import OnnxNetwork, open_session
+from fedclient.light.session import OnnxNetwork
+from fedclient.light.trial import TRIAL, limit_memory, try_runtime
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.work.data import open_views, source_of
 from fedclient.work.pipes import WorkerInfo
-from shoal.core.errors import BadPayload, LearnerFault, ShoalError
+from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
@@ -29,8 +27,7 @@ from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import ALL
-from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, read_graph
-from shoal.core.inference.graph.wire import field, message
+from shoal.core.inference.graph.model import LATENT, read_graph
 from shoal.core.inference.network import class_scores, numbers, softmax
 from shoal.core.inference.newcomer import InferenceContext
 from shoal.core.privacy.report import left_open
@@ -143,44 +140,6 @@ def explained(found: Any, targets: Any) -> float:
     """R^2, at least 0: see `shoal.core.device_kit.evaluation.regression`."""
     error, spread = float(np.square(found - targets).mean()), float(np.var(targets.astype(np.float64)))
     return float(error == 0.0) if spread == 0.0 else max(0.0, 1.0 - error / spread)
-
-
-def limit_memory(most: int) -> None:
-    """Let this process have at most this many bytes of its own: a graph can ask for any number."""
-    with suppress(ValueError, OSError):  # a system that does not know the limit, or has a lower one
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def _trial() -> bytes:
-    """A graph whose scores are twice the samples: enough to run the runtime."""
-
-    def value(name: str) -> bytes:
-        sizes = [(1, message([(2, "batch")])), (1, message([(1, 4)]))]
-        return message([(1, name), (2, message([(1, message([(1, 1), (2, message(sizes))]))]))])
-
-    nodes = [
-        message([(1, SAMPLES), (1, SAMPLES), (2, SCORES), (4, "Add")]),
-        message([(1, SCORES), (2, LATENT), (4, "Relu")]),
-    ]
-    parts = [
-        *((1, node) for node in nodes),
-        (11, value(SAMPLES)),
-        *((12, value(name)) for name in (SCORES, LATENT)),
-    ]
-    return message([(1, 8)]) + field(7, message(parts)) + field(8, message([(2, 17)]))
-
-
-TRIAL = _trial()
-"""The smallest graph, to try the runtime with."""
-
-
-def try_runtime() -> None:
-    """Open a model and use it. Raises DeviceFault where ONNX Runtime is missing, LearnerFault where it fails;
-    where the processor lacks an instruction, the process ends."""
-    session = open_session(TRIAL, threads=1)
-    (found,) = session.run([SCORES], {SAMPLES: np.ones((2, 4), np.float32)})
-    if found.tolist() != [[2.0] * 4] * 2:
-        raise LearnerFault("ONNX Runtime gives wrong results on this device", "install another version of it")
 
 
 def _version() -> str:

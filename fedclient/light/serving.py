@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,7 +13,8 @@ from pathlib import Path
 
 from fedclient.config import WorkConfig, host_of
 from fedclient.faults import WorkerDied
-from fedclient.work.executor import FRUGAL
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT, read_json
+from fedclient.work.spawning import end, spawn
 from shoal.core.errors import ConfigError, DeviceFault, StorageFault
 
 UNIX = "unix:"
@@ -94,25 +93,14 @@ class Endpoint:
 
     async def stop(self) -> None:
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        if process is not None:
+            await end(process)
 
     async def _start(self) -> None:
         await self.stop()
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        threads = str(self._config.compute.threads)
-        limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         descriptor = self._socket.fileno()
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "fedclient.light.endpoint"),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, **limits, **FRUGAL, "PYTHONPATH": path},
-            pass_fds=(descriptor,),
-            start_new_session=True,
-        )
+        threads = self._config.compute.threads
+        self._process = await spawn("fedclient.light.endpoint", threads, frugal=True, files=(descriptor,))
         given = {"config": asdict(self._config), "sockets": [descriptor]}
         if refused := await self._ask(json.dumps(given, default=str)):
             raise DeviceFault(f"predictions cannot be served: {refused}")
@@ -120,7 +108,10 @@ class Endpoint:
             self._say(f"the stored model is not used: {refused}")
 
     async def _order(self, folder: Path) -> str:
-        return await self._ask(json.dumps(str(folder)))
+        known = read_json(folder / PLACEMENT)
+        facts = {name: known.get(name) for name in ("run", "cluster", "model", "confidence")}
+        files = {"graph": str(folder / GRAPH), "model": str(folder / MODEL)}
+        return await self._ask(json.dumps({**files, "facts": facts}))
 
     async def _ask(self, line: str) -> str:
         """Send one line, read one. Raises WorkerDied."""
@@ -134,8 +125,6 @@ class Endpoint:
             answer = await asyncio.wait_for(process.stdout.readline(), OPENING)
             return str(json.loads(answer))
         except (ConnectionError, ValueError, TimeoutError):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            code = await process.wait()
+            code = await end(process)
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise WorkerDied(f"it ended with {name}", "look at what it printed") from None

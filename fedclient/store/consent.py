@@ -31,6 +31,11 @@ class Consents:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def holder(self) -> str:
+        """Names this device among those of the machine, which may share a ledger."""
+        return str(self._folder.parent)
+
     def asked(self) -> dict[RunId, dict[str, float]]:
         """What each run has asked for, and when it first did. Raises StorageFault."""
         return self._read(ASKED, dict)
@@ -61,12 +66,13 @@ class Consents:
         return self._read(TERMS, dict)
 
     def give(self, run: RunId, everything: bool = False) -> list[str]:
-        """Consent to what the run has asked for so far, or to everything that it may ask for.
+        """Consent to what the run has asked for so far, or to everything that it may ask for. A run that was
+        refused may go on.
 
         Returns what it now may have. Raises NotFound for a run that has asked for nothing.
         """
         known = self.asked()
-        if run not in known and not everything:
+        if run not in {*known, *self._read(REVOKED, float)} and not everything:
             raise NotFound(
                 f"run {run!r} has asked for nothing that takes your consent",
                 f"runs that have: {', '.join(known) or 'none'}; --everything consents in advance",
@@ -77,16 +83,33 @@ class Consents:
         return given[run]
 
     def revoke(self, run: RunId) -> None:
-        """Take consent back: nothing more leaves. Raises NotFound if none was given."""
-        given = self.given()
-        if run not in given:
-            raise NotFound(f"you have not consented to run {run!r}", f"given: {', '.join(given) or 'none'}")
-        revoked = self._read(REVOKED, float)
+        """Take consent back, or refuse a run that needs none: nothing more leaves for it until `give`.
+
+        Raises NotFound for a run that has no consent and has asked for nothing with a guarantee.
+        """
+        given, revoked = self.given(), self._read(REVOKED, float)
+        known = {*given, *({*self.terms()} - {*revoked})}
+        if run not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise NotFound(f"you have not consented to run {run!r}", f"runs that you can refuse: {listed}")
         revoked.pop(run, None)
         # First this: results that were begun with consent must not leave from now on.
         self._write(REVOKED, dict(list({**revoked, run: time.time()}.items())[-RUNS:]))
-        del given[run]
-        self._write(GIVEN, given)
+        if given.pop(run, None) is not None:
+            self._write(GIVEN, given)
+
+    def refused(self) -> list[RunId]:
+        """The runs to which consent was taken back, and not given again. Raises StorageFault."""
+        given = self.given()
+        return [run for run in self._read(REVOKED, float) if run not in given]
+
+    def check_not_refused(self, run: RunId) -> None:
+        """Raises NoConsent for a run to which consent was taken back, and not given again."""
+        if run in self.refused():
+            raise NoConsent(
+                f"you have refused run {run}",
+                f"`fedclient consent give {run}` lets this device take part",
+            )
 
     def check_since(self, run: RunId, began: float) -> None:
         """Raises NoConsent if consent was taken back after `began`, seconds since 1970."""

@@ -1,10 +1,5 @@
 """The device's ledger of what it released with a guarantee, and the only way to make such a release.
 
-<state>/privacy/ledger.jsonl   a line for each debit and for each release; lines are only added
-<state>/privacy/head           the number of lines, and the hash of the last
-<state>/privacy/releases/N     the bytes that debit N paid for
-<state>/privacy/lock           held while a release is made
-
     debit on the disk --> noise from the operating system --> release on the disk --> its line --> sent
 
 Trained weights follow the same path, except that they are not kept here: they wait in the device's outbox.
@@ -12,14 +7,17 @@ Trained weights follow the same path, except that they are not kept here: they w
 The debit comes first, because noise that was drawn but not paid for could be drawn again after a crash: two
 noisy answers to one question average to a better one than the owner agreed to. A crash after the debit
 therefore loses what was paid. No noise is ever drawn twice for one debit: a release that is sent again is the
-one on the disk. Each file is replaced in one step, so that no crash leaves half a line.
+one on the disk.
+
+Before the first task of a run, what all of it costs is reserved (`Ledger.agree`; what that means is in
+`shoal.core.privacy.ledger.book`). Check and line are under one lock, so of two runs that each fit, but not
+together, one is refused.
 """
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +25,9 @@ from secrets import token_bytes
 from typing import TypeVar
 
 from fedclient.store.consent import Consents
+from fedclient.store.ledger_file import HINT, LedgerFile
 from shoal.core.algorithm.asks import WholeRun
-from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
+from shoal.core.errors import BadPayload, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -37,47 +36,34 @@ from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
+    Book,
     Cast,
     Counted,
     Debit,
     Entry,
     Failed,
-    Head,
+    GivenBack,
     Open,
     Paid,
     Release,
+    Reserved,
     Summed,
     Training,
     chosen,
-    head_from,
-    line_of,
-    of_run,
     paid,
-    read,
-    released,
-    spent,
-    within,
 )
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums
-from shoal.core.types import Tensors
+from shoal.core.types import RunId, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import lock, make_folder, storing, sweep, write
+from shoal.shell.disk import write
 
 T = TypeVar("T")
 
 DAY = 86400.0
-WAIT = 2.0
-"""Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
-LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
-HINT = (
-    "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
-    "verify` reports, and move the folder away to start with nothing spent, if you can take responsibility "
-    "for that"
-)
 
 
 class Ledger:
@@ -94,22 +80,29 @@ class Ledger:
     ) -> None:
         """source: names where the data come from, such as their file; "": only their content counts.
 
-        run: that asks. clock: seconds since 1970. consents: what the owner has allowed single runs.
+        run: that asks. clock: seconds since 1970. consents: what the owner has allowed single runs; they also
+        name the device, of those that share a ledger.
         """
-        self._folder, self._budget, self._source, self._run = folder, budget, source, run
+        self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, run
         self._clock, self._consents = clock, consents
 
     def of(self, run: str) -> "Ledger":
         """The same ledger, for the tasks of a run."""
-        return Ledger(self._folder, self._budget, self._source, run, self._clock, self._consents)
+        found = copy(self)
+        found._run = run
+        return found
 
     @property
     def _since(self) -> float:
         return self._clock() - DAY * self._budget.window_days
 
+    @property
+    def _holder(self) -> str:
+        return self._consents.holder if self._consents else ""
+
     def entries(self) -> list[Entry]:
         """All entries. Raises LedgerFault if the ledger was changed or is damaged."""
-        return self._read()[0]
+        return list(self._file.read().entries)
 
     def verify(self) -> list[Entry]:
         """All entries, after the releases on the disk were verified too. Raises LedgerFault."""
@@ -117,50 +110,49 @@ class Ledger:
         kept = {each.number for each in paid(entries) if not isinstance(each, Training)}
         for each in chosen(entries, Release):
             if each.debit in kept:
-                self._bytes_of(each)
+                self._file.bytes_of(each)
         return entries
+
+    # -- what is paid for -------------------------------------------------------------------------------
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
-        entries = self.entries()
-        if (found := self._recalled(entries, order)) is not None:
+        book = self._file.read()
+        if (found := self._recalled(book, order)) is not None:
             return found
         try:
-            self._check(entries, Debit.of(order, 0, 0.0))
+            self._check(book, Debit.of(order, 0, 0.0))
         except OverBudget:
             # An old release is better than none. And a device that was placed as a newcomer and trains now
             # has released all samples without classes.
-            found = self._recalled(entries, order, -math.inf)
+            found = self._recalled(book, order, -math.inf)
             if found is None:
-                found = self._recalled(entries, order.without_classes, -math.inf)
+                found = self._recalled(book, order.without_classes, -math.inf)
                 if found is None or found.classes:  # earlier classes belong to other labels
                     raise
             return found
         sums = exact()  # the author's code may fail or hang: so before the debit, and without the lock
-        with self._locked():
-            entries, head = self._read()
-            if (found := self._recalled(entries, order)) is not None:
+        with self._file.locked() as book:
+            if (found := self._recalled(book, order)) is not None:
                 return found
-            debit = Debit.of(order, len(paid(entries)) + 1, self._clock(), self._source, self._run)
-            head = self._pay(debit, entries, head)
+            debit = Debit.of(order, book.next, self._clock(), self._source, self._run)
+            self._pay(book, debit)
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             crash.point("device.drawn")
             data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
-            self._store(debit.number, data, head)
+            self._store(debit.number, data)
         return descriptor
 
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
         does."""
-        with self._locked():
-            entries, head = self._read()
-            number = len(paid(entries)) + 1
-            training = Training.of(lesson, number, self._clock(), self._source, self._run)
-            self._pay(training, entries, head)
+        with self._file.locked() as book:
+            training = Training.of(lesson, book.next, self._clock(), self._source, self._run)
+            self._pay(book, training)
         found = work(token_bytes)
         crash.point("device.drawn")
-        with self._locked():
-            self._append(Release(training.number, self._clock(), digest(found)), self._read()[1])
+        with self._file.locked():
+            self._file.append(Release(training.number, self._clock(), digest(found)))
             crash.point("device.release-noted")
         return found
 
@@ -188,39 +180,85 @@ class Ledger:
         noised: Callable[[T], int],
     ) -> int:
         """An earlier number for this, or else a new one. made: the debit with this number."""
-        entries = self.entries()
-        if (found := self._earlier(entries, asked)) is not None:
+        book = self._file.read()
+        if (found := self._earlier(book, asked)) is not None:
             return found
-        self._check(entries, made(0))
+        self._check(book, made(0))
         value = exact()  # the author's code: before the debit, and without the lock
-        with self._locked():
-            entries, head = self._read()
-            if (found := self._earlier(entries, asked)) is not None:
+        with self._file.locked() as book:
+            if (found := self._earlier(book, asked)) is not None:
                 return found
-            debit = made(len(paid(entries)) + 1)
-            head = self._pay(debit, entries, head)
+            debit = made(book.next)
+            self._pay(book, debit)
             number = noised(value)
             crash.point("device.drawn")
-            self._store(debit.number, str(number).encode(), head)
+            self._store(debit.number, str(number).encode())
         return number
 
-    def agree(self, whole: WholeRun, data: str) -> None:
-        """Keep what a run asks for in all, for its owner, before its first task. data: as in `Order`.
+    # -- what a run may do ------------------------------------------------------------------------------
 
-        Raises OverBudget where all of it does not fit, whatever this run has spent already, and NoConsent or
-        Unprotected where something would leave that the owner does not allow. Raises LedgerFault,
-        StorageFault.
+    def agree(self, whole: WholeRun, data: str) -> None:
+        """Keep what a run asks for in all, for its owner, before its first task, and reserve what it costs.
+        data: as in `Order`. Where this is reserved already, nothing happens.
+
+        Raises OverBudget where what the run has not spent yet does not fit, and NoConsent or Unprotected
+        where something would leave that the owner does not allow. Raises LedgerFault, StorageFault.
         """
         if self._consents:
             self._consents.note(self._run, whole.facts(self._budget.delta, self._budget.group_size))
-        others = [each for each in self.entries() if not (isinstance(each, Paid) and each.run == self._run)]
-        if whole.cost:
-            recent = within(others, data, self._source, self._since)
-            what = f"all of run {self._run}"
-            self._budget.check(whole.cost, recent, spent(others), Cost(), what)
+        book = self._file.read()
+        reserved = not whole.cost or self._has_reserved(book, whole.cost)
+        if not reserved:
+            self._check_whole(book, whole.cost, data)
         missing = [what for what in whole.asks.opened if not self._permits(what)]
         for what in missing:
             self._check_permitted(what)
+        if not reserved and self._run:
+            with self._file.locked() as book:  # another run may have come first
+                self._check_whole(book, whole.cost, data)
+                rho, curve = whole.cost.rho, whole.cost.curve
+                self._file.append(
+                    Reserved(self._clock(), self._run, rho, curve, data, self._source, self._holder)
+                )
+                crash.point("device.reserved")
+
+    def _has_reserved(self, book: Book, cost: Cost) -> bool:
+        """Whether this is reserved, and has not lapsed. What was spent since makes no difference."""
+        active = book.is_active(self._run, self._since)
+        return active and book.reserved(self._run, self._holder) == cost
+
+    def _check_whole(self, book: Book, cost: Cost, data: str) -> None:
+        """Raises OverBudget unless there is room for what this run has not spent of its cost."""
+        before, mine = book.of_run(self._run), book.reserved(self._run, self._holder)
+        rest = cost - before
+        if rest:
+            # What another device that shares this ledger has reserved for the same run is another part.
+            others = book.held(self._since, but=self._run) + (book.reserved(self._run) - mine)
+            recent = book.within(data, self._source, self._since)
+            what = f"{'the rest' if before else 'all'} of run {self._run}"
+            self._budget.check(rest, recent, book.spent, before, what, others)
+
+    def give_back(self, run: RunId) -> None:
+        """Give back what this device has reserved for a run, as far as it is not spent. Raises LedgerFault,
+        StorageFault."""
+        self._give_back(lambda each: each == run)
+
+    def keep_only(self, runs: Collection[RunId]) -> None:
+        """Give back what this device has reserved for all other runs: they are over. Raises LedgerFault,
+        StorageFault."""
+        self._give_back(lambda each: each not in runs)
+
+    def _give_back(self, over: Callable[[RunId], bool]) -> None:
+        if any(map(over, self._file.read().holds(self._holder))):  # else nothing is locked or written
+            with self._file.locked() as book:
+                for run in filter(over, book.holds(self._holder)):
+                    self._file.append(GivenBack(self._clock(), run, self._holder))
+                    crash.point("device.given-back")
+
+    def check_not_refused(self) -> None:
+        """Raises NoConsent for a run that its owner has refused."""
+        if self._consents:
+            self._consents.check_not_refused(self._run)
 
     def _permits(self, what: str) -> bool:
         """Whether this may leave. If it is for the owner to say, the request is kept."""
@@ -232,12 +270,11 @@ class Ledger:
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
         self._check_permitted(what)
-        if self._noted(self.entries(), what, data):
+        if self._file.read().is_open(what, data):
             return
-        with self._locked():
-            entries, head = self._read()
-            if not self._noted(entries, what, data):
-                self._append(Open(self._clock(), what, data), head)
+        with self._file.locked() as book:
+            if not book.is_open(what, data):
+                self._file.append(Open(self._clock(), what, data))
 
     def _check_permitted(self, what: str) -> None:
         """Raises NoConsent or Unprotected."""
@@ -264,114 +301,50 @@ class Ledger:
     def summed(self, share: Share) -> None:
         """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises
         LedgerFault, StorageFault."""
-        with self._locked():
-            entries, head = self._read()
-            # A task that is done again after a crash gives the same bytes.
-            if not any(each.cohort == share.cohort for each in chosen(entries, Summed)):
-                self._append(Summed(self._clock(), self._run, **asdict(share)), head)
+        with self._file.locked() as book:
+            if not book.has_sum(share.cohort):  # a task that is done again after a crash gives the same bytes
+                self._file.append(Summed(self._clock(), self._run, **asdict(share)))
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""
-        with self._locked():
-            self._append(Failed(self._clock(), run, code), self._read()[1])
+        with self._file.locked():
+            self._file.append(Failed(self._clock(), run, code))
 
-    def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
-        return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
+    # -- the budget, and the files ----------------------------------------------------------------------
 
-    def _check(self, entries: list[Entry], debit: Paid) -> None:
-        recent = within(entries, debit.data, self._source, self._since)
-        of_this_run = of_run(entries, self._run) if self._run else None
+    def _check(self, book: Book, debit: Paid) -> None:
+        """Raises OverBudget."""
+        recent = book.within(debit.data, self._source, self._since)
+        of_this_run = book.of_run(self._run) if self._run else None
         what = "a vote" if isinstance(debit, Cast) else ""
-        self._budget.check(debit.cost, recent, spent(entries), of_this_run, what)
+        others = book.held(self._since, but=self._run)
+        self._budget.check(debit.cost, recent, book.spent, of_this_run, what, others)
 
-    def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
-        self._check(entries, debit)
-        head = self._append(debit, head)
+    def _pay(self, book: Book, debit: Paid) -> None:
+        self._check(book, debit)
+        self._file.append(debit)
         crash.point("device.debited")
-        return head
 
-    def _recalled(self, entries: list[Entry], order: Order, since: float | None = None) -> Descriptor | None:
+    def _recalled(self, book: Book, order: Order, since: float | None = None) -> Descriptor | None:
         """An earlier release for such an order, by default of the present window. One that is gone from the
         disk has to be paid again."""
-        found = released(entries, order, self._source, self._since if since is None else since)
-        if found is None or not self._path_of(found.debit).exists():
+        found = book.released(order, self._source, self._since if since is None else since)
+        if found is None or not self._file.path_of(found.debit).exists():
             return None
-        part = payload_from_bytes(self._bytes_of(found)).parts.get("descriptor")
+        part = payload_from_bytes(self._file.bytes_of(found)).parts.get("descriptor")
         if not isinstance(part, Descriptor):
-            raise BadPayload(f"{self._path_of(found.debit)} does not contain a descriptor", HINT)
+            raise BadPayload(f"{self._file.path_of(found.debit)} does not contain a descriptor", HINT)
         return part
 
-    def _earlier(self, entries: list[Entry], asked: Tally | Poll) -> int | None:
-        found = released(entries, asked, self._source, self._since)
-        if found is None or not self._path_of(found.debit).exists():
+    def _earlier(self, book: Book, asked: Tally | Poll) -> int | None:
+        found = book.released(asked, self._source, self._since)
+        if found is None or not self._file.path_of(found.debit).exists():
             return None
-        return int(self._bytes_of(found))
+        return int(self._file.bytes_of(found))
 
-    # -- files ------------------------------------------------------------------------------------------
-
-    def _path_of(self, debit: int) -> Path:
-        return self._folder / RELEASES / str(debit)
-
-    def _bytes_of(self, found: Release) -> bytes:
-        path = self._path_of(found.debit)
-        with storing(path):
-            data = path.read_bytes() if path.exists() else None
-        if data is None or sha256(data).hexdigest() != found.release:
-            what = "is gone" if data is None else "is not what was released"
-            raise LedgerFault(f"{path} {what}", "remove what is left of it; the next release is paid again")
-        return data
-
-    def _store(self, debit: int, data: bytes, head: Head) -> None:
+    def _store(self, debit: int, data: bytes) -> None:
         """Store what was released for a debit, and then the line that says so."""
-        write(self._path_of(debit), data)
+        write(self._file.path_of(debit), data)
         crash.point("device.release-stored")
-        self._append(Release(debit, self._clock(), sha256(data).hexdigest()), head)
+        self._file.append(Release(debit, self._clock(), sha256(data).hexdigest()))
         crash.point("device.release-noted")
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from making a release. Raises ConfigError if one keeps doing so."""
-        path, until = self._folder / "lock", time.monotonic() + WAIT
-        with storing(path):
-            make_folder(self._folder)
-            while True:
-                try:
-                    file = lock(path)
-                    break
-                except ConfigError:  # a device that shares this ledger, for a moment
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.02)
-        with file:
-            for folder in (self._folder, self._folder / RELEASES):
-                sweep(folder)
-            yield
-
-    def _read(self) -> tuple[list[Entry], Head]:
-        """The head is read first: if another process appends meanwhile, there are more lines, and never
-        fewer.
-        """
-        head_path, path = self._folder / HEAD, self._folder / LEDGER
-        with storing(self._folder):
-            head = head_path.read_bytes() if head_path.exists() else None
-            data = path.read_bytes() if path.exists() else b""
-        try:
-            if head is None and data:
-                raise LedgerFault("the ledger's head is missing")
-            return read(data, head_from(json.loads(head)) if head is not None else Head())
-        except (LedgerFault, ValueError) as error:
-            message = error.message if isinstance(error, LedgerFault) else "the ledger's head cannot be read"
-            raise LedgerFault(f"{path}: {message}", HINT) from None
-
-    def _append(self, entry: Entry, head: Head) -> Head:
-        """Add an entry. On return it and the new head are on the disk. head: of the ledger as it is."""
-        path = self._folder / LEDGER
-        if head.lines == 0:  # from now on, a ledger without a head has lost it
-            write(self._folder / HEAD, json.dumps(asdict(head)).encode())
-        with storing(path):
-            before = path.read_bytes() if path.exists() else b""
-        line = line_of(entry, head.last)
-        write(path, before + line)
-        head = Head(head.lines + 1, sha256(line[:-1]).hexdigest())
-        write(self._folder / HEAD, json.dumps(asdict(head)).encode())
-        return head

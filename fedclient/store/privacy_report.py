@@ -11,21 +11,22 @@ from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.ledger import (
+    Book,
     Cast,
     Counted,
     Entry,
     Failed,
+    GivenBack,
     Open,
     Paid,
     Release,
+    Reserved,
     Summed,
     Training,
     chosen,
-    of_run,
     paid,
     spent,
     versions,
-    within,
 )
 from shoal.core.privacy.report import Statement, if_updates_are_others, of_weights
 
@@ -35,7 +36,7 @@ SHORT = 12
 
 def ledger_of(settings: ClientConfig) -> Ledger:
     """The ledger of this device."""
-    return Ledger(settings.account, settings.privacy)
+    return Ledger(settings.account, settings.privacy, consents=settings.consents)
 
 
 def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
@@ -53,28 +54,38 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     """The sums, for programs. left: the largest epsilon of one more release that would fit."""
 
+    book, since = Book.of(entries), time.time() - DAY * budget.window_days
+    reserved = book.held(since)
+
     def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
-        left = budget.epsilon_of(Cost(budget.left(of_data, spent(entries))))
+        left = budget.epsilon_of(Cost(budget.left(of_data, book.spent, reserved=reserved)))
         return {**statement(entries, budget, data).facts(), "left": left}
 
-    since = time.time() - DAY * budget.window_days
     sources = {each.data: each.source for each in paid(entries)}
 
     def recent(data: str) -> Cost:
-        return within(entries, data, sources.get(data, ""), since)
+        return book.within(data, sources.get(data, ""), since)
 
     return {
         "total": figures(None, Cost()),
         "data": {data: figures(data, recent(data)) for data in versions(entries)},
         "weights": of_weights([statement(entries, budget)]),
         "sums": sums_by_run(entries, budget),
+        "runs": by_run(entries, budget),
     }
 
 
-def spent_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, float]:
-    """The epsilon that each run has spent, at the owner's delta."""
-    runs = dict.fromkeys(each.run for each in paid(entries) if each.run)
-    return {run: budget.epsilon_of(of_run(entries, run)) for run in runs}
+def by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str, float]]:
+    """For each run, at the owner's delta: spent, the epsilon that it has spent; reserved, what it has
+    reserved and not yet spent."""
+    book, since = Book.of(entries), time.time() - DAY * budget.window_days
+    return {
+        run: {
+            "spent": budget.epsilon_of(book.of_run(run)),
+            "reserved": budget.epsilon_of(book.held_for(run, since)),
+        }
+        for run in book.runs
+    }
 
 
 def sums_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str, Any]]:
@@ -142,6 +153,11 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             )
         elif isinstance(each, Summed):
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {_summed(each)}")
+        elif isinstance(each, Reserved):
+            of_all = f"epsilon {budget.epsilon_of(each.cost):.4g} is reserved for all of it"
+            lines.append(f"{_clock(each.at)}  run {each.run}  {of_all}")
+        elif isinstance(each, GivenBack):
+            lines.append(f"{_clock(each.at)}  run {each.run}  what it has not spent is free again")
         elif not isinstance(each, Release):
             what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
@@ -149,6 +165,11 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
         both = f"{figures['summary']}{_if_replaced(figures)}"
         lines.append(f"data {data[:SHORT]}: {both}; {figures['left']:.4g} is left")
     lines += [_sums(run, figures, budget) for run, figures in found["sums"].items()]
+    lines += [
+        f"run {run}: epsilon {figures['reserved']:.4g} is reserved for it, and no other run can spend that"
+        for run, figures in found["runs"].items()
+        if figures["reserved"]
+    ]
     total = found["total"]
     left = f"{total['left']:.4g} is left in all"
     lines.append(f"in total: {total['summary']}{_if_replaced(total)}; {left}")

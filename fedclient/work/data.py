@@ -57,6 +57,18 @@ def source_of(config: WorkConfig) -> str:
     return sha256(str(place).encode()).hexdigest()
 
 
+def state_of(config: WorkConfig) -> object | None:
+    """What differs once the data were changed, found without reading them; None where that is not known."""
+    path = config.file or (config.data.path if config.data and config.data.module is None else None)
+    if path is None:
+        return None
+    try:
+        found = [path, *(sorted(path.rglob("*")) if path.is_dir() else ())]
+        return tuple((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in found)
+    except OSError:
+        return None
+
+
 def load(config: DataConfig, labels: bool = True) -> Views:
     """The device's data. labels: False where neither labels nor a test part are needed: files of such are
     not opened then, and a csv file may lack its column of classes.

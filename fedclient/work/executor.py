@@ -4,13 +4,10 @@ The agent and the training process exchange messages over pipes: see `fedclient/
 """
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
-import sys
 import threading
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -18,6 +15,7 @@ from typing import Any, Protocol
 from fedclient.config import WorkConfig
 from fedclient.faults import WorkerDied
 from fedclient.work.pipes import LENGTH, TaskRunner, WorkerInfo, framed, length_of
+from fedclient.work.spawning import end, spawn
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
@@ -65,10 +63,7 @@ class InProcess:
 
 
 class Spawned:
-    """Performs tasks in a process of its own, so that a crash there leaves the agent alive.
-
-    The process is spawned and never forked: PyTorch's threads and CUDA do not survive a fork.
-    """
+    """Performs tasks in a process of its own, so that a crash there leaves the agent alive."""
 
     def __init__(self, config: WorkConfig) -> None:
         self._config = config
@@ -79,7 +74,8 @@ class Spawned:
         if self._info is not None:
             return self._info
         try:
-            self._process = await self._spawn()
+            threads, light = self._config.compute.threads, self._config.learner is None
+            self._process = await spawn("fedclient.work.worker", threads, frugal=light)
             settings = json.dumps(asdict(self._config), default=str).encode()
             answer = payload_from_bytes(await self._ask(self._process, settings))
         except BaseException:
@@ -106,27 +102,8 @@ class Spawned:
 
     async def stop(self) -> None:
         process, self._process, self._info = self._process, None, None
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the whole group, with any helpers of the author's
-        await process.wait()
-
-    async def _spawn(self) -> Process:
-        """The process finds the same modules as this one, and does not receive a Ctrl-C meant for this
-        one.
-        """
-        threads = str(self._config.compute.threads)
-        frugal = FRUGAL if self._config.learner is None else {}
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "fedclient.work.worker"),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, **dict.fromkeys(names, threads), **frugal, "PYTHONPATH": path},
-            start_new_session=True,
-        )
+        if process is not None:
+            await end(process)
 
     async def _ask(self, process: Process, data: bytes) -> bytes:
         """Send one message and read one. Raises WorkerDied."""
@@ -159,7 +136,3 @@ def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:
         return LearnerFault(message, hint, details)
     classes: list[type[ShoalError]] = [ConfigError, DataFault, DeviceFault, BadPayload]
     return next((cls for cls in classes if cls.code == code), ShoalError)(message, hint)
-
-
-FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": str(1 << 17)}
-"""For devices with little memory: threads share what the C library keeps for them, and it keeps little."""

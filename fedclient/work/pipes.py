@@ -4,9 +4,11 @@ Nothing here loads asyncio: a working process waits for no two things at a time,
 memory to spare for it.
 """
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Failure, Task
@@ -52,3 +54,14 @@ def length_of(header: bytes) -> int:
             f"a message of {length} bytes in the pipe", f"at most {MAX_MESSAGE} bytes are accepted"
         )
     return length
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return source, sink

@@ -22,6 +22,7 @@ from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
+from shoal.core.algorithm.asks import WholeRun
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
@@ -62,7 +63,7 @@ class Runtime:
         self._identity = config.identity if config else None
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
-        self._agreed: dict[RunId, str] = {}
+        self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         if config is not None and config.newcomer:
             self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
         views = context.views
@@ -137,11 +138,14 @@ class Runtime:
         return answer
 
     def _agree(self, task: Task, context: DeviceContext, account: Ledger) -> None:
-        """Before the first task of a run that is about the data, and again if its terms have changed: does
-        the owner allow all of it?"""
-        if task.terms and self._agreed.get(task.run) != task.terms:
-            account.agree(whole_run(task.terms, context), context.version(ALL, labels=False))
-            self._agreed[task.run] = task.terms
+        """Before a task that is about the data: does the owner allow all of its run, and is there room?"""
+        account.check_not_refused()
+        if task.terms:
+            terms, whole = self._wholes.get(task.run, ("", None))
+            if whole is None or terms != task.terms:
+                whole = whole_run(task.terms, context)
+                self._wholes[task.run] = task.terms, whole
+            account.agree(whole, context.version(ALL, labels=False))
 
 
 def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:

@@ -11,14 +11,13 @@ What an author's code prints goes to standard error: the pipes are moved away be
 import json
 import os
 import queue
-import sys
 import threading
 from dataclasses import asdict
 from typing import BinaryIO
 
 from fedclient.config import WorkConfig
 from fedclient.faults import torch_required
-from fedclient.work.pipes import LENGTH, TaskRunner, framed, length_of
+from fedclient.work.pipes import LENGTH, TaskRunner, framed, length_of, take_pipes
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
@@ -55,17 +54,6 @@ def _runtime(config: WorkConfig) -> TaskRunner:
         from fedclient.work.runtime import Runtime  # slow, for it imports PyTorch
 
     return Runtime.open(config)
-
-
-def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
-    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    return source, sink
 
 
 def _pump(source: BinaryIO, messages: "queue.SimpleQueue[bytes]") -> None:

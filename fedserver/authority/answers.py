@@ -6,8 +6,8 @@ line or the page, does not load the server.
 
 from dataclasses import dataclass
 
-from fedserver.store.identities.records import Registered
-from shoal.core.types import DeviceId, RunId
+from fedserver.store.identities.records import Operator, Registered
+from shoal.core.types import RunId
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,16 @@ class Known:
 
     device: Registered
     last_seen: float | None
+
+
+@dataclass(frozen=True)
+class GatewayAdded:
+    """A gateway. certificate, authorities: PEM. servers: what it calls, "HOST:PORT"."""
+
+    known: Known
+    certificate: bytes
+    authorities: bytes
+    servers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -28,10 +38,21 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class IssuedOperator:
+    """What an operator is given besides the key. certificate, authorities: PEM. address: where the server
+    listens for operators, "HOST:PORT"."""
+
+    operator: Operator
+    certificate: bytes
+    authorities: bytes
+    address: str
+
+
+@dataclass(frozen=True)
 class Root:
     """An authority. pin: SHA-256 of its key. certificates: how many valid ones it has signed.
 
-    awaited: approved devices, seen recently, that do not know it yet.
+    awaited: approved devices, seen recently, that do not know it yet, and operators, as "operator NAME".
     """
 
     name: str
@@ -39,4 +60,4 @@ class Root:
     signs: bool
     expires: float
     certificates: int
-    awaited: tuple[DeviceId, ...]
+    awaited: tuple[str, ...]

@@ -1,15 +1,18 @@
-"""Who may call what on the devices' port. A call without a row is denied; serving one stops the start.
+"""Who may call what on the two ports that ask for certificates: devices' and operators'.
 
-The rows of our own services are the option `allowed` of their methods (`proto/fed/v1/role.proto`). They only
-name roles. That a lease and a blob belong to the device that asks for them is checked where they are used:
-`fedserver.coordinator.device_api`, `fedserver.coordinator.visits.transfer`.
+A call without a row is denied to everyone. If devices were served a call that has none, the server would not
+start; operators' calls that have none are left to the Unix socket.
+
+The rows of our own services are options of their methods (`proto/fed/v1/role.proto`): `allowed` for devices,
+and `needs` for operators. They only name roles. That a lease and a blob belong to the device that asks for
+them is checked where they are used: `fedserver.coordinator.device_api` and `visits.transfer` beside it.
 """
 
 from collections.abc import Iterable, Mapping
 
 from shoal.core.errors import IllegalEvent, Refused
 from shoal.core.exchange import wire
-from shoal.core.identity.joining import Role
+from shoal.core.identity.joining import OperatorRole, Role
 
 ALLOWED: Mapping[str, frozenset[Role]] = {
     **wire.roles_by_call(),
@@ -17,6 +20,9 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "/grpc.health.v1.Health/Watch": frozenset(),  # a call that never ends, and devices do not need it
     "/grpc.health.v1.Health/List": frozenset(),  # not needed
 }
+
+
+NEEDED: Mapping[str, OperatorRole | None] = wire.operator_roles_by_call()
 
 
 def check_complete(served: Iterable[str]) -> None:
@@ -40,4 +46,18 @@ def check_allowed(role: Role, method: str) -> None:
         raise Refused(
             f"a device with the role {role.value} may not call {name}",
             "ask the server's operator for a join string with another role",
+        )
+
+
+def check_operator(role: OperatorRole, method: str) -> None:
+    """Check that an operator with this role may make a call over the network. Raises Refused."""
+    needed, name = NEEDED.get(method), method.rpartition("/")[2]
+    if needed is None:
+        raise Refused(
+            f"{name} cannot be called over the network", "call it on the server's machine, with --state"
+        )
+    if not role.suffices(needed):
+        raise Refused(
+            f"an operator with the role {role.value} may not call {name}",
+            f"it needs the role {needed.value}: fedserver operator add, on the server's machine",
         )

@@ -30,6 +30,7 @@ from fedserver.store.identities.records import Issued
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
 from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of
+from shoal.core.identity.operators import operator_uri
 from shoal.core.identity.signing import Signatures
 from shoal.core.types import DeviceId
 from shoal.shell import disk
@@ -123,10 +124,21 @@ class Authority:
         roots = [pair.certificate for pair in self.roots.values()]
         Signatures(self.federation, roots).check(device, proof, data)
 
-    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
-        """A certificate for a device's key, from now on."""
-        now, pair = float(int(time.time())), self.roots[self.issuing]
-        made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)
+    def issue(self, device: DeviceId, key: PublicKey, hosts: Sequence[str] = ()) -> Issued:
+        """A certificate for a device's key, from now on; with hosts, for that of a gateway."""
+        now, pair = _second(), self.roots[self.issuing]
+        given = pair.key, pair.certificate, key, self.federation, device
+        made = issuing.gateway(*given, hosts, now) if hosts else issuing.device(*given, now)
+        return self._issued(made, key, now)
+
+    def issue_operator(self, name: str, key: PublicKey, ttl: float) -> Issued:
+        """A certificate for an operator's key, from now on and for `ttl` seconds."""
+        now, pair = _second(), self.roots[self.issuing]
+        uri = operator_uri(self.federation, name)
+        made = issuing.caller(pair.key, pair.certificate, key, uri, now, now + ttl)
+        return self._issued(made, key, now)
+
+    def _issued(self, made: x509.Certificate, key: PublicKey, now: float) -> Issued:
         serial, expires = f"{made.serial_number:x}", made.not_valid_after_utc.timestamp()
         return Issued(made.public_bytes(Encoding.PEM), serial, pin_of(key), self.issuing, now, expires)
 
@@ -189,6 +201,11 @@ class Authority:
         if name not in self.roots:
             raise NotFound(f"there is no authority {name!r}", near(name, list(self.roots)))
         return self.roots[name]
+
+
+def _second() -> float:
+    """Now, to the second, as certificates have it."""
+    return float(int(time.time()))
 
 
 def lacking(state: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the verbs share: the options --state and --wait, and the connection to a running server."""
+"""What the verbs share: the options --state, --connect and --wait, and the connection to a running server."""
 
 import functools
 import os
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shoal.core.engine.timeouts import ANSWER
-from shoal.core.errors import Unavailable
+from shoal.core.errors import ConfigError, Unavailable
 from shoal.shell.console import Console, Result
 
 PATH = click.Path(path_type=Path)
@@ -33,10 +34,37 @@ def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     )
 
 
+connect_option = click.option(
+    "--connect",
+    type=PATH,
+    envvar="FEDSERVER_CONNECT",
+    show_envvar=True,
+    metavar="FOLDER",
+    help="Instead of --state: call over the network, with the operator's certificate in FOLDER.",
+)
+
+
+def place(state: Path, connect: Path | None) -> Path:
+    """The folder by which a server is reached. Raises ConfigError for one of no certificate, or for both."""
+    if connect is None:
+        return state.absolute()
+    from fedserver.rpc.channel import read_card
+
+    source = click.get_current_context().get_parameter_source("state")
+    if source is ParameterSource.COMMANDLINE:
+        raise ConfigError(
+            "--state and --connect are both given",
+            "give --state on the server's machine, --connect elsewhere",
+        )
+    read_card(connect)
+    return connect.absolute()
+
+
 def connected(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --state and --wait; the function gets a client of the server that runs on that folder."""
+    """Add --state, --connect and --wait; the function gets a client of the server that these name."""
 
     @state_option("The server's state folder.")
+    @connect_option
     @click.option(
         "--wait",
         "patience",
@@ -46,11 +74,19 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
         f"[default: 0; {ANSWER:.0f} if its process runs but does not answer yet]",
     )
     @functools.wraps(function)
-    def wrapper(console: Console, state: Path, patience: float | None, **options: Any) -> Result:
+    def wrapper(
+        console: Console, state: Path, connect: Path | None, patience: float | None, **options: Any
+    ) -> Result:
         from fedserver.rpc.client import AuthorityClient
 
-        reach(state.absolute(), patience, console.progress)
-        with AuthorityClient(state.absolute()) as client:
+        folder = place(state, connect)
+        if connect is None:
+            reach(folder, patience, console.progress)
+        elif patience:
+            from fedserver.rpc.channel import wait_for
+
+            wait_for(folder, patience)
+        with AuthorityClient(folder) as client:
             return function(console, client, **options)
 
     return wrapper
@@ -87,7 +123,7 @@ def _absent(state: Path) -> Unavailable:
 
 def answers(state: Path) -> bool:
     """Whether a process listens on the operators' socket."""
-    from fedserver.rpc.client import SOCKET
+    from fedserver.rpc.channel import SOCKET
 
     with socket.socket(socket.AF_UNIX) as probe:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedserver.cli.options import state_option
+from fedserver.cli.options import connect_option, place, state_option
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Group, Result, verb
 
@@ -36,6 +36,7 @@ def page() -> None:
 @page.command(epilog="Example: fedserver page --state server")
 @verb
 @state_option("The server's state folder.")
+@connect_option
 @click.option(
     "--listen",
     default="127.0.0.1:50080",
@@ -43,12 +44,15 @@ def page() -> None:
     metavar="HOST:PORT",
     help="The loopback address where the page is served.",
 )
-def serve(console: Console, state: Path, listen: str) -> Result:
+def serve(console: Console, state: Path, connect: Path | None, listen: str) -> Result:
     """Serve the page until SIGTERM or Ctrl-C, for people on this machine.
 
     The page only reads. It is a process of its own, beside `fedserver up`: if it ends, nothing else does, and
     while the server is away it waits. It prints a link for your browser, which is valid once and for five
     minutes; `fedserver page open` makes another. A browser that was let in may look for twelve hours.
+
+    To see the page on another machine, run it there, with --connect and a viewer's certificate (see
+    `fedserver operator add`): it is served on that machine, and asks the server over TLS.
     """
     if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
         raise ConfigError(
@@ -56,8 +60,9 @@ def serve(console: Console, state: Path, listen: str) -> Result:
         )
     from fedserver.page import serve as process
 
-    if not state.is_dir():
-        raise ConfigError(f"there is no server folder at {state}", "give --state")
+    folder = place(state, connect)
+    if not folder.is_dir():
+        raise ConfigError(f"there is no server folder at {state}", "give --state, or --connect")
     address = ""
 
     def announce(running: "Running", key: bytes) -> None:
@@ -67,21 +72,23 @@ def serve(console: Console, state: Path, listen: str) -> Result:
         click.echo(f"open it once, within five minutes, with {running.link(key)}")
         sys.stdout.flush()
 
-    asyncio.run(process.serve(state.absolute(), listen, announce))
+    asyncio.run(process.serve(folder, listen, announce))
     return Result({"address": address}, "stopped")
 
 
 @page.command("open", epilog="Example: fedserver page open --state server")
 @verb
 @state_option("The server's state folder.")
+@connect_option
 @click.option("--browser", is_flag=True, help="Open the link in this machine's browser, too.")
-def open_(console: Console, state: Path, browser: bool) -> Result:
+def open_(console: Console, state: Path, connect: Path | None, browser: bool) -> Result:
     """Print a link to the page, which is valid once and for five minutes."""
     import webbrowser
 
     from fedserver.page.serve import key_of, running
 
-    link = running(state.absolute()).link(key_of(state.absolute()))
+    folder = place(state, connect)
+    link = running(folder).link(key_of(folder))
     if browser and not webbrowser.open(link):
         console.say("there is no browser to open; copy the link instead")
     return Result({"link": link}, link)

@@ -123,6 +123,17 @@ def init(
 @click.option(
     "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at HOST:PORT.  [default: off]"
 )
+@click.option(
+    "--traces",
+    metavar="URL",
+    help="Send traces of rounds to this collector of OpenTelemetry (OTLP over gRPC), such as "
+    "http://127.0.0.1:4317.  [default: off]",
+)
+@click.option(
+    "--operator-listen",
+    metavar="HOST:PORT",
+    help="Listen for operators with certificates (`fedserver operator add`), too.  [default: off]",
+)
 def up(console: Console, path: Path | None, **flags: Any) -> Result:
     """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
 

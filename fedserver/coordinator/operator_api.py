@@ -20,7 +20,6 @@ from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
-from fedserver.store.journal.released import statements
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
@@ -133,8 +132,9 @@ class OperatorApi:
 
     async def show(self, run: RunId) -> RunStatus:
         """Everything about one run. Raises NotFound."""
-        shown = self._show(self._coordinator.run(run))
-        return await (shown if self._coordinator.storage.full else self._coordinator.in_turn(shown))
+        found, coordinator = self._coordinator.run(run), self._coordinator
+        shown = await coordinator.storage.unless_full(lambda: coordinator.in_turn(self._show(found)))
+        return shown or await self._show(found)
 
     async def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
         """Continue with the models that a round opened with, of all clusters or of one; on disk on return.
@@ -148,7 +148,9 @@ class OperatorApi:
 
     async def clusters(self, run: RunId) -> list[ClusterVersions]:
         """The clusters of a run, with the versions of their models that are stored. Raises NotFound."""
-        return await self._coordinator.in_turn(self._clusters(self._coordinator.run(run)))
+        found, coordinator = self._coordinator.run(run), self._coordinator
+        listed = await coordinator.storage.unless_full(lambda: coordinator.in_turn(self._clusters(found)))
+        return await self._clusters(found) if listed is None else listed
 
     async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
         """The status of a run now and whenever it changes, until the run is over."""
@@ -189,8 +191,7 @@ class OperatorApi:
     async def status(self, *, released: bool = True) -> ServerStatus:
         """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
-        if not coordinator.storage.full:
-            await coordinator.in_turn(coordinator.write_journal())
+        await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
         devices = []
         for record in await coordinator.storage.journal.devices():
@@ -201,7 +202,7 @@ class OperatorApi:
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
-        stated = statements(await coordinator.storage.journal.releases()) if released else {}
+        stated = await coordinator.storage.runs.statements_of_all() if released else {}
         notices = (*coordinator.notices(), *await unplaced(coordinator.storage))
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 

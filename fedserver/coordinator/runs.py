@@ -1,6 +1,7 @@
 """One run: its round engine, and the effects of the engine on the disk and on devices."""
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -156,6 +157,14 @@ class Run:
         if self.present(device):
             self.engine.feed(Heard(device, self._clock()))
 
+    def hear_those_that(self, are_waiting: Callable[[DeviceId], bool]) -> None:
+        """Note of devices that wait for a task that they are still here. Only those are looked at that have
+        not called for half of the time after which they would count as gone."""
+        now = self._clock()
+        for device in self.engine.sessions.silent(now - self.spec.policy.device_timeout / 2):
+            if are_waiting(device):
+                self.engine.feed(Heard(device, now))
+
     def _clock(self) -> float:
         """Seconds, without those for which the run was paused."""
         return (self._stood_since if self.paused else self._now()) - self._stood
@@ -249,6 +258,7 @@ class Run:
     async def feed(self, event: Event) -> None:
         if isinstance(event, Reported):
             self.recorder.reported(event.device)
+        began = time.monotonic()
         try:
             effects = self.engine.feed(event)
         except StaleReport:
@@ -258,6 +268,8 @@ class Run:
                 raise
             await self._fail("the next round cannot be planned", error)
             return
+        if any(isinstance(effect, Opened) for effect in effects):
+            self._meter.add_seconds(self.run, "plan", time.monotonic() - began)
         for effect in effects:
             try:
                 await self._carry_out(effect)
@@ -289,13 +301,13 @@ class Run:
             case Withdraw():
                 self._wake(effect.device)
             case Reduce():
-                self._meter.add_seconds("devices", time.monotonic() - self._opened)
-                self._reduction = asyncio.create_task(self._reduce(effect))
+                self._meter.add_seconds(self.run, "devices", time.monotonic() - self._opened)
+                # Without the context of the call that has closed the round, such as an operator's name.
+                self._reduction = asyncio.create_task(self._reduce(effect), context=contextvars.Context())
             case Abandon():
                 self._abandoned = effect.reason
             case Save():
-                with self._meter.phase("save"):
-                    await self._save(effect)
+                await self._save(effect)
             case Finished():
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
@@ -330,20 +342,22 @@ class Run:
             seconds=time.monotonic() - self._opened,
             accuracy=None if self._abandoned else self.recorder.accuracy,
         )
-        checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
+        with self._meter.phase(self.run, "checkpoint"):
+            checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
-        history = self.recorder.closed(
-            closed,
-            effect.state,
-            await self.blobs.names_of.when_space(effect.state.models),
-            self.engine.plan.tasks,
-            self._meter.take_round(self.run),
-        )
-        await self.storage.runs.save_round.when_space(
-            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
-        )
+        with self._meter.phase(self.run, "save"):
+            history = self.recorder.closed(
+                closed,
+                effect.state,
+                await self.blobs.names_of.when_space(effect.state.models),
+                self.engine.plan.tasks,
+                self._meter.take_round(self.run),
+            )
+            await self.storage.runs.save_round.when_space(
+                self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
+            )
         crash.point("server.round-tidied")
-        self._meter.rounds["abandoned" if closed.abandoned else "done"] += 1
+        self._meter.round_over(self.run, closed)
         self._abandoned, self.title = "", ""
         self._offered.clear()
         for text in log_lines(closed, history):
@@ -352,7 +366,7 @@ class Run:
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                with self._meter.phase("combine"):
+                with self._meter.phase(self.run, "combine"):
                     following = await combining.combined(self, effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))

@@ -1,6 +1,6 @@
-"""The operators' side of the Unix socket: what the command line calls."""
+"""The operators' side of their calls: what the command line and the page use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +11,15 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.answers import Ended, Known, Root
+from fedserver.authority.answers import Ended, GatewayAdded, IssuedOperator, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
+from fedserver.rpc.channel import away, connect
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
-from fedserver.store.identities.records import Terms, Token
+from fedserver.store.identities.records import Operator, Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
 from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.engine.timeouts import ANSWER
-from shoal.core.errors import BadPayload, ConfigError, ShoalError, Unavailable
+from shoal.core.errors import BadPayload, ConfigError, ShoalError
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
@@ -29,28 +30,24 @@ from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes, pack, unpack
+from shoal.core.exchange.wire.identity import OPERATOR_ROLES
+from shoal.core.identity.joining import OperatorRole
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 
-SOCKET = "operator.sock"
-"""The name of the operators' socket in the state folder."""
 SLOW = (f"the server did not answer within {ANSWER:.0f} s", "look at its log, then try again")
 """The message and the hint of a call that took too long."""
 
 
 class OperatorClient:
-    """A connection to the server of a state folder. Raises only ShoalErrors; Unavailable if none runs."""
+    """A connection to a server. Raises only ShoalErrors; Unavailable if none runs.
+
+    state: the server's state folder, or the folder of an operator's certificate.
+    """
 
     def __init__(self, state: Path) -> None:
         self._state = state
-        self._channel = grpc.insecure_channel(
-            f"unix:{state / SOCKET}",
-            options=(
-                ("grpc.max_receive_message_length", 4 << 20),
-                ("grpc.initial_reconnect_backoff_ms", 200),
-                ("grpc.max_reconnect_backoff_ms", 2_000),
-            ),
-        )
+        self._channel = connect(state)
         self._operator, self._blobs = OperatorServiceStub(self._channel), BlobServiceStub(self._channel)
 
     def __enter__(self) -> "OperatorClient":
@@ -210,10 +207,7 @@ class OperatorClient:
         except (BadPayload, DecodeError):
             pass
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return Unavailable(
-                f"no server is running on {self._state}",
-                f"start one with: fedserver up --state {self._state}",
-            )
+            return away(self._state)
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimedOut(*timed_out)
         return ShoalError(f"{error.code().name.lower()}: {error.details()}")
@@ -278,6 +272,11 @@ class AuthorityClient(OperatorClient):
         with self._errors():
             return authority_wire.device_from_pb(self._stub.RenameDevice(request, timeout=ANSWER).device)
 
+    def add_gateway(self, name: str, hosts: Sequence[str], csr: bytes) -> GatewayAdded:
+        request = authority_pb.AddGatewayRequest(gateway=name, hosts=hosts, csr=csr)
+        with self._errors():
+            return authority_wire.gateway_from_pb(self._stub.AddGateway(request, timeout=ANSWER))
+
     def roots(self) -> list[Root]:
         with self._errors():
             found = self._stub.ListAuthorities(authority_pb.ListAuthoritiesRequest(), timeout=ANSWER)
@@ -298,6 +297,25 @@ class AuthorityClient(OperatorClient):
             self._stub.DropAuthority(
                 authority_pb.DropAuthorityRequest(authority=name, force=force), timeout=ANSWER
             )
+
+    def add_operator(self, name: str, role: OperatorRole, csr: bytes, ttl: float) -> IssuedOperator:
+        request = authority_pb.AddOperatorRequest(
+            operator=name, role=OPERATOR_ROLES[role], csr=csr, ttl=wire.seconds_to_pb(ttl)
+        )
+        with self._errors():
+            return authority_wire.issued_from_pb(self._stub.AddOperator(request, timeout=ANSWER))
+
+    def operators(self) -> list[Operator]:
+        with self._errors():
+            found = self._stub.ListOperators(authority_pb.ListOperatorsRequest(), timeout=ANSWER)
+        return list(map(authority_wire.operator_from_pb, found.operators))
+
+    def revoke_operator(self, name: str, reason: str = "") -> tuple[Operator, int]:
+        """The operator, and how many open calls were cut."""
+        request = authority_pb.RevokeOperatorRequest(operator=name, reason=reason)
+        with self._errors():
+            found = self._stub.RevokeOperator(request, timeout=ANSWER)
+        return authority_wire.operator_from_pb(found.operator), found.cut
 
     def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

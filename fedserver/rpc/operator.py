@@ -1,4 +1,5 @@
-"""What operators call over the Unix socket, OperatorService and AuthorityService, and ObserverService.
+"""OperatorService and AuthorityService, for operators on the Unix socket and on a port of their own, and
+ObserverService.
 
 Observers call where devices do, and see no device's name.
 """
@@ -7,6 +8,7 @@ Observers call where devices do, and see no device's name.
 from collections.abc import AsyncIterator
 
 from fedserver.authority.authority_api import AuthorityApi
+from fedserver.authority.operator_accounts import USUAL
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.identity import Context, Verified
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
@@ -19,6 +21,8 @@ from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityS
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceServicer
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
 from shoal.core.exchange.link import Observation, ObservedRun
+from shoal.core.exchange.wire.identity import OPERATOR_ROLE_OF
+from shoal.core.identity.joining import OperatorRole
 
 
 class Operators(OperatorServiceServicer):
@@ -150,6 +154,12 @@ class Authorities(AuthorityServiceServicer):
     ) -> authority_pb.RevokeDeviceResponse:
         return authority_wire.ended_to_pb(await self._authority.revoke(request.device, request.reason))
 
+    async def AddGateway(
+        self, request: authority_pb.AddGatewayRequest, context: Context
+    ) -> authority_pb.AddGatewayResponse:
+        added = await self._authority.add_gateway(request.gateway, tuple(request.hosts), request.csr)
+        return authority_wire.gateway_to_pb(added)
+
     async def RenameDevice(
         self, request: authority_pb.RenameDeviceRequest, context: Context
     ) -> authority_pb.RenameDeviceResponse:
@@ -181,3 +191,23 @@ class Authorities(AuthorityServiceServicer):
     ) -> authority_pb.DropAuthorityResponse:
         await self._authority.drop_root(request.authority, request.force)
         return authority_pb.DropAuthorityResponse()
+
+    async def AddOperator(
+        self, request: authority_pb.AddOperatorRequest, context: Context
+    ) -> authority_pb.AddOperatorResponse:
+        role = OPERATOR_ROLE_OF.get(request.role, OperatorRole.VIEWER)
+        ttl = wire.seconds_from_pb(request.ttl, "ttl") if request.HasField("ttl") else USUAL
+        accounts = self._authority.operators
+        return authority_wire.issued_to_pb(await accounts.add(request.operator, role, request.csr, ttl))
+
+    async def ListOperators(
+        self, request: authority_pb.ListOperatorsRequest, context: Context
+    ) -> authority_pb.ListOperatorsResponse:
+        known = self._authority.operators.known()
+        return authority_pb.ListOperatorsResponse(operators=map(authority_wire.operator_to_pb, known))
+
+    async def RevokeOperator(
+        self, request: authority_pb.RevokeOperatorRequest, context: Context
+    ) -> authority_pb.RevokeOperatorResponse:
+        revoked, cut = await self._authority.operators.revoke(request.operator, request.reason)
+        return authority_pb.RevokeOperatorResponse(operator=authority_wire.operator_to_pb(revoked), cut=cut)

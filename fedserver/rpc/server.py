@@ -1,4 +1,5 @@
-"""The listeners: a port where devices call, one where they join, a Unix socket for operators."""
+"""The listeners: a port where devices call, one where they join, a Unix socket for operators and, if it is
+wanted, a port for them."""
 
 import asyncio
 import ipaddress
@@ -24,10 +25,12 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
+from fedserver.rpc.admission.messages import Requests
+from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.messages import Requests
+from fedserver.rpc.gateway.carrying import Gateways, runs
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
@@ -35,18 +38,20 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
 OPERATOR_CALLS = 64
-"""Calls at a time on the operators' socket. `fedserver.rpc.admission.limits` has those of devices."""
+"""Calls at a time on the operators' socket. `limits` and `operator_interceptor` in `fedserver.rpc.admission`
+have those of devices, and of operators on their port."""
 LONGEST_PATH = 100
 """Bytes that the name of a Unix socket may have."""
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),  # to gateways, an answer has a frame around it
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 8 << 10),  # above the one before, gRPC refuses some by chance
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
@@ -67,7 +72,7 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 class Listeners:
     """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
-    places: how many more calls and transfers devices may begin."""
+    places: how many more calls, calls that wait for a task, and transfers devices may begin."""
 
     def __init__(
         self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
@@ -75,11 +80,14 @@ class Listeners:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
         self.places: Callable[[], Mapping[str, int]] = dict
+        self.gateways: Gateways | None = None
         self._watching = asyncio.create_task(connections.watch())
 
     async def stop_accepting(self) -> None:
         """Report to health checks that this server is about to end."""
         await self._checks.enter_graceful_shutdown()
+        if self.gateways is not None:
+            self.gateways.close()
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
@@ -101,14 +109,14 @@ async def listen(
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
-    authorization = () if access is None else (AuthInterceptor(access.peers),)
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
+    authorization = () if access is None else (AuthInterceptor(access.peers, connections.trust),)
     if access is not None:
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
-    admission = Admission(callers)
+    admission = Admission(callers, coordinator.settings.arrivals, coordinator.settings.waiting)
     at_devices = (
         Errors(connections, attention[0], count=coordinator.meter.refused, is_deposed=deposed),
         *authorization,
@@ -121,10 +129,10 @@ async def listen(
         options=OPTIONS,
         maximum_concurrent_rpcs=OPERATOR_CALLS,
     )
+    at_operators: list[Any] = [operators]
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks, connections)
     listeners.places = admission.places
-    coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
         host, port = loopback(address), bind(devices, address)
@@ -133,7 +141,7 @@ async def listen(
     else:
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
-        joins = JoinService(access.peers, listeners.address)
+        joins = JoinService(access.peers, lambda device: access.address_for(device, listeners.address))
         refusing = Errors(connections, attention[1], count=coordinator.meter.refused, is_deposed=deposed)
         joining = joining_server(joins, refusing)
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
@@ -142,18 +150,40 @@ async def listen(
         listeners.servers.append(joining)
         add_IdentityServiceServicer_to_server(Identities(joins), served)
         add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
-        authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port))
-        add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
+        if access.operator_listen:
+            attention.append(Attention("the operators' port"))
+            refusing = Errors(connections, attention[2], count=coordinator.meter.refused, is_deposed=deposed)
+            remote = aio.server(
+                interceptors=(refusing, OperatorInterceptor(access.operators), Requests()), options=options
+            )
+            port = bind(remote, access.operator_listen, device_credentials(access.peers.authority))
+            access.operators.address = access.at(port)
+            connections.ports.add(port)
+            listeners.servers.append(remote)
+            at_operators.append(remote)
+        servers = addresses or (listeners.address,)
+        authority_api = AuthorityApi(
+            coordinator, access.peers, access.at(join_port), access.operators, servers
+        )
+        listeners.gateways = Gateways(access.peers)
+        add_GatewayServiceServicer_to_server(listeners.gateways, served)
+        for server in at_operators:
+            add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
+    gateways = () if access is None else access.gateways
+    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses, gateways), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
     add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
-    add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
-    add_blobs(Blobs(lambda context: operator_api), operators)
+    for server in at_operators:
+        add_OperatorServiceServicer_to_server(Operators(operator_api), server)
+        add_blobs(Blobs(lambda context: operator_api), server)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    if access is not None:
+    if access is not None and listeners.gateways is not None:
         check_complete(served.calls)
+        carried = Errors(None, attention[0], count=coordinator.meter.refused, is_deposed=deposed)
+        listeners.gateways.runs = await runs(served.calls, (carried, *authorization, admission))
     bind_socket(operators, socket)
+    coordinator.attention.extend(each.notices for each in attention)
     for each in listeners.servers:
         await each.start()
     for service in ("", *DEVICE_SERVICES):
@@ -197,7 +227,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
     except RuntimeError:
         raise ConfigError(
             f"cannot listen on {address}: it is in use or not this machine's",
-            "use another --listen or --join-listen",
+            "use another --listen, --join-listen or --operator-listen",
         ) from None
 
 

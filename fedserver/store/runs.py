@@ -350,6 +350,10 @@ class Runs:
         """What each device has released in it."""
         return self._statements.of(run)
 
+    def statements_of_all(self) -> dict[DeviceId, Statement] | None:
+        """What each device has released over all runs; None if that is not added up yet: call it again."""
+        return self._statements.of_all()
+
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
         self._db.execute(
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",

@@ -16,13 +16,14 @@ each method of a part becomes an awaitable call on the one thread that owns the 
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Generic, ParamSpec, TypeVar
+from typing import IO, Any, Generic, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import References
@@ -38,6 +39,7 @@ from fedserver.store.journal.journal import Journal
 from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs
 from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
+from shoal.core.privacy.report import Statement
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import disk
 
@@ -176,6 +178,7 @@ class Storage:
         self._ending = asyncio.Event()
         self.lost, self.is_deposed = asyncio.wrap_future(store.database.lost), store.is_deposed
         self._waiting: dict[object, DiskFull] = {}
+        self._filled = asyncio.Event()
         self._stood, self._stood_since = 0.0, 0.0
         self.blobs = store.blobs
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
@@ -206,7 +209,9 @@ class Storage:
         return [*self._store.database.repaired, *self.blobs.restored]
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
+        """Do this on the store's thread, with the context of this call, such as an operator's name."""
+        within = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._thread, within, _repairing, work)
 
     async def damage(self, name: str, within: float = 0.0) -> str:
         """`Blobs.damage`, on a thread. It waits as long as what it needs cannot be fetched or written."""
@@ -235,6 +240,22 @@ class Storage:
     def full(self) -> DiskFull | None:
         return next(iter(self._waiting.values()), None)
 
+    async def unless_full(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What `work` returns; None if the disk is full, or becomes so before it is done.
+
+        What is under way then waits for space, and whatever waits for its turn after that does, too. The work
+        goes on meanwhile, and its result is dropped.
+        """
+        if self._waiting:
+            return None
+        doing, filled = asyncio.create_task(work()), asyncio.create_task(self._filled.wait())
+        doing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            await asyncio.wait((doing, filled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            filled.cancel()
+        return doing.result() if doing.done() else None
+
     def without_waits(self, now: float) -> float:
         """A time of the monotonic clock, less the seconds in which something had to wait, as `full` says: a
         clock that stands meanwhile."""
@@ -257,11 +278,13 @@ class Storage:
                             log.error("the server has to wait, and tries again: %s", full)
                             self._stood_since = time.monotonic()
                         self._waiting[this] = full
+                        self._filled.set()
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
         finally:
             if self._waiting.pop(this, None) is not None and not self._waiting:
                 self._stood += time.monotonic() - self._stood_since
+                self._filled.clear()
 
     def blob_cache(self, run: RunId) -> "BlobCacheCalls":
         """A new blob cache for a run."""
@@ -310,8 +333,14 @@ class RunCalls:
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
         self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
-        self.statements = Call(on, part.statements)
+        self.statements, self._statements_of_all = Call(on, part.statements), Call(on, part.statements_of_all)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
+
+    async def statements_of_all(self) -> dict[DeviceId, Statement]:
+        """What each device has released over all runs. Other calls come in between."""
+        while (found := await self._statements_of_all()) is None:
+            pass
+        return found
 
 
 class ReportCalls:
@@ -359,6 +388,9 @@ class IdentityCalls:
         self.spend_models = Call(on, registry.spend_models)
         self.use_certificate = Call(on, registry.use_certificate)
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
-        self.renew = Call(on, admission.renew)
+        self.renew, self.add_gateway = Call(on, admission.renew), Call(on, admission.add_gateway)
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
         self.note_event = Call(on, part.audit.note)
+        operators = part.operators
+        self.operators, self.operator = Call(on, operators.all), Call(on, operators.get)
+        self.add_operator, self.revoke_operator = Call(on, operators.add), Call(on, operators.revoke)

@@ -53,6 +53,8 @@ POINTS: Mapping[str, str] = {
     "device.outbox-emptied": "an older result was thrown away for a new task",
     "device.chunk-fetched": "a piece of a download is in its file, unsynced",
     "device.fetched": "a task's blobs are all here and the work has not begun",
+    "device.reserved": "what a run costs in all is reserved for it, and nothing of it is paid",
+    "device.given-back": "what a run has not spent of its reservation is free again",
     "device.debited": "a release is paid for and its noise is not drawn",
     "device.drawn": "a release exists only in memory",
     "device.release-stored": "a release is on the disk and the ledger does not say so",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from shoal.core.algorithm import find
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.simulate import simulate

@@ -11,7 +11,8 @@ import pytest
 from fedclient.cli.place import _tried
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing.placement import MOST_MODELS, PlacementResult, Placer, save
+from fedclient.placing.asking import MOST_MODELS, Asker
+from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import PLACEMENT
@@ -29,7 +30,7 @@ from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
 from tests.client.conftest import LEARNER
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
 
@@ -61,7 +62,7 @@ def server(models: list[Tensors]) -> MemoryServer:
 
 def placed(server: MemoryServer, work: WorkConfig, store: BlobStore, limit: int = 1 << 20) -> PlacementResult:
     executor = InProcess(Runtime.open(work))
-    placer = Placer(MemoryLink(server), executor, store, lambda text: None, limit, give_up_after=0.05)
+    placer = Placer(Asker(MemoryLink(server), store, quiet, limit, 0.05), executor, quiet)
     return asyncio.run(placer.place())
 
 
@@ -185,7 +186,9 @@ def test_the_training_process_of_a_newcomer_does_the_same(
     async def play() -> PlacementResult:
         executor = Spawned(newcomer)
         try:
-            return await Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05).place()
+            return await Placer(
+                Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05), executor, quiet
+            ).place()
         finally:
             await executor.stop()
 
@@ -272,7 +275,7 @@ def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
             return Placement("r1", ClusterAssignment("c0"), server.keep(models[0]))
 
     executor = InProcess(Runtime.open(replace(newcomer, learner=replace(newcomer.learner, file=shapes))))
-    placer = Placer(Deciding(server), executor, store, lambda text: None, 1 << 20, 0.05)
+    placer = Placer(Asker(Deciding(server), store, quiet, 1 << 20, 0.05), executor, quiet)
     found = asyncio.run(placer.place())
     assert asked == [Wish(MOST_MODELS, compact=True), None]
     assert found.assignment.cluster == "c0"

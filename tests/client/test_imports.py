@@ -59,6 +59,17 @@ def test_a_process_without_pytorch_loads_only_what_it_uses(modules: str) -> None
     assert not found & {*CENTRAL, "torch", "grpc", "asyncio", "click", "cryptography", "importlib.metadata"}
 
 
+def test_a_device_without_a_learner_is_placed_without_grpc_in_its_own_process() -> None:
+    """It is in the process that asks, which has ended when models are tried."""
+    found = imported("-c", "import fedclient.cli.place, fedclient.placing.service")
+    assert "fedclient.placing.apart" in found
+    assert not found & {*CENTRAL, "torch", "grpc", "cryptography", "onnxruntime"}
+
+
+def test_the_process_that_answers_predictions_has_no_protobuf() -> None:
+    assert "google.protobuf.message" not in imported("-c", "import fedclient.light.endpoint")
+
+
 def test_gRPC_is_in_one_module() -> None:  # noqa: N802
     found = imported(
         "-c",

@@ -13,6 +13,7 @@ import pytest
 
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import MODEL, PLACEMENT
@@ -28,7 +29,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.payload import BlobRef, encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import RunId, Tensors
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
 ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
@@ -62,7 +63,7 @@ def placed(
 ) -> PlacementResult:
     doing: list[str] = []
     link, executor = MemoryLink(server), InProcess(runtime)
-    placer = Placer(link, executor, store, doing.append, limit, give_up_after=0.05)
+    placer = Placer(Asker(link, store, doing.append, limit, 0.05), executor, doing.append)
     return asyncio.run(placer.place("", accept_nearest))
 
 
@@ -138,7 +139,7 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
     """Also where a run has one model, and asks nothing about the data."""
     server.question = None
     executor = Spawned(replace(work, file=tmp_path / "MISSING.csv"))
-    placer = Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05)
+    placer = Placer(Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05), executor, quiet)
     with pytest.raises(DataFault, match=r"MISSING\.csv: No such file") as caught:
         asyncio.run(placer.place())
     assert caught.value.hint
@@ -170,7 +171,7 @@ def test_a_server_that_forgot_what_it_told_is_asked_once_again(
     said: list[str] = []
     link = Forgetful(server)
     link.left = 1
-    placer = Placer(link, InProcess(runtime), store, said.append, 1 << 20, 0.05)
+    placer = Placer(Asker(link, store, said.append, 1 << 20, 0.05), InProcess(runtime), said.append)
     assert asyncio.run(placer.place()).assignment == ASSIGNMENT
     assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
     assert any("asking the server again: blob" in text for text in said)
@@ -190,7 +191,7 @@ def test_a_question_after_the_answer_is_refused(
         async def place(self, run: str, descriptor: object, _: bool = False) -> Question | Placement:
             return await super().place(run, None)
 
-    placer = Placer(Asking(server), InProcess(runtime), store, lambda text: None, 1 << 20, 0.05)
+    placer = Placer(Asker(Asking(server), store, quiet, 1 << 20, 0.05), InProcess(runtime), quiet)
     with pytest.raises(BadPayload, match="the same question again"):
         asyncio.run(placer.place())
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
@@ -31,7 +32,7 @@ from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.ledger import Cast, Open, Release, chosen
 from shoal.core.types import Tensors
 from tests.audit.bounds import epsilon_bound
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 NAMES = ("near", "far", "farther")
 
@@ -76,7 +77,7 @@ def placed(work: WorkConfig, store: BlobStore, asked: Vote) -> tuple[PlacementRe
     model = initial_weights(Runtime.open(work)._context.learner, 5)
     models = {name: {key: w + number for key, w in model.items()} for number, name in enumerate(NAMES)}
     link = Voting(MemoryServer([]), asked, models)
-    placer = Placer(link, InProcess(Runtime.open(work)), store, lambda text: None, 1 << 20, 0.05)
+    placer = Placer(Asker(link, store, quiet, 1 << 20, 0.05), InProcess(Runtime.open(work)), quiet)
     return asyncio.run(placer.place()), link
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from shoal.core.errors import OverBudget
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Release, Training, chosen, spent
+from shoal.core.privacy.ledger import Book, Debit, Release, Training, chosen, spent
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.types import Tensors
 from shoal.shell import crash
 from tests.client.store.test_ledger import exact, order, sent
 from tests.client.store.test_ledger_training import lesson, work
+from tests.client.store.test_reservations import whole
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.test_ledger"])
@@ -38,6 +40,14 @@ TRAINING_POINTS = [
     *("device.debited", "device.drawn", "device.release-noted"),
     *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, 6)),
 ]
+
+ALL = replace(whole(1.0), cost=lesson().terms.cost + lesson().terms.cost)
+"""Two lessons, of which one is given."""
+RESERVING_POINTS = [
+    *("device.reserved", "device.debited", "device.drawn", "device.release-noted", "device.given-back"),
+    *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, 10)),
+]
+"""Nine files are written: a head for the ledger that is new, and for each of four lines ledger and head."""
 
 
 def life(folder: str, point: str, budget: Budget) -> None:
@@ -65,6 +75,15 @@ def training_life(folder: str, point: str, budget: Budget) -> None:
 
     found = Ledger(Path(folder) / "privacy", budget).train(lesson(), drawn)
     note(Path(folder) / "sent", digest(found).encode())
+
+
+def reserving_life(folder: str, point: str, budget: Budget) -> None:
+    """In a process of its own: a run reserves what it costs, spends a part, and is over."""
+    os.environ[crash.VARIABLE] = point
+    own = Ledger(Path(folder) / "privacy", budget).of("a")
+    own.agree(ALL, "d" * 64)
+    own.train(lesson(), work)
+    own.keep_only(())
 
 
 def note(path: Path, data: bytes) -> None:
@@ -122,3 +141,20 @@ def test_a_kill_in_training_never_sends_what_is_not_paid(tmp_path: Path, point: 
     if budget is SINGLE:
         assert paid == 1
     assert budget.epsilon_of(spent(entries)) <= budget.epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("point", RESERVING_POINTS)
+def test_a_kill_at_this_point_loses_no_reservation_and_counts_none_twice(tmp_path: Path, point: str) -> None:
+    budget = Budget(epsilon=7.0, total_epsilon=7.0)
+    assert lived(tmp_path, point, budget, reserving_life) == -signal.SIGKILL
+    ledger = Ledger(tmp_path / "privacy", budget)
+    book = Book.of(ledger.verify())
+    if book.held(0.0):  # what was paid of it counts as paid, and not as reserved
+        assert (book.held(0.0) + book.spent).curve == pytest.approx(ALL.cost.curve)
+    before = len(chosen(book.entries, Training))
+    assert lived(tmp_path, "", budget, reserving_life) == 0
+    book = Book.of(ledger.verify())
+    assert not book.held(0.0), "the run is over"
+    assert book.spent == spent(book.entries)
+    assert len(chosen(book.entries, Training)) == before + 1
+    ledger.of("b").agree(replace(ALL, cost=lesson().terms.cost), "d" * 64)

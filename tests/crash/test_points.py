@@ -19,6 +19,7 @@ ELSEWHERE = {
     "server.store-moved",
     "server.spooled",
     *("device.debited", "device.drawn", "device.release-stored", "device.release-noted"),
+    *("device.reserved", "device.given-back"),
 }
 """Points that this run does not pass: `test_migration.py`, `test_backup.py`, `test_postgresql.py`,
 `test_migrate_store.py`, `test_ledger.py` and `test_step_in.py` try them, and INSIDE below."""

@@ -20,7 +20,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import listen
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import find

@@ -11,6 +11,7 @@ import pytest
 from fedclient.agent.agent import Agent, Until
 from fedclient.agent.reporter import Reporter
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
@@ -104,7 +105,8 @@ async def place(
     store, link = BlobStore(config.blobs), DeviceApi(coordinator, member.name)
     executor = Spawned(replace(config, learner=None)) if light else InProcess(Runtime.open(config))
     try:
-        return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0, light).place(run)
+        asker = Asker(link, store, lambda text: None, 1 << 30, 5.0, light)
+        return await Placer(asker, executor, lambda text: None, light).place(run)
     finally:
         await executor.stop()
 

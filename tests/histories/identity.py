@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from fedserver.authority import setup
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
@@ -51,7 +52,8 @@ class Identities:
 
     async def open(self, coordinator: Coordinator, authority: Authority) -> Peers:
         peers = await Peers.open(coordinator.storage, authority)
-        self.api = AuthorityApi(coordinator, peers, JOINING)
+        operators = await OperatorAccounts.open(coordinator.storage, authority)
+        self.api = AuthorityApi(coordinator, peers, JOINING, operators)
         return peers
 
     async def join(self, peers: Peers, device: DeviceId) -> None:
@@ -60,7 +62,7 @@ class Identities:
         if device in self.certificates:
             return
         _, string = await self.api.create_token(Terms(pattern=device))
-        service = JoinService(peers, DEVICES)
+        service = JoinService(peers, lambda device: DEVICES)
         nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)

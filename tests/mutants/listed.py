@@ -348,8 +348,8 @@ MUTANTS = (
     mutant(
         "a release is paid for after it was drawn",
         "fedclient/store/ledger.py",
-        '        head = self._append(debit, head)\n        crash.point("device.debited")\n',
-        '        crash.point("device.debited")\n        head = self._append(debit, head)\n',
+        '        self._file.append(debit)\n        crash.point("device.debited")\n',
+        '        crash.point("device.debited")\n        self._file.append(debit)\n',
         "tests/crash/test_ledger.py",
     ),
     mutant(
@@ -362,8 +362,8 @@ MUTANTS = (
     mutant(
         "a release does not need a budget that covers all of them",
         "shoal/core/privacy/budget.py",
-        "self._room(allowed, spent + cost)",
-        "self._room(allowed, cost)",
+        "self._room(allowed, spent + kept + cost)",
+        "self._room(allowed, kept + cost)",
         "tests/core/privacy/test_budget.py",
     ),
     mutant(

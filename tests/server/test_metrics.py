@@ -73,8 +73,10 @@ def test_a_scrape_shows_runs_devices_rounds_and_bytes(exposed: tuple[str, str]) 
     assert after["shoal_reports_total", ("accepted",)] >= 4 * DEVICES - 1
     assert after["shoal_bytes_total", ("up",)] > 0.0
     assert {phase for name, (phase, *_) in _with_labels(after) if name == "shoal_round_seconds_total"} == {
+        "checkpoint",
         "combine",
         "devices",
+        "plan",
         "save",
     }
 

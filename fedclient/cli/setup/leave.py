@@ -1,14 +1,16 @@
 """`fedclient leave`: take a device out of its federation."""
 
 import shutil
+from contextlib import suppress
 
 import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
+from fedclient.store import privacy_report
 from fedclient.store.agent_log import NAME
 from fedclient.store.state import STATUS, DeviceFolder, Outbox
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, LedgerFault
 from shoal.shell import disk
 from shoal.shell.console import Console, Result, verb
 
@@ -36,6 +38,8 @@ def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
         lost = ", with a result that the server does not have yet" if waiting else ""
         if not yes:
             click.confirm(f"delete the identity of {name}{lost}?", abort=True, err=True)
+        with suppress(LedgerFault):  # a damaged ledger keeps no device from leaving
+            privacy_report.ledger_of(settings).keep_only(())
         with disk.storing(folder.root):
             for each in FOLDERS:
                 path = folder.root / each

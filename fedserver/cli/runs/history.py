@@ -98,23 +98,35 @@ def _seconds(value: float | None) -> str:
 @click.argument("name", metavar="RUN")
 @click.option("--csv", type=PATH, metavar="DIR", help="Write CSV files to the folder DIR.")
 @click.option("--parquet", type=PATH, metavar="DIR", help="Write parquet files to the folder DIR.")
+@click.option(
+    "--tensorboard", type=PATH, metavar="DIR", help="Write an event file for TensorBoard to the folder DIR."
+)
 def export(
-    console: Console, client: "OperatorClient", name: str, csv: Path | None, parquet: Path | None
+    console: Console,
+    client: "OperatorClient",
+    name: str,
+    csv: Path | None,
+    parquet: Path | None,
+    tensorboard: Path | None,
 ) -> Result:
     """Write the history of a run as tables, and what it was asked for as run.json.
 
     The tables are rounds, clusters, devices, events and positions; their rows have the number of the round.
-    Parquet needs the extra `data`. `fedserver model export` writes the models.
+    TensorBoard gets the curves over the rounds, of all devices and of each cluster. Parquet needs the extra
+    `data`, and TensorBoard's format the extra `tensorboard`. `fedserver model export` writes the models.
     """
+    from fedserver.cli.runs.curves import write_events
     from fedserver.cli.runs.tables import write_tables
 
-    if csv is None and parquet is None:
-        raise ConfigError("no format was given", "give --csv DIR or --parquet DIR")
+    if csv is None and parquet is None and tensorboard is None:
+        raise ConfigError("no format was given", "give --csv DIR, --parquet DIR or --tensorboard DIR")
     status, rounds = client.show(name), list(client.history(name))
     written: list[str] = []
     for folder, kind in ((csv, "csv"), (parquet, "parquet")):
         if folder is not None:
             written += map(str, write_tables(folder, kind, text.data(status), rounds))
+    if tensorboard is not None:
+        written.append(str(write_events(tensorboard, name, rounds)))
     return Result({"run": name, "files": written}, "\n".join(written))
 
 

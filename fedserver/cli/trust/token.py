@@ -29,7 +29,7 @@ def token() -> None:
 @connected
 @click.option(
     "--role",
-    type=click.Choice([role.value for role in Role]),
+    type=click.Choice([role.value for role in Role if role is not Role.GATEWAY]),
     default=Role.TRAIN.value,
     show_default=True,
     help="What the devices may do: train, only get a model, or only see how runs stand.",
@@ -65,7 +65,7 @@ def create(
     The string is shown only once; anyone who has it can join. Give it to the device's owner, who runs:
     fedclient join STRING
     """
-    terms = Terms(Role(role), uses, _seconds(ttl), dict(map(_label, labels)), pattern, hold)
+    terms = Terms(Role(role), uses, seconds(ttl), dict(map(_label, labels)), pattern, hold)
     made, join = client.create_token(terms)
     console.say(f"token {made.token}: {made.role.value}, {_uses(made)}, until {clock(made.expires)}")
     return Result({**facts(made), "join": join}, join)
@@ -110,7 +110,8 @@ def _uses(token: Token) -> str:
     return f"{token.used} of {token.uses} used"
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A length of time, such as 90s or 10m. Raises ConfigError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
     if found is None:
         raise ConfigError(f"{text!r} is not a length of time", "use a form like --ttl 90s, 10m or 24h")

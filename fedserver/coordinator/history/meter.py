@@ -1,20 +1,38 @@
 """Counts in memory: bytes for the journal and for the history of runs, and what monitoring asks for."""
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from fedserver.store.integrity.records import Traffic
+from fedserver.store.integrity.records import RoundRecord, Traffic
 from shoal.core.types import DeviceId, RunId
+
+MOST_PHASES = 64
+"""Phases of one round that are traced: a round has five, and more only if its reports were damaged."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a round. began, ended: seconds since 1970."""
+
+    name: str
+    began: float
+    ended: float
+
+
+Trace = Callable[[RunId, RoundRecord, Sequence[Phase]], None]
+"""Called with each round that is over, and its phases in the order in which they ended."""
 
 
 class Meter:
     """What has happened since the server was started.
 
     reports: by outcome: accepted, failed, refused, late or duplicate. refusals: calls that ended in an error,
-    by its code. rounds: done or abandoned. seconds: by phase of a round: devices (from its opening until its
-    reports are in), combine and save. uploaded, downloaded: bytes of blobs.
+    by its code. rounds: done or abandoned. seconds: by phase of a round: plan, devices (from its opening
+    until its reports are in), combine, checkpoint (the models) and save (what happened). uploaded,
+    downloaded: bytes of blobs. trace: what follows rounds, see `fedserver.tracing`; None: nothing does.
     """
 
     def __init__(self) -> None:
@@ -26,6 +44,8 @@ class Meter:
         self._up: Counter[tuple[RunId, DeviceId]] = Counter()
         self._down: Counter[tuple[RunId, DeviceId]] = Counter()
         self._rounds: dict[RunId, dict[DeviceId, tuple[int, int]]] = {}
+        self.trace: Trace | None = None
+        self._phases: dict[RunId, deque[Phase]] = {}
 
     def up(self, run: RunId, device: DeviceId, size: int) -> None:
         self.uploaded += size
@@ -43,20 +63,30 @@ class Meter:
         known[device] = (before[0] + up, before[1] + down)
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, run: RunId, name: str) -> Iterator[None]:
         """Add the time that the block takes to the seconds of this phase."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self.add_seconds(name, time.monotonic() - began)
+            self.add_seconds(run, name, time.monotonic() - began)
 
     def refused(self, code: str) -> None:
         """A call ended in an error with this code."""
         self.refusals[code] += 1
 
-    def add_seconds(self, phase: str, seconds: float) -> None:
+    def add_seconds(self, run: RunId, phase: str, seconds: float) -> None:
+        """A phase of a run's round has just ended."""
         self.seconds[phase] += seconds  # type: ignore[assignment]
+        if self.trace is not None:
+            now = time.time()
+            self._phases.setdefault(run, deque(maxlen=MOST_PHASES)).append(Phase(phase, now - seconds, now))
+
+    def round_over(self, run: RunId, closed: RoundRecord) -> None:
+        """A round is over and stored."""
+        self.rounds["abandoned" if closed.abandoned else "done"] += 1
+        if self.trace is not None:
+            self.trace(run, closed, self._phases.pop(run, ()))
 
     def take_round(self, run: RunId) -> dict[DeviceId, tuple[int, int]]:
         """Return the bytes that each device has sent and fetched in a run, and reset them to zero."""

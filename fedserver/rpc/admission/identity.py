@@ -2,6 +2,7 @@
 
 import functools
 import ipaddress
+import zlib
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -11,6 +12,7 @@ from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import Named, certificate, named_by
 from shoal.core.identity.joining import NAME, Role
+from shoal.core.identity.operators import NamedOperator, operator_named_by
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -20,11 +22,15 @@ CACHED = 4096
 """Certificates whose reading is remembered: a device shows the same one at every call."""
 
 
-class Callers(Protocol):
-    """What the services ask about a caller."""
+class Identifies(Protocol):
+    """What knows who calls."""
 
     def identify(self, context: Context) -> DeviceId:
         """Raises BadPayload or Unauthenticated."""
+
+
+class Callers(Identifies, Protocol):
+    """What the services ask about a caller."""
 
     def renew_in(self, context: Context) -> float | None:
         """Seconds until the caller should renew its certificate; None where there are no certificates."""
@@ -34,6 +40,13 @@ class Callers(Protocol):
 
     async def placed(self, context: Context) -> None:
         """Count that the caller is about to be given its model. Raises TooOften."""
+
+
+class Shown:
+    """Callers at a gateway: the server behind it asks for more."""
+
+    def identify(self, context: Context) -> DeviceId:
+        return peer_of(context).device
 
 
 class Unverified:
@@ -93,6 +106,11 @@ def peer_of(context: Context) -> Named:
     return _named(shown_by(context))
 
 
+def operator_of(context: Context) -> NamedOperator:
+    """Read the certificate of the TLS peer, an operator. Raises Unauthenticated."""
+    return _operator(shown_by(context))
+
+
 def shown_by(context: Context) -> bytes:
     """The certificate of the TLS peer, PEM. Raises Unauthenticated."""
     require_tls(context)
@@ -128,6 +146,12 @@ def network_of(peer: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
+def spread(gateways: tuple[str, ...], device: DeviceId) -> tuple[str, ...]:
+    """The gateways in the order in which a device tries them: each is the first for as many devices."""
+    turn = zlib.crc32(device.encode()) % max(1, len(gateways))
+    return gateways[turn:] + gateways[:turn]
+
+
 def session(context: Context) -> str:
     """The session that the caller names in its metadata, for calls whose request has no field for it."""
     return _entry(context, "shoal-session")
@@ -137,6 +161,14 @@ def session(context: Context) -> str:
 def _named(pem: bytes) -> Named:
     try:
         return named_by(certificate(pem))
+    except BadPayload as error:
+        raise Unauthenticated(error.message, error.hint) from None
+
+
+@functools.lru_cache(CACHED)
+def _operator(pem: bytes) -> NamedOperator:
+    try:
+        return operator_named_by(certificate(pem))
     except BadPayload as error:
         raise Unauthenticated(error.message, error.hint) from None
 

@@ -13,25 +13,30 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.rpc.admission.identity import Callers, Context, address_of
-from fedserver.rpc.messages import UNKNOWN, Behavior, around
+from fedserver.config import Settings
+from fedserver.rpc.admission.identity import Context, Identifies, address_of
+from fedserver.rpc.admission.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
 
-ARRIVALS, AT_ONCE, FURTHEST = 50.0, 100.0, 45.0
-"""Devices that may arrive in a second, and at one moment; seconds after which the last of a crowd may."""
+AT_ONCE, FURTHEST = 100.0, 45.0
+"""Devices that may arrive at one moment, and the seconds after which the last of a crowd may."""
 OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
 CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
 """Calls of one device at a time; how many it may have while more than CROWDED_CALLS of all are open; and
 calls of all. A device that works needs three: for a task or a report, for uploads, and for heartbeats."""
+WAITS = 4
+"""Calls of one device that wait for a task at a time. It needs one; those of a connection that was lost last
+until the server notices."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
 """Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
 taken, each device gets one."""
 
 OURS = "/fed.v1."
 ARRIVING = ("/fed.v1.DeviceService/Hello", "/fed.v1.PlacementService/Place")
+WAITING = "/fed.v1.DeviceService/NextTask"
 MOVING = ("/fed.v1.BlobService/Fetch", "/fed.v1.BlobService/Upload")
 
 
@@ -39,10 +44,13 @@ class Places:
     """Places for calls, by device: a device with many cannot take those of others.
 
     each: places of one device; least: what is left to it while more than `crowded` of all are taken. full:
-    when no more are given. what: their name in errors.
+    when no more are given. what, whose: their name, and that of a caller, in errors.
     """
 
-    def __init__(self, what: str, each: int, least: int, crowded: int, full: int) -> None:
+    def __init__(
+        self, what: str, each: int, least: int, crowded: int, full: int, whose: str = "device"
+    ) -> None:
+        self._whose = whose
         self._what, self._each, self._least, self._crowded, self._full = what, each, least, crowded, full
         self._taken: Counter[DeviceId] = Counter()
         self._all = 0
@@ -58,12 +66,13 @@ class Places:
         own = self._taken[device]
         if own >= self._each:
             raise TooOften(
-                f"device {device} has {own} {self._what} in progress",
-                "end one of them first; does a second process use this device's name?",
+                f"{self._whose} {device} has {own} {self._what} in progress",
+                f"end one of them first; does another process use the name of this {self._whose}?",
                 (1.0, 5.0),
             )
         if self._all >= self._full or (self._all >= self._crowded and own >= self._least):
-            problem = f"the server has {self._all} {self._what} in progress, and takes no more of this device"
+            taken = f"{self._all} {self._what}"
+            problem = f"the server has {taken} in progress, and takes no more of this {self._whose}"
             raise Busy(problem, "try again in a moment", (1.0, 10.0))
         self._taken[device] += 1
         self._all += 1
@@ -77,18 +86,29 @@ class Places:
 
 
 class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Limits the calls of each device, and the transfers and arrivals of all."""
+    """Limits the calls of each device, and the transfers and arrivals of all.
 
-    def __init__(self, callers: Callers) -> None:
+    arrivals: devices that may arrive in a second. waiting: calls that may wait for a task at a time. These
+    have places of their own, so that an idle fleet takes none of those of the devices that work.
+    """
+
+    def __init__(
+        self, callers: Identifies, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+    ) -> None:
         self._callers = callers
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
+        self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
-        self._arrivals = Pace(ARRIVALS, AT_ONCE, FURTHEST)
+        self._arrivals = Pace(arrivals, AT_ONCE, FURTHEST)
         self._own: dict[DeviceId, Pace] = {}
 
     def places(self) -> dict[str, int]:
-        """How many more calls and transfers devices may begin."""
-        return {"calls": self._calls.left, "transfers": self._transfers.left}
+        """How many more calls, calls that wait for a task, and transfers devices may begin."""
+        return {
+            "calls": self._calls.left,
+            "waiting": self._waits.left,
+            "transfers": self._transfers.left,
+        }
 
     async def intercept_service(
         self,
@@ -98,7 +118,7 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is UNKNOWN:
             return handler
-        places = self._transfers if method in MOVING else self._calls
+        places = self._transfers if method in MOVING else self._waits if method == WAITING else self._calls
 
         def admitted(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Context) -> Any:

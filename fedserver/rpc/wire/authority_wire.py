@@ -1,12 +1,13 @@
-"""Convert tokens, devices and authorities to protobuf, and back. Both programs are of one version."""
+"""Convert tokens, devices, authorities and operators to protobuf, and back."""
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.authority.answers import Ended, Known, Root
+from fedserver.authority.answers import Ended, GatewayAdded, IssuedOperator, Known, Root
 from fedserver.store.identities.records import (
     Certified,
     DeviceStanding,
+    Operator,
     Registered,
     Terms,
     Token,
@@ -14,7 +15,7 @@ from fedserver.store.identities.records import (
 )
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
-from shoal.core.exchange.wire.identity import ROLE_OF, ROLES
+from shoal.core.exchange.wire.identity import OPERATOR_ROLE_OF, OPERATOR_ROLES, ROLE_OF, ROLES
 
 TOKENS = {each: pb.TokenStanding.Value(f"TOKEN_STANDING_{each.name}") for each in TokenStanding}
 DEVICES = {each: pb.DeviceStanding.Value(f"DEVICE_STANDING_{each.name}") for each in DeviceStanding}
@@ -142,6 +143,24 @@ def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
     return Ended(device_from_pb(response.device), response.cut, counted)
 
 
+def gateway_to_pb(added: GatewayAdded) -> pb.AddGatewayResponse:
+    return pb.AddGatewayResponse(
+        device=device_to_pb(added.known),
+        certificate=added.certificate,
+        authorities=added.authorities,
+        servers=added.servers,
+    )
+
+
+def gateway_from_pb(response: pb.AddGatewayResponse) -> GatewayAdded:
+    return GatewayAdded(
+        device_from_pb(response.device),
+        response.certificate,
+        response.authorities,
+        tuple(response.servers),
+    )
+
+
 def root_to_pb(root: Root) -> pb.Authority:
     return pb.Authority(
         authority=root.name,
@@ -162,6 +181,47 @@ def root_from_pb(root: pb.Authority) -> Root:
         root.certificates,
         tuple(root.awaited),
     )
+
+
+def operator_to_pb(operator: Operator) -> pb.Operator:
+    return pb.Operator(
+        operator=operator.name,
+        role=OPERATOR_ROLES[operator.role],
+        serial=operator.serial,
+        authority=operator.root,
+        issued=_stamp(operator.issued),
+        expires=_stamp(operator.expires),
+        revoked=operator.revoked,
+    )
+
+
+def operator_from_pb(found: pb.Operator) -> Operator:
+    """Without the hash of the key and what was issued with the certificate, which are never shown."""
+    return Operator(
+        found.operator,
+        OPERATOR_ROLE_OF[found.role],
+        found.serial,
+        "",
+        found.authority,
+        (),
+        _clock(found.issued),
+        _clock(found.expires),
+        found.revoked,
+    )
+
+
+def issued_to_pb(issued: IssuedOperator) -> pb.AddOperatorResponse:
+    return pb.AddOperatorResponse(
+        operator=operator_to_pb(issued.operator),
+        certificate=issued.certificate,
+        authorities=issued.authorities,
+        address=issued.address,
+    )
+
+
+def issued_from_pb(response: pb.AddOperatorResponse) -> IssuedOperator:
+    operator = operator_from_pb(response.operator)
+    return IssuedOperator(operator, response.certificate, response.authorities, response.address)
 
 
 def _stamp(clock: float | None) -> Timestamp | None:

@@ -285,6 +285,25 @@ CREATE TABLE removed (                   -- the names of runs that were removed,
 );
 """
 
+OPERATORS = """
+CREATE TABLE operators (                 -- people who call over the network
+    name TEXT PRIMARY KEY,
+    role TEXT NOT NULL,
+    serial TEXT NOT NULL,                -- of the only certificate that is valid for this name
+    spki TEXT NOT NULL,                  -- SHA-256 of its key
+    root TEXT NOT NULL,                  -- the root that signed it
+    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    revoked INTEGER NOT NULL
+);
+"""
+
+RELEASED_IN_SEVERAL = """
+CREATE INDEX released_by_device ON released (device, release);
+CREATE INDEX released_before_by_device ON released_before (device, release);
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -303,6 +322,8 @@ STEPS: tuple[str, ...] = (
     ENDED,
     NEWCOMERS,
     REMOVED,
+    OPERATORS,
+    RELEASED_IN_SEVERAL,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

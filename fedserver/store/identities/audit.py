@@ -25,6 +25,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -42,6 +43,11 @@ FIRST = "0" * 64
 """The previous hash in the first line."""
 LONGEST = 500
 """The most characters of a fact that are recorded, since facts can contain text from a peer."""
+
+
+ACTING: ContextVar[str] = ContextVar("operator", default="")
+"""The operator whose call is carried out, if it came over the network: each line that is recorded meanwhile
+has that name. A call on the Unix socket has none: everyone who can open the socket is the same user."""
 
 
 class Event(Enum):
@@ -80,6 +86,8 @@ class Event(Enum):
     LOG_TAKEN_OVER = "log-taken-over"
     GAP_ACCEPTED = "gap-accepted"
     CERTIFICATE_FOUND = "certificate-found"
+    OPERATOR_ADDED = "operator-added"
+    OPERATOR_REVOKED = "operator-revoked"
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,9 @@ class AuditLog:
         return Head()
 
     def record(self, event: Event, /, **facts: Any) -> None:
-        """Inside a transaction: record an event. Facts that are None are left out. Never pass a secret."""
+        """Inside a transaction: record an event, and the operator whose call this is. Facts that are None are
+        left out. Never pass a secret."""
+        facts = {**facts, "operator": ACTING.get() or facts.get("operator") or None}
         head, line = link(self.head(), time.time(), event, facts)
         self._db.execute("INSERT INTO audit (number, line) VALUES (?, ?)", (head.number, line))
         self._db.after_commit(self._complete)

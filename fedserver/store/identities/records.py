@@ -1,11 +1,11 @@
 """The records of the registry. Clock times are in seconds since 1970."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.core.identity.joining import Role
+from shoal.core.identity.joining import OperatorRole, Role
 from shoal.core.types import DeviceId
 
 if TYPE_CHECKING:  # the page also reads records, and does without the memory of cryptography
@@ -110,6 +110,24 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """A person who may call over the network, and the only certificate that is valid for the name.
+
+    serial, spki, root, bundle, issued, expires: as of `Certified`. revoked: whether the certificate was.
+    """
+
+    name: str
+    role: OperatorRole
+    serial: str
+    spki: str
+    root: str
+    bundle: tuple[str, ...]
+    issued: float
+    expires: float
+    revoked: bool = False
+
+
+@dataclass(frozen=True)
 class Issued:
     """A new certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
 
@@ -131,8 +149,8 @@ class Issuer(Protocol):
     def roots(self) -> Mapping[str, object]:
         """The trusted roots by name."""
 
-    def issue(self, device: DeviceId, key: "PublicKey") -> Issued:
-        """Issue a certificate for a device's key, valid from now on."""
+    def issue(self, device: DeviceId, key: "PublicKey", hosts: Sequence[str] = ()) -> Issued:
+        """Issue a certificate for a device's key, valid from now on. hosts: where devices call a gateway."""
 
     def signer(self, certificate: "x509.Certificate") -> str:
         """The name of the root that signed a certificate; "" if none of ours did."""

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.store.database import Database
 from fedserver.store.identities.audit import AuditLog, Event, Head, follow
+from fedserver.store.identities.operators import Operators
 from fedserver.store.identities.records import (
     DEVICE_BACK,
     Certified,
@@ -91,8 +92,11 @@ class Taken:
 class RestoreGap:
     """The gap of a restored registry, and how it is filled."""
 
-    def __init__(self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens) -> None:
+    def __init__(
+        self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens, operators: Operators
+    ) -> None:
         self._db, self._audit, self._registry, self._tokens = database, audit, registry, tokens
+        self._operators = operators
 
     def open(self) -> Gap | None:
         """The gap that has not been accepted yet."""
@@ -191,6 +195,8 @@ class RestoreGap:
         if event in (Event.TOKEN_REVOKED.value, Event.TOKEN_LOCKED.value):
             locked = event == Event.TOKEN_LOCKED.value
             self._tokens.set_standing(str(token), TokenStanding.LOCKED if locked else TokenStanding.REVOKED)
+        if event in (Event.OPERATOR_ADDED.value, Event.OPERATOR_REVOKED.value):
+            self._operators.bar(str(facts.get("name")), "the audit log has revoked or replaced it")
         if known is None or known.standing is DeviceStanding.REVOKED:
             return taken
         if event == Event.REVOKED.value:

@@ -1,4 +1,4 @@
-"""What each device has released in a run, added up in memory: after the first look, only later rows are read.
+"""What each device has released, added up in memory: after the first look, only later rows are read.
 
 A device that trains with DP-SGD has a row for each round, so a run has a hundred thousand of them in the end.
 """
@@ -13,6 +13,10 @@ from shoal.core.types import DeviceId, RunId
 
 EVERY = 1 << 40
 """More rows than there are."""
+MANY = 5000
+"""How many rows are read at a time of all runs, so that what else the store has to do waits only as long."""
+REMOVED, PRESENT = "released_before", "released"
+"""The tables with what was released in runs that were removed, and in those that are there."""
 
 
 class Statements:
@@ -21,6 +25,8 @@ class Statements:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._known: dict[RunId, tuple[int, dict[DeviceId, Statement]]] = {}
+        self._read = {REMOVED: -1, PRESENT: -1}
+        self._of_all: dict[DeviceId, Statement] = {}
 
     def of(self, run: RunId) -> dict[DeviceId, Statement]:
         """By device, sorted, what it has released in this run."""
@@ -37,9 +43,46 @@ class Statements:
             self._known[run] = counted + len(rows), found
         return found
 
+    def of_all(self) -> dict[DeviceId, Statement] | None:
+        """By device, sorted, what it has released over all runs; a release in several runs counts once.
+
+        None if `MANY` rows were read and there are more: call it again.
+        """
+        for table in (REMOVED, PRESENT):
+            after = self._read[table]
+            numbers = self._db.query(
+                f"SELECT rowid FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?",  # noqa: S608 - ours
+                (after, MANY),
+            )
+            if numbers:
+                between = (after, numbers[-1][0])
+                self._add(table, between)
+                self._read[table] = between[1]
+            if len(numbers) == MANY:
+                return None
+        return dict(sorted(self._of_all.items()))
+
+    def _add(self, table: str, between: tuple[int, int]) -> None:
+        """Count the rows with numbers above the first of these and up to the second."""
+        same = "e.device = r.device AND e.release = r.release"
+        earlier = f"EXISTS (SELECT 1 FROM {table} AS e WHERE {same} AND e.rowid < r.rowid)"  # noqa: S608 - ours
+        if table == PRESENT:
+            earlier += f" OR EXISTS (SELECT 1 FROM {REMOVED} AS e WHERE {same})"  # noqa: S608
+        known = self._db.query(
+            f"SELECT r.run, r.device, r.release FROM {table} AS r"  # noqa: S608
+            f" WHERE r.rowid > ? AND r.rowid <= ? AND ({earlier})",
+            between,
+        )
+        counted = {tuple(row) for row in known}
+        rows = self._db.rows(table, "WHERE rowid > ? AND rowid <= ? ORDER BY rowid", between)
+        for each in map(release_of, rows):
+            if (each.run, each.device, each.release) not in counted:
+                self._of_all[each.device] = with_release(self._of_all.get(each.device, Statement()), each)
+
     def forget(self, run: RunId) -> None:
         """The run is removed, and another one may get its name."""
         self._known.pop(run, None)
+        self._read, self._of_all = {REMOVED: -1, PRESENT: -1}, {}
 
 
 def with_release(before: Statement, each: ReleaseRecord) -> Statement:

@@ -104,16 +104,25 @@ def uri_of(federation: str, device: DeviceId) -> str:
 
 def named_by(found: x509.Certificate) -> Named:
     """Read which device a certificate names. Raises BadPayload if it is not a device's certificate."""
+    match = URI.fullmatch(uri_in(found))
+    if match is None:
+        raise BadPayload("the certificate does not name a device of a federation", "join again")
+    return Named(match[1], match[2], f"{found.serial_number:x}", key_hash(found))
+
+
+def uri_in(found: x509.Certificate) -> str:
+    """The URI of a certificate; "" unless it has exactly one."""
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     except (x509.ExtensionNotFound, ValueError):
-        uris = []
-    match = URI.fullmatch(uris[0]) if len(uris) == 1 else None
-    if match is None:
-        raise BadPayload("the certificate does not name a device of a federation", "join again")
+        return ""
+    return uris[0] if len(uris) == 1 else ""
+
+
+def key_hash(found: x509.Certificate) -> str:
+    """SHA-256 of a certificate's key, in hexadecimal. Raises BadPayload if the key cannot be read."""
     try:
-        spki = pin_of(found.public_key())
+        return pin_of(found.public_key()).hex()
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise BadPayload("the key of the certificate cannot be read", "join again") from None
-    return Named(match[1], match[2], f"{found.serial_number:x}", spki.hex())
+        raise BadPayload("the key of the certificate cannot be read", "get another certificate") from None

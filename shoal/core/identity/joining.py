@@ -1,4 +1,4 @@
-"""The messages by which a device gets its certificate."""
+"""The messages by which a device gets its certificate, and the roles of devices and of operators."""
 
 import re
 from dataclasses import dataclass
@@ -15,11 +15,31 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Role(Enum):
-    """What a device may do. An OBSERVER may see how runs stand, and nothing else."""
+    """What a device may do. An OBSERVER may see how runs stand, and nothing else.
+
+    A GATEWAY brings the calls of other devices and makes none of its own.
+    """
 
     TRAIN = "train"
     INFER_ONLY = "infer-only"
     OBSERVER = "observer"
+    GATEWAY = "gateway"
+
+
+class OperatorRole(Enum):
+    """What an operator may do. An OPERATOR may do all that a VIEWER may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+    def suffices(self, needed: "OperatorRole") -> bool:
+        """Whether this role may make a call that needs `needed`.
+
+        Example:
+            >>> OperatorRole.OPERATOR.suffices(OperatorRole.VIEWER)
+            True
+        """
+        return self is OperatorRole.OPERATOR or needed is OperatorRole.VIEWER
 
 
 @dataclass(frozen=True)

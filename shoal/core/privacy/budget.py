@@ -9,6 +9,7 @@ from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import ROUNDING, Cost
 from shoal.core.privacy.report import OF_TRAINING, OPEN
 
+NOTHING = Cost()
 EPSILON, DELTA = MODES["balanced"].guarantee or (0.0, 0.0)
 
 
@@ -51,38 +52,56 @@ class Budget:
         """The true epsilon, at the owner's delta and group size, of releases with this cost."""
         return cost.epsilon(self.delta, self.group_size)
 
-    def left(self, of_data: Cost, in_all: Cost, of_run: Cost | None = None) -> float:
+    def left(
+        self, of_data: Cost, in_all: Cost, of_run: Cost | None = None, reserved: Cost = NOTHING
+    ) -> float:
         """rho for one sample that may still be spent.
 
         of_data: spent on these data within the window. in_all: ever, on all data. of_run: by this run.
+        reserved: for other runs, and not yet spent by them.
         """
-        limits = self._limits(of_data, in_all, of_run)
-        return max(0.0, min(self._room(getattr(self, name), spent) for name, spent, _ in limits))
+        limits = self._limits(of_data, in_all, of_run, reserved)
+        return max(0.0, min(self._room(getattr(self, name), spent + kept) for name, spent, kept, _ in limits))
 
     def check(
-        self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None, what: str = ""
+        self,
+        cost: Cost,
+        of_data: Cost,
+        in_all: Cost,
+        of_run: Cost | None = None,
+        what: str = "",
+        reserved: Cost = NOTHING,
     ) -> None:
         """Raise OverBudget unless a release of this cost fits; arguments as in `left`.
 
         what: the release is, in the error; by default DP-SGD if its cost is a curve.
         """
-        for name, spent, of_what in self._limits(of_data, in_all, of_run):
+        for name, spent, kept, of_what in self._limits(of_data, in_all, of_run, reserved):
             allowed = getattr(self, name)
-            if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
-                left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run)))
+            if self._room(allowed, spent + kept + cost) < -ROUNDING * cost.rho:
+                left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run, reserved)))
                 asked = what or ("DP-SGD" if cost.curve else "a release")
+                others = f", {self.epsilon_of(kept):.4g} is reserved for other runs" if kept else ""
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
-                    f"{left:.4g} would fit (delta {self.delta:g})",
-                    self._hint(asked, name, (spent + cost).limit(self.delta, self.group_size)),
+                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent{others}; one "
+                    f"of up to {left:.4g} would fit (delta {self.delta:g})",
+                    self._hint(
+                        asked, name, (spent + kept + cost).limit(self.delta, self.group_size), bool(kept)
+                    ),
                 )
 
-    def _limits(self, of_data: Cost, in_all: Cost, of_run: Cost | None) -> list[tuple[str, Cost, str]]:
-        """Every limit: its name, what is spent of it, and on what."""
-        run = [("run_epsilon", of_run, "this run")] if self.run_epsilon and of_run is not None else []
-        every = ("total_epsilon", in_all, "all releases of this device")
-        return [("epsilon", of_data, "these data"), every, *run]
+    def _limits(
+        self, of_data: Cost, in_all: Cost, of_run: Cost | None, reserved: Cost
+    ) -> list[tuple[str, Cost, Cost, str]]:
+        """Every limit: its name, what is spent of it, what is reserved of it, and on what."""
+        found = [
+            ("epsilon", of_data, reserved, "these data"),
+            ("total_epsilon", in_all, reserved, "all releases of this device"),
+        ]
+        if self.run_epsilon and of_run is not None:
+            found.append(("run_epsilon", of_run, NOTHING, "this run"))
+        return found
 
     def allows(self, what: str) -> bool | None:
         """Whether this, such as one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee.
@@ -100,10 +119,12 @@ class Budget:
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
 
-    def _hint(self, asked: str, name: str, required: float) -> str:
-        """name: of the limit that would have to be at least `required`."""
+    def _hint(self, asked: str, name: str, required: float, others: bool) -> str:
+        """name: of the limit that would have to be at least `required`. others: whether runs hold a part."""
         less = {"DP-SGD": "dp_epsilon", "a vote": "vote_epsilon"}.get(asked, "epsilon (privacy=explicit)")
         ask = f"ask the run's operator for a smaller {less}"
+        if others:
+            ask += ", wait for those runs, or refuse one (`fedclient consent show`, `revoke`)"
         if math.isinf(required):  # nothing that can be set has room for it
             return ask
         limit = math.ceil(100.0 * required) / 100.0

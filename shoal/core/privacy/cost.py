@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 KEPT = 256
 """How many limits are remembered: finding what fits takes a while."""
@@ -140,6 +141,13 @@ class Cost:
             return Cost(self.rho + other.rho, self.curve or other.curve)
         curve = (mine + others for mine, others in zip(self.curve, other.curve, strict=True))
         return Cost(self.rho + other.rho, tuple(curve))
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        """What is left of this cost when `other` is taken from it, at least 0 at each order. Where that would
+        fall from one order to the next, it stays: too much rather than too little is left."""
+        taken = other.curve or (0.0,) * len(ORDERS)
+        left = (max(0.0, mine - others) for mine, others in zip(self.curve, taken, strict=False))
+        return Cost(max(0.0, self.rho - other.rho), tuple(accumulate(left, max)))
 
     def epsilon(self, delta: float, size: int = 1) -> float:
         """The epsilon that holds for `size` samples together; infinite where no order is known for them."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedclient.config import read
-from fedclient.store.ledger import LEDGER, Ledger
+from fedclient.store.ledger import Ledger
+from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import ledger_of, line, summary
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import epsilon_of, rho_for

@@ -11,6 +11,7 @@ from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.predict import classify
 from fedclient.light.runtime import LightRuntime
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
@@ -24,7 +25,7 @@ from shoal.core.inference.graph.wire import message, varint
 from shoal.core.inference.network import softmax
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import Tensors
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.core.inference.graphs import HOSTILE, attribute, graph, node
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -76,16 +77,11 @@ def placed(
     known: MemoryServer, work: WorkConfig, executor: InProcess | Spawned | None = None
 ) -> PlacementResult:
     store = BlobStore(work.blobs)
-    placer = Placer(
-        MemoryLink(known),
-        executor or InProcess(LightRuntime(work)),
-        store,
-        lambda text: None,
-        1 << 20,
-        0.05,
-        True,
-    )
-    return asyncio.run(placer.place())
+    return asyncio.run(placer_of(MemoryLink(known), store, executor or InProcess(LightRuntime(work))).place())
+
+
+def placer_of(link: MemoryLink, store: BlobStore, executor: InProcess | Spawned) -> Placer:
+    return Placer(Asker(link, store, quiet, 1 << 20, 0.05, light=True), executor, quiet, light=True)
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +123,7 @@ def test_the_process_has_no_pytorch(
         try:
             link = MemoryLink(server(CHOICE))
             store = BlobStore(work.blobs)
-            return await Placer(link, executor, store, lambda text: None, 1 << 20, 0.05, True).place()
+            return await placer_of(link, store, executor).place()
         finally:
             await executor.stop()
 
@@ -169,7 +165,7 @@ def test_a_graph_that_takes_too_much_memory_ends_at_most_its_process(work: WorkC
     async def place(file: bytes) -> PlacementResult:
         store = BlobStore(work.blobs)
         link = MemoryLink(server(CHOICE, file))
-        return await Placer(link, executor, store, lambda text: None, 1 << 20, 0.05, True).place()
+        return await placer_of(link, store, executor).place()
 
     async def both() -> PlacementResult:
         try:

@@ -16,9 +16,11 @@ import fedclient.store.ledger as ledgers
 import fedclient.work.runtime as with_torch
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.light.runtime import LightRuntime
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import Placer
 from fedclient.store.blobs import BlobStore
-from fedclient.store.ledger import LEDGER, RELEASES, Ledger
+from fedclient.store.ledger import Ledger
+from fedclient.store.ledger_file import LEDGER, RELEASES
 from fedclient.work.executor import InProcess
 from fedclient.work.export import export, sample_of
 from fedclient.work.pipes import TaskRunner
@@ -33,7 +35,7 @@ from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Release, chosen
 from shoal.core.server_kit.frozen_encoder import public_projector
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 pytest.importorskip("onnx", reason="the packages for exports are not installed")
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -85,7 +87,8 @@ def sent(server: MemoryServer, work: WorkConfig, kind: str) -> bytes:
     """What leaves a device, through the whole way of a placement."""
     learner = LearnerConfig(builtin="mlp", options=OPTIONS) if kind == "torch" else None
     executor, store = InProcess(RUNNERS[kind](replace(work, learner=learner))), BlobStore(work.blobs)
-    placer = Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05, kind == "onnx")
+    asker = Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05, kind == "onnx")
+    placer = Placer(asker, executor, quiet, kind == "onnx")
     with pytest.raises(Refused, match="no model yet"):  # the server got the description, and has no answer
         asyncio.run(placer.place())
     (descriptor,) = server.placed

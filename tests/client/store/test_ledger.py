@@ -14,7 +14,8 @@ import torch
 from fedclient.config import WorkConfig
 from fedclient.store import ledger as module
 from fedclient.store.blobs import BlobStore
-from fedclient.store.ledger import HEAD, LEDGER, RELEASES, Ledger
+from fedclient.store.ledger import Ledger
+from fedclient.store.ledger_file import HEAD, LEDGER, RELEASES
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault, Unprotected

@@ -9,7 +9,8 @@ import pytest
 
 from fedclient.config import WorkConfig
 from fedclient.store.blobs import BlobStore
-from fedclient.store.ledger import LEDGER, Ledger
+from fedclient.store.ledger import Ledger
+from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import facts, text
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights

@@ -26,7 +26,7 @@ def halves(some: FloatArray, indices: Labels) -> Labels:
 @pytest.mark.parametrize(
     "lie", [[-1.0, -0.2, 0.0], [-9.0, 0.0, 0.0], [100.0, 5.0, 0.0], [0.0, 0.0, 3.0], [-0.7, -0.7, 0.1]]
 )
-def test_a_device_that_stands_out_alone_gets_no_cluster(lie: list[float]) -> None:
+def test_a_device_that_stands_out_gets_no_cluster(lie: list[float]) -> None:
     found = products(lie)
     assert outsiders(found).tolist() == [6]
     labels = accompanied(found, halves, "clipped")

@@ -18,10 +18,11 @@ from grpc import aio
 from fedserver.authority import setup
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.issuing import Key
+from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.tls import Access
 from fedserver.store.identities.audit import FILE, Event
@@ -74,14 +75,15 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
     authority.refresh()
     async with server(state) as coordinator:
         peers = await Peers.open(coordinator.storage, authority)
-        access = Access(peers, f"{HOST}:0", hosts[0])
+        operators = await OperatorAccounts.open(coordinator.storage, authority)
+        access = Access(peers, f"{HOST}:0", hosts[0], operators, f"{HOST}:0")
         listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
         try:
             yield World(
                 state,
                 coordinator,
                 peers,
-                AuthorityApi(coordinator, peers, listeners.join_address),
+                AuthorityApi(coordinator, peers, listeners.join_address, operators, (listeners.address,)),
                 listeners,
             )
         finally:

@@ -3,15 +3,18 @@
 import asyncio
 import csv
 import json
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedserver.__main__ import main
+from fedserver.cli.runs.curves import write_events
 from fedserver.cli.runs.tables import COLUMNS, write_tables
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import ConfigError
-from shoal.core.server_kit.history.records import DeviceRound, RoundHistory
+from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, RoundHistory, RunEvent
 from tests.core.server_kit.history.test_packed import ROUND
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, spec
@@ -49,7 +52,7 @@ def test_the_rounds_of_a_run_are_printed_and_exported(
         with pytest.raises(SystemExit) as ended:
             main(["run", "export", "toy", "--state", str(state)])
         assert ended.value.code == 3
-        assert "give --csv DIR or --parquet DIR" in capsys.readouterr().err
+        assert "give --csv DIR, --parquet DIR or --tensorboard DIR" in capsys.readouterr().err
     rows = list(csv.DictReader((out / "devices.csv").open()))
     assert [(row["round"], row["device"]) for row in rows] == [
         (str(number), f"d{device}") for number in range(1, ROUNDS + 2) for device in range(DEVICES)
@@ -80,6 +83,36 @@ def test_parquet_has_the_same_tables_or_says_what_it_needs(tmp_path: Path) -> No
         assert pyarrow.parquet.read_table(tmp_path / f"{name}.parquet").column_names == columns
     first, second = pyarrow.parquet.read_table(tmp_path / "clusters.parquet").to_pylist()
     assert (first["parents"], first["loss"], second["loss"]) == ("c0 c2", 0.25, None)
+
+
+def test_tensorboard_gets_the_curves_or_the_error_says_what_it_needs(tmp_path: Path) -> None:
+    cluster = ClusterRound("c0", devices=3, loss=0.25, accuracy=0.75)
+    first = RoundHistory(1, ended=1e9, measured_on="held_out", loss=0.5, accuracy=0.5, clusters=(cluster,))
+    second = RoundHistory(2, ended=1e9 + 60, asked=4, events=(RunEvent("grouped", "into 2 clusters"),))
+    try:
+        from tensorboardX.proto.event_pb2 import Event
+    except ImportError:
+        with pytest.raises(ConfigError, match="tensorboardX, which is not installed"):
+            write_events(tmp_path / "curves", "toy", [first, second])
+        assert not list(tmp_path.iterdir())
+        return
+    for rounds in ([first], [first, second]):  # another export takes the place of the one before
+        path = write_events(tmp_path / "curves", "toy", rounds)
+    assert list(path.parent.iterdir()) == [path]
+    data, found = path.read_bytes(), dict[tuple[str, int], Any]()
+    while data:  # a record: its length, a checksum, the event and another checksum
+        (size,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + size])
+        found.update({(value.tag, event.step): (value, event.wall_time) for value in event.summary.value})
+        data = data[16 + size :]
+    points = {key: (value.simple_value, wall) for key, (value, wall) in found.items()}
+    assert points["accuracy/held_out", 1] == (0.5, 1e9)
+    assert points["accuracy_held_out/c0", 1] == (0.75, 1e9)
+    assert points["devices/c0", 1] == (3.0, 1e9)
+    assert points["round/devices_asked", 2] == (4.0, 1e9 + 60)
+    assert ("accuracy/held_out", 2) not in points
+    (text,) = (value for (tag, _), (value, _) in found.items() if tag.startswith("events/grouped"))
+    assert text.tensor.string_val == [b"into 2 clusters"]
 
 
 def test_a_spreadsheet_computes_no_text_of_a_device(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.cli import options
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.store.store import LOCK
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import Unavailable

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.client import SOCKET, OperatorClient
+from fedserver.rpc.channel import SOCKET
+from fedserver.rpc.client import OperatorClient
 from fedserver.rpc.server import listen
 from fedserver.rpc.wire.history_wire import round_from_pb, round_to_pb
 from shoal.core.engine.rounds import RoundPolicy

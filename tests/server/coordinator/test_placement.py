@@ -13,7 +13,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
-from fedserver.rpc.client import SOCKET
+from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import listen
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Placement, Question, Task

@@ -21,6 +21,7 @@ class Page:
     state: Path
     address: str
     link: str
+    by: str = "--state"
 
     def get(self, path: str, method: str = "GET", **headers: str) -> "Answer":
         """One request. A header's name is given with underscores; `host` replaces the right one."""
@@ -38,7 +39,7 @@ class Page:
 
     def new_link(self) -> str:
         """Another link, as `fedserver page open` prints it."""
-        command = [sys.executable, "-m", "fedserver", "page", "open", "--state", str(self.state)]
+        command = [sys.executable, "-m", "fedserver", "page", "open", self.by, str(self.state)]
         return subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=HANG
         ).stdout.strip()
@@ -62,9 +63,10 @@ def path_of(link: str) -> str:
 
 
 @contextmanager
-def page(state: Path, listen: str = "127.0.0.1:0") -> Iterator[Page]:
-    """Serve the page of a state folder, whether its server runs or not."""
-    command = [sys.executable, "-m", "fedserver", "page", "--state", str(state), "--listen", listen]
+def page(state: Path, listen: str = "127.0.0.1:0", by: str = "--state") -> Iterator[Page]:
+    """Serve the page of a state folder, whether its server runs or not. by: "--connect" for the folder of an
+    operator's certificate."""
+    command = [sys.executable, "-m", "fedserver", "page", by, str(state), "--listen", listen]
     with state.with_suffix(".page.log").open("ab") as errors:
         process = subprocess.Popen(
             command,
@@ -77,7 +79,7 @@ def page(state: Path, listen: str = "127.0.0.1:0") -> Iterator[Page]:
     try:
         at, link = process.stdout.readline(), process.stdout.readline()
         assert "http://127.0.0.1:" in at, state.with_suffix(".page.log").read_text()
-        yield Page(process, state, at.split("http://")[1].strip(), link.split()[-1])
+        yield Page(process, state, at.split("http://")[1].strip(), link.split()[-1], by)
     finally:
         process.terminate()
         try:

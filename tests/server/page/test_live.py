@@ -3,6 +3,8 @@
 import asyncio
 import http.client
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from fedserver.rpc.client import OperatorClient
+from fedserver.authority.setup import init
+from fedserver.rpc.client import AuthorityClient, OperatorClient
 from tests.server.page.pages import Page, page
 from tests.server.processes import daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, spec
@@ -80,3 +83,23 @@ def test_the_page_follows_a_run_and_outlives_the_server_and_not_the_other_way_ro
                 at.process.kill()
                 at.process.wait()
                 assert restored(operator, "toy").summary.stage == "finished"
+
+
+def test_the_page_is_served_elsewhere_with_a_viewers_certificate(tmp_path: Path) -> None:
+    state, anna = tmp_path / "s", tmp_path / "anna"
+    init(state, ("127.0.0.1",), "127.0.0.1:0", "127.0.0.1:0", "shoal")
+    with (
+        daemon(state, options=("--operator-listen", "127.0.0.1:0")) as server,
+        AuthorityClient(state) as operator,
+    ):
+        add = [sys.executable, "-m", "fedserver", "operator", "add", "anna", "--state", str(state)]
+        subprocess.run([*add, "--out", str(anna)], check=True, timeout=HANG, capture_output=True)
+        operator.start_run(spec(), MODEL)
+        with page(anna, by="--connect") as at:
+            with events(at, at.cookie(), "?run=toy") as found:
+                until(found, "server", lambda each: [run["run"] for run in each["runs"]] == ["toy"])
+                assert until(found, "run", lambda run: run["algorithm"] == "fedavg")["seed"] == 5
+                operator.revoke_operator("anna")
+                lost = until(found, "server", lambda each: not each["reachable"])
+                assert "operator anna was revoked" in str(lost)
+            assert server.process.poll() is None

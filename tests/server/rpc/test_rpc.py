@@ -13,7 +13,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.rpc.client import SOCKET, OperatorClient, TimedOut
+from fedserver.rpc.channel import SOCKET
+from fedserver.rpc.client import OperatorClient, TimedOut
 from fedserver.rpc.errors import status_of
 from fedserver.rpc.server import Listeners, listen
 from shoal.core.errors import (

@@ -233,3 +233,29 @@ def test_what_fsync_refused_is_not_trusted(tmp_path: Path, monkeypatch: pytest.M
     upload.close()
     assert store.blobs.uploaded("d", weights.blob) == 0
     store.close()
+
+
+def test_who_asks_before_it_is_known_that_the_disk_is_full_gets_an_answer(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        operator, storage, full = OperatorApi(coordinator), coordinator.storage, True
+
+        def write() -> None:
+            if full:
+                raise DiskFull("shoal.db: database or disk is full", "free some")
+
+        async with coordinator._turn:  # a decision is being stored
+            calls = (operator.status(), operator.show("toy"), operator.clusters("toy"))
+            asking = [asyncio.create_task(call) for call in calls]
+            await until(lambda: len(coordinator._turn._waiters or ()) == len(asking))
+            assert not any(task.done() for task in asking)
+            storing = asyncio.create_task(storage.when_space(write))  # it does not fit, and waits
+            status, shown, clusters = await asyncio.gather(*asking)
+            assert "the disk is full, and all runs wait for space" in status.notices[0]
+            assert shown.summary.waiting_for == "space on the server's disk"
+            assert clusters == await operator.clusters("toy")
+            full = False
+            await storing
+        assert (await operator.show("toy")).summary.waiting_for != "space on the server's disk"
+
+    scenario(story, tmp_path)

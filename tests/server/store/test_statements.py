@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +61,33 @@ def test_a_run_that_gets_the_name_of_a_removed_one_has_none_of_its_releases(stor
     store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
     assert list(store.runs.statements("mnist")) == ["d1"]
     assert sorted(statements(store.journal.releases())) == ["d0", "d1"], "the loss stays known"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_added_up_over_all_runs_counts_each_release_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("fedserver.store.journal.statements.MANY", 3)
+    chance, other = random.Random(seed), replace(RECORD, run="other", spec=replace(RECORD.spec, name="other"))
+
+    def all_runs() -> dict[str, Any]:
+        while (found := store.runs.statements_of_all()) is None:
+            pass
+        return found
+
+    store.runs.add(other, checkpoint(store, 0.0))
+    for step in range(6):
+        made = [some(chance, 100 * step + each) for each in range(chance.randrange(12))]
+        second = "other" if step <= 3 else "third"
+        again = [replace(each, run=second) for each in made if chance.random() < 0.5]
+        store.journal.note_releases([*made, *again])
+        if step == 3:
+            store.runs.remove("other")  # its releases stay known
+            store.runs.add(replace(other, run="third"), checkpoint(store, 0.0))
+        expected, found = statements(store.journal.releases()), all_runs()
+        assert list(found) == list(expected)
+        for device, each in found.items():
+            assert each.protected == pytest.approx(expected[device].protected)
+            assert (each.delta, each.group_size) == (expected[device].delta, expected[device].group_size)
+            assert sorted(each.unprotected) == sorted(expected[device].unprotected)
+    assert all_runs() == found

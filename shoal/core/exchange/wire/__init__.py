@@ -30,9 +30,11 @@ from shoal.core.exchange.wire.identity import (
     joined_to_pb,
     joining_from_pb,
     joining_to_pb,
+    operator_roles_by_call,
     rejoining_from_pb,
     rejoining_to_pb,
     roles_by_call,
+    services_of_devices,
 )
 from shoal.core.exchange.wire.observing import observation_from_pb, observation_to_pb
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
@@ -43,8 +45,14 @@ from shoal.core.exchange.wire.placement import (
     place_to_pb,
 )
 from shoal.core.exchange.wire.stored import (
+    answer_from_bytes,
+    answer_to_bytes,
+    fault_from_bytes,
+    fault_to_bytes,
     payload_from_bytes,
     payload_to_bytes,
+    place_from_bytes,
+    place_to_bytes,
     report_from_bytes,
     report_to_bytes,
     task_from_bytes,

@@ -1,16 +1,16 @@
-"""Clusters of updates that one hostile device does not decide.
+"""Clusters of updates that a single hostile device does not decide.
 
-An algorithm that is told the number of clusters gives one of them to a device that looks like no other, and
-the honest devices share those that are left: a single hostile update undoes their groups. An algorithm that
-measures whether a cluster pulls apart measures that device. So before updates are clustered, those that stand
-out are set aside: they are much longer than is usual, or point away from the others as a whole, and do so
-alone. Two that stand out together are a group of their own. The others are clustered, and who was set aside
-joins those whom it resembles most among clusters of three or more: there the rule that combines models bounds
-what it can do.
+An algorithm that has to find K clusters gives one of them to a device that looks like no other, and the honest
+devices share those that are left: one hostile update undoes their groups. An algorithm that measures whether a
+cluster pulls apart measures that device. So before updates are clustered, an update that stands out is set
+aside: it is much longer than is usual, or points away from the others as a whole, and no other one does so in
+the same direction. Two that stand out together are a group of their own. The others are clustered, and the
+device that was set aside joins those whom it resembles most, among clusters of three or more: there the rule
+that combines models bounds what it can do.
 
-A hostile device that reports an update of the usual length in a direction of its own is not told from an
-honest one whose data are like nobody's, and still gets a cluster. The preset `paper` of each algorithm
-clusters as published.
+A hostile device that reports an update of the usual length in a direction of its own cannot be distinguished
+from an honest one with unusual data, and still gets a cluster. The preset `paper` of each algorithm clusters as
+published.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ SHARE = 4
 def accompanied(
     products: FloatArray, cluster: Callable[[FloatArray, Labels], Labels], aggregation: str
 ) -> Labels:
-    """(n,): the clusters of n updates, none of which is there for a device that stands out alone.
+    """(n,): the clusters of n updates, none of which is there for a single device that stands out.
 
     products: (n, n), inner products of the updates, from `clustering.distances`. cluster: labels 0, 1, ...
     from the inner products of some of them, and their indices. aggregation: how models are combined. With
@@ -60,7 +60,7 @@ def accompanied(
 
 
 def outsiders(products: FloatArray) -> Labels:
-    """The indices of the updates that stand out alone, those that point away the most first.
+    """The indices of the updates that stand out, each by itself; those that point away the most come first.
 
     >>> honest = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> updates = np.concatenate([honest, [[-9.0, 0.0]]])
@@ -74,6 +74,6 @@ def outsiders(products: FloatArray) -> Labels:
     np.fill_diagonal(alike, 0.0)
     mean = alike.sum(axis=1) / (len(alike) - 1)
     strange = np.flatnonzero((lengths > LONG * np.median(lengths)) | (mean < AWAY))
-    alone = strange[alike[np.ix_(strange, strange)].max(axis=1, initial=0.0) < AGREED]
-    first: Labels = alone[np.argsort(mean[alone], kind="stable")][: len(products) // SHARE]
+    single = strange[alike[np.ix_(strange, strange)].max(axis=1, initial=0.0) < AGREED]
+    first: Labels = single[np.argsort(mean[single], kind="stable")][: len(products) // SHARE]
     return first

@@ -90,6 +90,26 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
                 _registered_method=True)
+        self.AddOperator = channel.unary_unary(
+                '/fed.v1.AuthorityService/AddOperator',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
+                _registered_method=True)
+        self.ListOperators = channel.unary_unary(
+                '/fed.v1.AuthorityService/ListOperators',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.ListOperatorsRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.ListOperatorsResponse.FromString,
+                _registered_method=True)
+        self.RevokeOperator = channel.unary_unary(
+                '/fed.v1.AuthorityService/RevokeOperator',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.FromString,
+                _registered_method=True)
+        self.AddGateway = channel.unary_unary(
+                '/fed.v1.AuthorityService/AddGateway',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
+                _registered_method=True)
 
 
 class AuthorityServiceServicer:
@@ -174,6 +194,36 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddOperator(self, request, context):
+        """Gives a person a certificate with which to call over the network. A name that has one gets another one, and the
+        former is void.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOperators(self, request, context):
+        """All who ever had such a certificate, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeOperator(self, request, context):
+        """Ends an operator's certificate, and the calls that are open with it. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddGateway(self, request, context):
+        """Enters a gateway in the registry and signs its certificate; for one that is there, it signs another one, and the
+        former is void as soon as this one was used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuthorityServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +281,26 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.DropAuthority,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.SerializeToString,
+            ),
+            'AddOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddOperator,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.SerializeToString,
+            ),
+            'ListOperators': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOperators,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.ListOperatorsRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.ListOperatorsResponse.SerializeToString,
+            ),
+            'RevokeOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeOperator,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.SerializeToString,
+            ),
+            'AddGateway': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddGateway,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -531,6 +601,114 @@ class AuthorityService:
             '/fed.v1.AuthorityService/DropAuthority',
             fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/AddOperator',
+            fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOperators(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/ListOperators',
+            fed_dot_v1_dot_authority__service__pb2.ListOperatorsRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.ListOperatorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/RevokeOperator',
+            fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddGateway(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/AddGateway',
+            fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
             options,
             channel_credentials,
             insecure,

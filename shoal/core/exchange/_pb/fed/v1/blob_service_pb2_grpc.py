@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class BlobServiceStub:
-    """For devices, and on the operators' socket too.
+    """For devices, and for operators too.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class BlobServiceStub:
 
 
 class BlobServiceServicer:
-    """For devices, and on the operators' socket too.
+    """For devices, and for operators too.
     """
 
     def Fetch(self, request, context):
@@ -106,7 +106,7 @@ def add_BlobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlobService:
-    """For devices, and on the operators' socket too.
+    """For devices, and for operators too.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BlobServiceStub:
-    """For devices, and on the operators' socket too."""
+    """For devices, and for operators too."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -46,7 +46,7 @@ class BlobServiceStub:
 
 @_typing.type_check_only
 class BlobServiceAsyncStub(BlobServiceStub):
-    """For devices, and on the operators' socket too."""
+    """For devices, and for operators too."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Fetch: _aio.UnaryStreamMultiCallable[_blob_service_pb2.FetchRequest, _blob_service_pb2.FetchResponse]  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class BlobServiceAsyncStub(BlobServiceStub):
     """
 
 class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For devices, and on the operators' socket too."""
+    """For devices, and for operators too."""
 
     @_abc_1.abstractmethod
     def Fetch(

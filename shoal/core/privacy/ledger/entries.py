@@ -1,35 +1,18 @@
-"""The lines of a device's ledger: their content, their chain of hashes, and the sum of their costs.
+"""What the lines of a device's ledger say: payments, releases, and what left without a guarantee.
 
-    {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
-    {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
-    {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
-    {"entry": "count" or "vote", "number": 3, "at": ..., "purpose": ..., ..., "previous": SHA-256}
-    {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
-    {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
-
-Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
-beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
-Anyone who can write both files can invent another history: a ledger protects against accidents and careless
-edits, and what the server has recorded shows the rest. This module touches no files.
+This module touches no files.
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from typing import Any, TypeVar
 
-from shoal.core.errors import LedgerFault
 from shoal.core.privacy.accountant import Lesson, Order, Poll, Tally
 from shoal.core.privacy.cost import Cost, rho_of, total
 from shoal.core.privacy.noise import vote
 
 T = TypeVar("T")
-
-LATER = ("source", "run")
-NOTHING = "0" * 64
-"""The hash before the first line."""
 
 
 @dataclass(frozen=True)
@@ -251,79 +234,37 @@ class Summed:
         return rho_of(self.noise) if self.noise else math.inf
 
 
-Paid = Debit | Training | Counted | Cast
-Entry = Paid | Release | Open | Failed | Summed
-_KINDS: Mapping[str, type[Entry]] = {
-    "debit": Debit,
-    "training": Training,
-    "count": Counted,
-    "vote": Cast,
-    "release": Release,
-    "open": Open,
-    "failure": Failed,
-    "sum": Summed,
-}
-_NAMES = {cls: name for name, cls in _KINDS.items()}
+@dataclass(frozen=True)
+class Reserved:
+    """What all of a run is going to cost, kept for it before its first task: no other run can spend it.
+
+    rho, curve: that cost, for one sample. holder: which of the devices that share the ledger takes part.
+    """
+
+    at: float
+    run: str
+    rho: float
+    curve: tuple[float, ...]
+    data: str
+    source: str = ""
+    holder: str = ""
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho, tuple(self.curve))
 
 
 @dataclass(frozen=True)
-class Head:
-    """The end of a ledger: the number of lines, and the hash of the last one."""
+class GivenBack:
+    """What a run has not spent of its reservation is free again: it is over, or its owner has refused it."""
 
-    lines: int = 0
-    last: str = NOTHING
-
-
-def line_of(entry: Entry, previous: str) -> bytes:
-    """Encode an entry as a line, with its line end."""
-    fields = {"entry": _NAMES[type(entry)], **asdict(entry), "previous": previous}
-    for name in LATER:  # what earlier versions lack is left out where it is empty, so their lines stay valid
-        if fields.get(name) == "":
-            del fields[name]
-    return json.dumps(fields, allow_nan=False).encode() + b"\n"
+    at: float
+    run: str
+    holder: str = ""
 
 
-def read(data: bytes, head: Head) -> tuple[list[Entry], Head]:
-    """Read the entries of a ledger, and compute its head.
-
-    The ledger may have more lines than `head` says, after a crash or while another process writes. Raises
-    LedgerFault, which names the line.
-    """
-    if data and not data.endswith(b"\n"):
-        raise LedgerFault("the ledger's last line is cut off")
-    found: list[Entry] = []
-    hashes = [NOTHING]
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            fields = json.loads(line)
-            previous, kind = fields.pop("previous"), _KINDS[fields.pop("entry")]
-            entry = kind(**fields)
-            _check(entry, found)
-            whole = line_of(entry, previous) == line + b"\n"
-        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-            raise LedgerFault(f"line {number} of the ledger cannot be read: {error}") from None
-        if previous != hashes[-1] or not whole:
-            raise LedgerFault(f"line {number} of the ledger does not follow from the line before it")
-        found.append(entry)
-        hashes.append(sha256(line).hexdigest())
-    if len(found) < head.lines:
-        raise LedgerFault(f"the ledger has {len(found)} lines, and there were {head.lines}")
-    if hashes[head.lines] != head.last:
-        raise LedgerFault(f"line {head.lines} of the ledger is not the one that was written")
-    return found, Head(len(found), hashes[-1])
-
-
-def _check(entry: Entry, before: Sequence[Entry]) -> None:
-    """Raises ValueError for an entry that cannot stand after the others."""
-    if isinstance(entry, Paid) and (entry.number != len(paid(before)) + 1 or not entry.cost):
-        raise ValueError(f"its number is {entry.number} and its cost {entry.cost}")
-    if isinstance(entry, Debit) and not math.isclose(entry.rho, rho_of(entry.sigma), rel_tol=1e-9):
-        raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
-    if isinstance(entry, Release) and (
-        entry.debit not in {each.number for each in paid(before)}
-        or entry.debit in {each.debit for each in chosen(before, Release)}
-    ):
-        raise ValueError(f"debit {entry.debit} does not exist or has a release already")
+Paid = Debit | Training | Counted | Cast
+Entry = Paid | Release | Open | Failed | Summed | Reserved | GivenBack
 
 
 def chosen(entries: Iterable[Entry], kind: type[T]) -> list[T]:
@@ -336,65 +277,11 @@ def paid(entries: Iterable[Entry]) -> list[Paid]:
     return [entry for entry in entries if isinstance(entry, Paid)]
 
 
-def released(
-    entries: Sequence[Entry], order: Order | Tally | Poll, source: str = "", since: float = -math.inf
-) -> Release | None:
-    """Find the latest release that can be used for an order, a count or a vote.
-
-    source: of the data now. since: releases of a named source that were paid before this are not used.
-    """
-    by_debit = {each.debit: each for each in chosen(entries, Release)}
-    fitting = [
-        each
-        for each in paid(entries)
-        if each.number in by_debit and each.source in ("", source) and _fits(each, order)
-        if not each.source or each.at > since
-    ]
-    return by_debit[fitting[-1].number] if fitting else None
-
-
-def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
-    if isinstance(made, Debit):
-        return isinstance(order, Order) and made.fits(order)
-    if isinstance(made, Counted):
-        return isinstance(order, Tally) and made.fits(order)
-    return isinstance(made, Cast) and isinstance(order, Poll) and made.fits(order)
-
-
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:
     """Sum the cost for one sample, over all versions of the data or on one."""
     return total(each.cost for each in paid(entries) if data in (None, each.data))
 
 
-def within(entries: Iterable[Entry], data: str, source: str, since: float) -> Cost:
-    """Sum the cost for one sample of what was paid for these data after `since`.
-
-    For a named source, everything counts that was paid for it, whatever its data were, and what earlier
-    versions paid; so what is left does not depend on whether the data have changed.
-    """
-    return total(
-        each.cost
-        for each in paid(entries)
-        if each.at > since and (each.source in ("", source) if source else each.data == data)
-    )
-
-
-def of_run(entries: Iterable[Entry], run: str) -> Cost:
-    """Sum the cost for one sample of what one run has asked for."""
-    return total(each.cost for each in paid(entries) if each.run == run)
-
-
 def versions(entries: Iterable[Entry]) -> list[str]:
     """List the versions of the data from which anything was released, in order."""
     return list(dict.fromkeys(each.data for each in entries if isinstance(each, Paid | Open)))
-
-
-def head_from(fields: Any) -> Head:
-    """Read a head from its JSON fields. Raises LedgerFault."""
-    try:
-        head = Head(**fields)
-        if type(head.lines) is int and head.lines >= 0 and type(head.last) is str:
-            return head
-    except TypeError:
-        pass
-    raise LedgerFault("the ledger's head cannot be read")

@@ -1,0 +1,98 @@
+"""Asking a server by a process of its own, which ends with the answer.
+
+On a device with little memory, gRPC and TLS are not to stay while models are tried, and the process that
+tries them is not to stay while the server is asked: so there is one of them at a time.
+"""
+
+import asyncio
+import json
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Callable
+
+from fedclient.config import ClientConfig
+from fedclient.faults import WorkerDied
+from fedclient.work.executor import Executor
+from fedclient.work.pipes import LENGTH, framed, length_of
+from fedclient.work.spawning import end, spawn
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import Wish
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.wire import answer_from_bytes, fault_from_bytes, place_to_bytes
+from shoal.core.types import RunId
+
+DOING, SAID, ANSWER, FAULT = b"d", b"s", b"a", b"f"
+"""The first letter of a message of the process: progress, a line that stays, and how it ended."""
+
+
+class AskerApart:
+    """What `fedclient.placing.asking.Asker` is, for a device without a learner. executor: stopped before each
+    question. doing, say: tell people what the process waits for, and what stays true afterwards.
+    """
+
+    def __init__(
+        self,
+        settings: ClientConfig,
+        executor: Executor,
+        doing: Callable[[str], None],
+        say: Callable[[str], None],
+        give_up_after: float,
+    ) -> None:
+        self._settings, self._executor, self._give_up_after = settings, executor, give_up_after
+        self._listeners = {DOING: doing, SAID: say}
+        self._renew = True
+        self.received = 0
+
+    async def ask(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
+    ) -> Question | Placement:
+        """As `Asker.ask`; the first question also renews the certificate if it is time. Raises WorkerDied,
+        too."""
+        await self._executor.stop()
+        settings = self._settings
+        given = {
+            "state": str(settings.state),
+            "server": settings.server,
+            "device": settings.device,
+            "insecure_loopback": settings.insecure_loopback,
+            "download_bytes": settings.limits.download_bytes,
+            "give_up_after": self._give_up_after,
+            "accept_nearest": accept_nearest,
+            "renew": self._renew,
+        }
+        process = await spawn("fedclient.placing.caller", 1, frugal=True)
+        try:
+            kind, data = await self._heard(process, json.dumps(given).encode(), place_to_bytes(run, evidence))
+        finally:
+            await end(process)
+        if kind == FAULT:
+            raise fault_from_bytes(data)
+        self._renew = False
+        self.received += int.from_bytes(data[:8], "big")
+        return answer_from_bytes(data[8:])
+
+    async def _heard(self, process: Process, *messages: bytes) -> tuple[bytes, bytes]:
+        """How the process ended: ANSWER or FAULT, and its bytes."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(b"".join(map(framed, messages)))
+            await process.stdin.drain()
+            while True:
+                size = length_of(await process.stdout.readexactly(LENGTH))
+                message = await process.stdout.readexactly(size)
+                kind, data = message[:1], message[1:]
+                if kind in (ANSWER, FAULT):
+                    return kind, data
+                if kind not in self._listeners:
+                    raise BadPayload(
+                        "the process that asks the server says something unknown", "install the device again"
+                    )
+                self._listeners[kind](data.decode(errors="replace"))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await end(process)
+            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise WorkerDied(
+                f"the process that asks the server ended with {name}", "look at what it printed"
+            ) from None

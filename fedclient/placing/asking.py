@@ -1,0 +1,125 @@
+"""The part of a placement that needs the server: ask, and fetch what the answer names."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.store.blobs import BlobStore
+from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.link import Link, Placement, Question
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.tensors import check_manifest
+from shoal.core.types import RunId
+
+T = TypeVar("T")
+
+MOST_MODELS = 64
+"""The models of how many clusters this device takes at once, to choose among them."""
+CHOICES = (Choose.kind, ChooseCompact.kind)
+
+
+class Asks(Protocol):
+    """What a `Placer` needs of a server. received: bytes of blobs that were fetched so far."""
+
+    received: int
+
+    async def ask(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
+    ) -> Question | Placement:
+        """The server's answer. On return, the blobs that the device needs of it are in the device's folder.
+
+        Raises ShoalErrors: Refused if the run cannot place, Unavailable if there is no server.
+        """
+        ...
+
+
+class Asker:
+    """Asks by a link of this process. download_bytes: the size limit of one model. give_up_after: seconds
+    without a server. doing: tells people what the device waits for. light: the device has no learner, so the
+    run's graph is fetched, too.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        store: BlobStore,
+        doing: Callable[[str], None],
+        download_bytes: int,
+        give_up_after: float,
+        light: bool = False,
+    ) -> None:
+        self._link, self._store, self._doing = link, store, doing
+        self._download_bytes, self._give_up_after, self._light = download_bytes, give_up_after, light
+        self._backoff = Backoff()
+        self.received = 0
+
+    async def ask(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
+    ) -> Question | Placement:
+        asking_again = False
+        while True:
+            answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
+            try:
+                await self._fetch_all(answer, accept_nearest)
+            except NotFound as error:
+                # A restarted server has forgotten what it offered to this newcomer: one more question renews
+                # it.
+                if asking_again:
+                    raise
+                self._doing(f"asking the server again: {error.message}")
+                asking_again = True
+            else:
+                return answer
+
+    async def _fetch_all(self, answer: Question | Placement, accept_nearest: bool) -> None:
+        if self._light and answer.graph is not None:
+            self._doing("fetching the run's graph")
+            await self._fetch(answer.graph)
+        if isinstance(answer, Question):
+            _check(answer.payload)
+            self._doing("fetching what is needed to look at the data")
+            for weights in answer.payload.weights():
+                await self._fetch(weights.blob)
+        elif (model := wanted(answer, accept_nearest)) is not None:
+            self._doing(f"fetching the model of {answer.assignment.cluster}")
+            await self._fetch(model.blob)
+
+    async def _fetch(self, blob: BlobRef) -> None:
+        if blob.size > self._download_bytes:
+            problem = (
+                f"the model has {blob.size} bytes, and this device accepts at most {self._download_bytes}"
+            )
+            raise Refused(problem, "raise limits.download_bytes in this device's settings")
+        if not self._store.has(blob):
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            self.received += blob.size
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, self._backoff, self._give_up_after, self._doing)
+
+
+def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:
+    """The model of an answer that the owner wants: none if the server abstained, unless the nearest will
+    do."""
+    return answer.model if accept_nearest or not answer.assignment.abstained else None
+
+
+def models_of(question: Payload) -> tuple[Weights, ...]:
+    """The models to choose among; what else there is describes the clusters' data."""
+    part = question.parts.get("models")
+    return tuple(each for each in part if isinstance(each, Weights)) if isinstance(part, tuple) else ()
+
+
+def _check(question: Payload) -> None:
+    """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
+    if question.kind not in CHOICES:
+        return
+    found = models_of(question)
+    count = len(found) or len(str(question.parts.get("names")).split(" "))
+    if not 2 <= count <= MOST_MODELS + 1:
+        raise BadPayload(f"the server gives {count} models", f"2 to {MOST_MODELS + 1} are taken")
+    for weights in found:
+        check_manifest(weights.manifest, found[0].manifest)

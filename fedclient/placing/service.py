@@ -1,0 +1,77 @@
+"""`fedclient place`, put together from the parts: settings, the server, and the process that has the data."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedclient.config import ClientConfig, WorkConfig
+from fedclient.identity.connection import check_joined, endpoint
+from fedclient.placing.apart import AskerApart
+from fedclient.placing.asking import Asker
+from fedclient.placing.placement import PlacementResult, Placer, save
+from fedclient.store import privacy_report
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder
+from fedclient.work.executor import Executor, Spawned
+from fedclient.work.settings import work_config
+from shoal.shell.console import Console
+
+
+async def place(
+    settings: ClientConfig,
+    console: Console,
+    file: Path | None,
+    run: str,
+    accept_nearest: bool,
+    give_up_after: float,
+) -> tuple[PlacementResult, Path | None]:
+    """Find the model for the data and store it; its path, or None if the server abstained.
+
+    A device without a learner has little memory, so there the server is asked by a process of its own.
+    """
+    check_joined(settings)
+    folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
+    with folder.locked():
+        try:
+            if settings.learner is None:
+                apart = AskerApart(settings, executor, console.progress, console.say, give_up_after)
+                placer = Placer(apart, executor, console.progress, light=True)
+                found = _with_privacy(await placer.place(run, accept_nearest), settings)
+            else:
+                found = await placed(settings, console, executor, run, accept_nearest, give_up_after)
+        finally:
+            await executor.stop()
+        store = BlobStore(folder.blobs)
+        path = save(found, store, folder.model) if found.model else None
+        store.trim(settings.limits.kept_bytes)
+        return found, path
+
+
+def newcomer(settings: ClientConfig, file: Path | None) -> WorkConfig:
+    """The settings of a process that tries models on the data of `file`, or on those of the settings."""
+    work = work_config(settings, file, labels=False, joined=not settings.insecure_loopback)
+    return replace(work, newcomer=True)
+
+
+async def placed(
+    settings: ClientConfig,
+    console: Console,
+    executor: Executor,
+    run: str,
+    accept_nearest: bool,
+    give_up_after: float,
+) -> PlacementResult:
+    """Find the model by a link of this process. It is among the folder's blobs then; the caller has locked
+    the folder, and stops the executor."""
+    from fedclient.identity.link import opened, renewed_if_required  # gRPC, which light devices spare
+
+    folder, light = DeviceFolder(settings.state), settings.learner is None
+    async with opened(endpoint(settings), folder, console.say) as link:
+        store, most = BlobStore(folder.blobs), settings.limits.download_bytes
+        asker = Asker(link, store, console.progress, most, give_up_after, light)
+        found = await Placer(asker, executor, console.progress, light).place(run, accept_nearest)
+        await renewed_if_required(link, folder)
+    return _with_privacy(found, settings)
+
+
+def _with_privacy(found: PlacementResult, settings: ClientConfig) -> PlacementResult:
+    return replace(found, privacy=privacy_report.summary(settings))

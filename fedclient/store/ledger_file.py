@@ -1,0 +1,110 @@
+"""The files of a device's ledger. What may be added to them is for `fedclient.store.ledger` to say.
+
+<state>/privacy/ledger.jsonl   a line for each entry; lines are only added
+<state>/privacy/head           the number of lines, and the hash of the last
+<state>/privacy/releases/N     the bytes that debit N paid for
+<state>/privacy/lock           held while a line is added
+
+Each file is replaced in one step, so that no crash leaves half a line. The file is compared with what was
+read before, and only the lines that are new are read and added up: a byte that was changed anywhere is
+found as if all lines had been read.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from shoal.core.errors import ConfigError, LedgerFault
+from shoal.core.privacy.ledger import Book, Chain, Entry, Head, Release, head_from, line_of
+from shoal.shell.disk import lock, make_folder, storing, sweep, write
+
+WAIT = 2.0
+"""Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
+LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
+HINT = (
+    "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
+    "verify` reports, and move the folder away to start with nothing spent, if you can take responsibility "
+    "for that"
+)
+
+
+class LedgerFile:
+    """The ledger in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._chain = folder, Chain()
+
+    def read(self) -> Book:
+        """All entries. Raises LedgerFault if the ledger was changed or is damaged.
+
+        The head is read first: if another process appends meanwhile, there are more lines, and never fewer.
+        """
+        head_path, path = self._folder / HEAD, self._folder / LEDGER
+        with storing(self._folder):
+            head = head_path.read_bytes() if head_path.exists() else None
+            data = path.read_bytes() if path.exists() else b""
+        if not data.startswith(self._chain.data):
+            self._chain = Chain()
+        try:
+            if head is None and data:
+                raise LedgerFault("the ledger's head is missing")
+            self._chain.read(data, head_from(json.loads(head)) if head is not None else Head())
+        except (LedgerFault, ValueError) as error:
+            self._chain = Chain()
+            message = error.message if isinstance(error, LedgerFault) else "the ledger's head cannot be read"
+            raise LedgerFault(f"{path}: {message}", HINT) from None
+        return self._chain.book
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry to what `locked` gave. On return it and the new head are on the disk."""
+        before, head = self._chain.data, self._chain.head
+        if head.lines == 0:  # from now on, a ledger without a head has lost it
+            self._write_head(head)
+        line = line_of(entry, head.last)
+        write(self._folder / LEDGER, before + line)
+        head = Head(head.lines + 1, sha256(line[:-1]).hexdigest())
+        self._write_head(head)
+        self._chain.read(before + line, head)
+
+    def _write_head(self, head: Head) -> None:
+        write(self._folder / HEAD, json.dumps(asdict(head)).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[Book]:
+        """All entries, while no other process can add any. Raises ConfigError if one does not stop, and what
+        `read` raises."""
+        path, until = self._folder / "lock", time.monotonic() + WAIT
+        with storing(path):
+            make_folder(self._folder)
+            while True:
+                try:
+                    file = lock(path)
+                    break
+                except ConfigError:  # a device that shares this ledger, for a moment
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.02)
+        with file:
+            for folder in (self._folder, self._folder / RELEASES):
+                sweep(folder)
+            yield self.read()
+
+    # -- what was released ------------------------------------------------------------------------------
+
+    def path_of(self, debit: int) -> Path:
+        """Where the bytes are that a debit paid for, as long as they are there."""
+        return self._folder / RELEASES / str(debit)
+
+    def bytes_of(self, found: Release) -> bytes:
+        """Raises LedgerFault for bytes that are gone, or are not what was released."""
+        path = self.path_of(found.debit)
+        with storing(path):
+            data = path.read_bytes() if path.exists() else None
+        if data is None or sha256(data).hexdigest() != found.release:
+            what = "is gone" if data is None else "is not what was released"
+            raise LedgerFault(f"{path} {what}", "remove what is left of it; the next release is paid again")
+        return data

@@ -1,0 +1,116 @@
+"""The operators who call over the network: who they are, and what the operator of the server does about them.
+
+As for devices (`fedserver.authority.peers`), the registry on disk is the truth, and what is asked at every
+call is its copy in memory. A change is carried out to its end, so that the two never differ.
+"""
+
+import time
+from contextlib import AbstractContextManager
+
+from fedserver.authority.answers import IssuedOperator
+from fedserver.authority.open_calls import OpenCalls, to_the_end
+from fedserver.authority.roots import Authority
+from fedserver.store.identities.records import DAY, Issued, Operator
+from fedserver.store.store import Storage
+from shoal.core.errors import ConfigError, Revoked, Unauthenticated
+from shoal.core.identity.certificates import key_of_request
+from shoal.core.identity.joining import NAME, OperatorRole
+from shoal.core.identity.operators import NamedOperator
+
+SHORTEST, USUAL, LONGEST = 3600.0, 90 * DAY, 400 * DAY
+"""Seconds for which an operator's certificate may be valid, and for which it is by default."""
+LONGEST_REASON = 500
+ANOTHER = "get another one on the server's machine, with: fedserver operator add"
+
+
+class OperatorAccounts:
+    """The operators of a server; see `open`.
+
+    address: where the server listens for them, "HOST:PORT"; "": it does not.
+    """
+
+    def __init__(self, storage: Storage, authority: Authority, known: list[Operator]) -> None:
+        self.storage, self.authority, self.address = storage, authority, ""
+        self._known = {each.name: each for each in known}
+        self._calls = OpenCalls()
+
+    @classmethod
+    async def open(cls, storage: Storage, authority: Authority) -> "OperatorAccounts":
+        return cls(storage, authority, await storage.identities.operators())
+
+    # -- at every call --------------------------------------------------------------------------------------
+
+    def admit(self, peer: NamedOperator) -> Operator:
+        """Find the operator behind a certificate that TLS has verified. Raises Unauthenticated or Revoked."""
+        known = self._known.get(peer.name)
+        if peer.federation != self.authority.federation or known is None:
+            raise Unauthenticated(
+                f"no operator {peer.name} of federation {peer.federation} is known here", ANOTHER
+            )
+        if (known.serial, known.spki) != (peer.serial, peer.spki) or known.root not in self.authority.roots:
+            raise Unauthenticated(
+                f"this certificate of operator {peer.name} is not valid: a newer one has replaced it, or its "
+                "authority is not trusted any more",
+                ANOTHER,
+            )
+        if time.time() >= known.expires:
+            raise Unauthenticated(f"the certificate of operator {peer.name} has expired", ANOTHER)
+        self._check_standing(peer.name)
+        return known
+
+    def calling(self, name: str) -> AbstractContextManager[None]:
+        """Around a call of an operator; raises Revoked in it as soon as the certificate is void."""
+        return self._calls.calling(name, lambda: self._end(name))
+
+    def _check_standing(self, name: str) -> None:
+        if self._known[name].revoked:
+            raise Revoked(f"operator {name} was revoked", "ask who runs the server")
+
+    def _end(self, name: str) -> None:
+        self._check_standing(name)
+        raise Unauthenticated(f"operator {name} has a newer certificate", "use that one")
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def known(self) -> list[Operator]:
+        """All operators, by name."""
+        return [self._known[name] for name in sorted(self._known)]
+
+    def current(self) -> list[Operator]:
+        """Those whose certificates are valid."""
+        return [each for each in self.known() if not each.revoked and each.expires > time.time()]
+
+    @to_the_end
+    async def add(self, name: str, role: OperatorRole, csr: bytes, ttl: float) -> IssuedOperator:
+        """Give an operator a certificate; a former one of this name is void, and its open calls are cut.
+
+        csr: PKCS #10, DER. Raises ConfigError if the server does not listen for operators, or for a name or a
+        lifetime that is not possible, and BadPayload.
+        """
+        if not self.address:
+            raise ConfigError(
+                "this server does not listen for operators",
+                "write `operator_listen: 0.0.0.0:50053` into fedserver.yaml and restart the server",
+            )
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{name[:64]!r} is not a name for an operator",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
+        if not SHORTEST <= ttl <= LONGEST:
+            raise ConfigError(
+                f"a certificate cannot be valid for {ttl:g} s",
+                f"give {SHORTEST / 3600:g} hour to {LONGEST / DAY:g} days",
+            )
+        issued: Issued = self.authority.issue_operator(name, key_of_request(csr), ttl)
+        bundle, authorities = tuple(self.authority.roots), self.authority.bundle
+        added = await self.storage.identities.add_operator(name, role, issued, bundle)
+        self._known[name] = added
+        self._calls.cut(name)
+        return IssuedOperator(added, issued.pem, authorities, self.address)
+
+    @to_the_end
+    async def revoke(self, name: str, reason: str) -> tuple[Operator, int]:
+        """Revoke an operator; also return how many open calls were cut. Raises NotFound."""
+        self._known[name] = await self.storage.identities.revoke_operator(name, reason[:LONGEST_REASON])
+        return self._known[name], self._calls.cut(name)

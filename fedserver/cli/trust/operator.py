@@ -1,0 +1,112 @@
+"""`fedserver operator ...`: the people who may call the server over the network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.cli.options import PATH, connected
+from fedserver.cli.text import clock, table
+from fedserver.cli.trust.token import seconds
+from fedserver.store.identities.records import Operator
+from shoal.core.errors import Taken
+from shoal.core.identity.joining import OperatorRole
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import AuthorityClient
+
+
+@click.group()
+def operator() -> None:
+    """Give people certificates with which they manage the server, or only watch it, from other machines.
+
+    \b
+    The server has to listen for them: write `operator_listen: 0.0.0.0:50053` into fedserver.yaml. Then:
+      fedserver operator add anna --role viewer    on the server's machine; makes the folder anna
+      fedserver status --connect anna              on Anna's machine, with a copy of that folder
+    These three verbs work only on the server's machine.
+    """
+
+
+@operator.command(epilog="Example: fedserver operator add anna --role operator --ttl 30d --out anna")
+@verb
+@connected
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in OperatorRole]),
+    default=OperatorRole.VIEWER.value,
+    show_default=True,
+    help="What NAME may do: see everything except models, or change things and fetch models, too.",
+)
+@click.option(
+    "--ttl", default="90d", show_default=True, metavar="TIME", help="Lifetime: 12h, 30d; at most 400d."
+)
+@click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
+def add(
+    console: Console, client: "AuthorityClient", name: str, role: str, ttl: str, out: Path | None
+) -> Result:
+    """Make a folder with a key and a certificate, with which NAME calls the server over the network.
+
+    Anyone who has the folder is NAME for the server: hand it over as you would hand over a password. If NAME
+    has a certificate already, that one is void from then on.
+    """
+    from fedserver.rpc.channel import Card, write_folder
+    from shoal.core.identity.certificates import key_to_pem, new_key, request
+
+    folder = (out or Path(name)).absolute()
+    if folder.exists():
+        raise Taken(f"{folder} exists already", "give another --out, or remove it first")
+    key = new_key()
+    issued = client.add_operator(name, OperatorRole(role), request(key), seconds(ttl))
+    made = issued.operator
+    card = Card(made.name, made.role.value, issued.address, made.expires)
+    write_folder(folder, card, key_to_pem(key), issued.certificate, issued.authorities)
+    summary = (
+        f"operator {made.name} may call {issued.address} as {made.role.value} until {clock(made.expires)}\n"
+        f"give {made.name} the folder {folder}, and remove it here; on that machine:\n"
+        f"  fedserver status --connect {folder.name}"
+    )
+    return Result({**facts(made), "address": issued.address, "folder": str(folder)}, summary)
+
+
+@operator.command("ls", epilog="Example: fedserver operator ls")
+@verb
+@connected
+def list_(console: Console, client: "AuthorityClient") -> Result:
+    """List the operators, by name."""
+    found = client.operators()
+    rows = [
+        (each.name, each.role.value, "revoked" if each.revoked else clock(each.expires), clock(each.issued))
+        for each in found
+    ]
+    text = table(("operator", "role", "valid until", "issued"), rows)
+    none = "there are no operators; create one with: fedserver operator add NAME"
+    return Result({"operators": list(map(facts, found))}, text if found else none)
+
+
+@operator.command(epilog="Example: fedserver operator revoke anna --reason 'lost laptop'")
+@verb
+@connected
+@click.argument("name", metavar="NAME")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the audit log.")
+def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
+    """End an operator's certificate at once, and the calls that are open with it."""
+    found, cut = client.revoke_operator(name, reason)
+    return Result(
+        {**facts(found), "cut": cut}, f"operator {name} is revoked; open calls that were cut: {cut}"
+    )
+
+
+def facts(found: Operator) -> dict[str, Any]:
+    """An operator as JSON."""
+    return {
+        "operator": found.name,
+        "role": found.role.value,
+        "serial": found.serial,
+        "authority": found.root,
+        "issued": found.issued,
+        "expires": found.expires,
+        "revoked": found.revoked,
+    }

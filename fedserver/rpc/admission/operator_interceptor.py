@@ -1,0 +1,73 @@
+"""The authorization interceptor of the operators' port.
+
+    TLS verified the certificate --> it is the valid one --> its role may make this call --> service
+
+While a call is carried out, every line that it adds to the audit log names its operator.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from fedserver.authority.operator_accounts import OperatorAccounts
+from fedserver.authority.permissions import NEEDED, check_operator
+from fedserver.authority.rate_limit import RateLimit
+from fedserver.rpc.admission.auth_interceptor import NOTED
+from fedserver.rpc.admission.identity import Context, address_of, operator_of
+from fedserver.rpc.admission.limits import Places
+from fedserver.rpc.admission.messages import Behavior, around
+from fedserver.store.identities.audit import ACTING, Event
+from shoal.core.errors import ShoalError
+
+log = logging.getLogger("shoal.auth")
+
+CALLS, LEAST, CROWDED, ALL = 16, 4, 48, 64
+"""Calls of one operator at a time; how many one may have while more than CROWDED of all are open; and calls
+of all."""
+
+
+class OperatorInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Asks the accounts about the caller of every call, before any of its messages is read."""
+
+    def __init__(self, accounts: OperatorAccounts) -> None:
+        self._accounts, self._noted = accounts, RateLimit(NOTED)
+        self._places = Places("calls", CALLS, LEAST, CROWDED, ALL, "operator")
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+
+        def guarded(behavior: Behavior) -> Behavior:
+            async def answered(request: Any, context: Context) -> Any:
+                name = await self._admitted(method, context)
+                with self._places.taken(name), self._accounts.calling(name):
+                    ACTING.set(name)  # in the context of this call, which has a task of its own
+                    return await behavior(request, context)
+
+            return answered
+
+        return around(handler, guarded)
+
+    async def _admitted(self, method: str, context: Context) -> str:
+        """Who calls. Raises Unauthenticated, Revoked or Refused, and logs the denial."""
+        name = ""
+        try:
+            peer = operator_of(context)
+            name = peer.name
+            check_operator(self._accounts.admit(peer).role, method)
+        except ShoalError as error:
+            call = method if method in NEEDED else "a call that is not served"
+            address = address_of(context)
+            if self._noted.allow(f"{name or address} {call}"):
+                caller = f"operator {name}" if name else "an unknown caller"
+                log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
+                facts = {"operator": name, "call": call, "reason": error.code, "address": address}
+                await self._accounts.storage.identities.note_event(Event.DENIED, **facts)
+            raise
+        return name

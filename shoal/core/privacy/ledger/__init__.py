@@ -1,0 +1,49 @@
+"""A device's ledger: what its lines say (`entries`), how they are chained (`lines`), and their sums (`book`).
+
+This package touches no files; `fedclient.store.ledger` does.
+"""
+
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import (
+    Cast,
+    Counted,
+    Debit,
+    Entry,
+    Failed,
+    GivenBack,
+    Open,
+    Paid,
+    Release,
+    Reserved,
+    Summed,
+    Training,
+    chosen,
+    paid,
+    spent,
+    versions,
+)
+from shoal.core.privacy.ledger.lines import Chain, Head, head_from, line_of
+
+__all__ = [
+    "Book",
+    "Cast",
+    "Chain",
+    "Counted",
+    "Debit",
+    "Entry",
+    "Failed",
+    "GivenBack",
+    "Head",
+    "Open",
+    "Paid",
+    "Release",
+    "Reserved",
+    "Summed",
+    "Training",
+    "chosen",
+    "head_from",
+    "line_of",
+    "paid",
+    "spent",
+    "versions",
+]

@@ -1,0 +1,173 @@
+"""All entries of a ledger, with their sums: what was spent, what can be given again, what is reserved.
+
+Sums grow with each entry, so a question looks at few entries, however long the ledger is.
+
+**Reservations.** Before its first task a run reserves what all of it costs. Until it has spent that, no other
+run can; so two runs of which each fits cannot both begin and then fail in the middle. What is held for a run
+is what it reserved less what it has spent, and never below nothing: a payment turns a reserved part into a
+spent one, and counts once. A reservation changes only who may spend: what a limit allows is still compared
+with what was paid, so the proof of docs/privacy.md needs no word about it. It is given back when the run is
+over, or when the owner refuses the run; and it lapses when the run has spent nothing for a whole window,
+since a server that never returns cannot say that its run is over.
+"""
+
+import math
+from collections.abc import Iterable
+
+from shoal.core.privacy.accountant import Order, Poll, Tally
+from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.ledger.entries import (
+    Cast,
+    Counted,
+    Debit,
+    Entry,
+    GivenBack,
+    Open,
+    Paid,
+    Release,
+    Reserved,
+    Summed,
+)
+
+NOTHING = Cost()
+
+
+class Book:
+    """entries: in order. spent: by one sample, on all that was paid."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.spent = NOTHING
+        self._paid: list[Paid] = []
+        self._releases: dict[int, Release] = {}
+        self._of_run: dict[str, Cost] = {}
+        self._latest: dict[str, float] = {}
+        self._reserved: dict[str, dict[str, Reserved]] = {}
+        self._open: set[tuple[str, str]] = set()
+        self._cohorts: set[str] = set()
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "Book":
+        found = cls()
+        for entry in entries:
+            found.add(entry)
+        return found
+
+    def add(self, entry: Entry) -> None:
+        """Raises ValueError for an entry that cannot stand after the others."""
+        if isinstance(entry, Paid):
+            self._pay(entry)
+        elif isinstance(entry, Release):
+            if not 1 <= entry.debit <= len(self._paid) or entry.debit in self._releases:
+                raise ValueError(f"debit {entry.debit} does not exist or has a release already")
+            self._releases[entry.debit] = entry
+        elif isinstance(entry, Open):
+            self._open.add((entry.what, entry.data))
+        elif isinstance(entry, Summed):
+            self._cohorts.add(entry.cohort)
+        elif isinstance(entry, Reserved):
+            if not entry.cost:
+                raise ValueError("nothing is reserved")
+            self._reserved.setdefault(entry.run, {})[entry.holder] = entry
+        elif isinstance(entry, GivenBack):
+            self._reserved.get(entry.run, {}).pop(entry.holder, None)
+        self.entries.append(entry)
+
+    def _pay(self, entry: Paid) -> None:
+        if entry.number != self.next or not entry.cost:
+            raise ValueError(f"its number is {entry.number} and its cost {entry.cost}")
+        if isinstance(entry, Debit) and not math.isclose(entry.rho, rho_of(entry.sigma), rel_tol=1e-9):
+            raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
+        self.spent += entry.cost
+        self._of_run[entry.run] = self.of_run(entry.run) + entry.cost
+        self._latest[entry.run] = max(entry.at, self._latest.get(entry.run, -math.inf))
+        self._paid.append(entry)
+
+    @property
+    def next(self) -> int:
+        """The number of the next payment."""
+        return len(self._paid) + 1
+
+    # -- sums, for one sample ---------------------------------------------------------------------------
+
+    def of_run(self, run: str) -> Cost:
+        """What one run has spent."""
+        return self._of_run.get(run, NOTHING)
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that have spent or reserved something, in order."""
+        return [run for run in dict.fromkeys([*self._of_run, *self._reserved]) if run]
+
+    def not_of_run(self, run: str) -> Cost:
+        """What all other runs have spent."""
+        return total(cost for each, cost in self._of_run.items() if each != run)
+
+    def within(self, data: str, source: str, since: float, but: str | None = None) -> Cost:
+        """What was paid for these data after `since`, by all runs or by all `but` one.
+
+        For a named source, everything counts that was paid for it, whatever its data were, and what earlier
+        versions paid; so what is left does not depend on whether the data have changed.
+        """
+        return total(
+            each.cost
+            for each in self._paid
+            if each.at > since
+            and (but is None or each.run != but)
+            and (each.source in ("", source) if source else each.data == data)
+        )
+
+    # -- reservations -----------------------------------------------------------------------------------
+
+    def reserved(self, run: str, holder: str | None = None) -> Cost:
+        """What a run has reserved in all, also the part that it has spent; of one device or of all."""
+        found = self._reserved.get(run, {})
+        return total(each.cost for key, each in found.items() if holder in (None, key))
+
+    def holds(self, holder: str) -> list[str]:
+        """The runs for which this device has a reservation."""
+        return [run for run, found in self._reserved.items() if holder in found]
+
+    def held(self, since: float, but: str = "") -> Cost:
+        """What is kept for runs, other than `but`, that have reserved or paid something after `since`."""
+        return total(self.held_for(run, since) for run in self._reserved if run != but)
+
+    def held_for(self, run: str, since: float) -> Cost:
+        """What is kept for a run: what it has reserved and not yet spent."""
+        return self.reserved(run) - self.of_run(run) if self.is_active(run, since) else NOTHING
+
+    def is_active(self, run: str, since: float) -> bool:
+        """Whether a run has reserved or paid something after `since`."""
+        latest = max((each.at for each in self._reserved.get(run, {}).values()), default=-math.inf)
+        return max(latest, self._latest.get(run, -math.inf)) > since
+
+    # -- what is there already --------------------------------------------------------------------------
+
+    def is_open(self, what: str, data: str) -> bool:
+        """Whether a line says that this has left without a guarantee."""
+        return (what, data) in self._open
+
+    def has_sum(self, cohort: str) -> bool:
+        """Whether a line says that an update has left for the sum over this cohort."""
+        return cohort in self._cohorts
+
+    def released(
+        self, order: Order | Tally | Poll, source: str = "", since: float = -math.inf
+    ) -> Release | None:
+        """Find the latest release that can be used for an order, a count or a vote.
+
+        source: of the data now. since: releases of a named source that were paid before this are not used.
+        """
+        for each in reversed(self._paid):
+            usable = not each.source or (each.source == source and each.at > since)
+            if usable and each.number in self._releases and _fits(each, order):
+                return self._releases[each.number]
+        return None
+
+
+def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
+    if isinstance(made, Debit):
+        return isinstance(order, Order) and made.fits(order)
+    if isinstance(made, Counted):
+        return isinstance(order, Tally) and made.fits(order)
+    return isinstance(made, Cast) and isinstance(order, Poll) and made.fits(order)

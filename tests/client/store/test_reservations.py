@@ -1,0 +1,278 @@
+"""What a run costs in all is kept for it: two runs that each fit, but not together, cannot both begin."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fedclient.config import read
+from fedclient.store.consent import Consents
+from fedclient.store.ledger import DAY, Ledger
+from fedclient.store.privacy_report import by_run, facts, ledger_of, text
+from shoal.core.algorithm.asks import Asks, WholeRun
+from shoal.core.errors import NoConsent, NotFound, OverBudget
+from shoal.core.privacy.accountant import Tally
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.cost import ORDERS, Cost, rho_for
+from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Head, Reserved, chosen, line_of
+from tests.client.cli.test_cli import call
+from tests.client.store.test_ledger_windows import Clock
+
+DATA, SOURCE, DELTA = "d" * 64, "digits.npz", 1e-6
+BUDGET = Budget(epsilon=5.0, total_epsilon=5.0)
+ALL = rho_for(5.0, DELTA)
+"""What the budget has room for."""
+
+
+def whole(rho: float, opened: tuple[str, ...] = ()) -> WholeRun:
+    """Of a run that measures accuracies."""
+    return WholeRun("fedavg", Asks(1, False, None, 10, rho / 10, False, 0.0, opened), Cost(rho))
+
+
+def tally(rho: float, number: int = 0) -> Tally:
+    return Tally("accuracy", rho, f"{number:064x}", "test part", DATA)
+
+
+def ledger(folder: Path, clock: Clock, device: str = "one", budget: Budget = BUDGET) -> Ledger:
+    return Ledger(
+        folder / "privacy", budget, SOURCE, clock=clock, consents=Consents(folder / device / "consent")
+    )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def own(tmp_path: Path, clock: Clock) -> Ledger:
+    return ledger(tmp_path, clock)
+
+
+def test_of_two_runs_that_each_fit_the_second_is_refused_before_it_costs_anything(own: Ledger) -> None:
+    own.of("a").agree(whole(0.6 * ALL), DATA)
+    with pytest.raises(OverBudget, match=r"all of run b .* is reserved for other runs") as refused:
+        own.of("b").agree(whole(0.6 * ALL), DATA)
+    assert "refuse one" in refused.value.hint
+    assert not Book.of(own.entries()).spent
+    own.of("c").agree(whole(0.4 * ALL), DATA)
+
+
+def test_no_release_of_another_run_takes_what_is_reserved(own: Ledger) -> None:
+    own.of("a").agree(whole(0.6 * ALL), DATA)
+    with pytest.raises(OverBudget, match="reserved for other runs"):
+        own.of("b").count(tally(0.5 * ALL), lambda: 1)
+    own.of("b").count(tally(0.4 * ALL), lambda: 1)
+    for number in range(6):
+        own.of("a").count(tally(0.1 * ALL, number), lambda: 1)
+    with pytest.raises(OverBudget):
+        own.of("a").count(tally(0.1 * ALL, 7), lambda: 1)
+
+
+def test_what_is_paid_of_a_reservation_counts_once(own: Ledger, clock: Clock) -> None:
+    own.of("a").agree(whole(0.6 * ALL), DATA)
+    since = clock() - 30 * DAY
+    for number in range(4):
+        own.of("a").count(tally(0.1 * ALL, number), lambda: 1)
+        book = Book.of(own.entries())
+        assert (book.spent + book.held(since)).rho == pytest.approx(0.6 * ALL)
+        own.of("a").agree(whole(0.6 * ALL), DATA)  # before the next task
+    assert len(chosen(own.verify(), Reserved)) == 1
+    own.of("a").count(tally(0.4 * ALL, 9), lambda: 1)  # a round that is repeated costs more than was reserved
+    book = Book.of(own.entries())
+    assert book.held(since) == Cost()
+    own.of("a").agree(whole(0.6 * ALL), DATA)  # and the run is not refused for what it has spent
+
+
+def test_what_is_left_is_free_when_the_run_is_over(own: Ledger, clock: Clock) -> None:
+    own.of("a").agree(whole(0.9 * ALL), DATA)
+    own.of("a").count(tally(0.1 * ALL), lambda: 1)
+    own.keep_only(("a", "other"))
+    assert chosen(own.entries(), GivenBack) == []
+    for _ in range(2):
+        own.keep_only(("other",))
+    assert [each.run for each in chosen(own.verify(), GivenBack)] == ["a"]
+    own.of("b").agree(whole(0.9 * ALL), DATA)
+
+
+def test_a_device_gives_back_only_what_it_has_reserved_itself(tmp_path: Path, clock: Clock) -> None:
+    """Two devices with the same records share a ledger, and may be in federations of their own."""
+    one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
+    one.of("a").agree(whole(0.3 * ALL), DATA)
+    two.of("a").agree(whole(0.3 * ALL), DATA)
+    with pytest.raises(OverBudget):
+        two.of("b").agree(whole(0.6 * ALL), DATA)
+    two.keep_only(())
+    two.of("b").agree(whole(0.6 * ALL), DATA)
+    with pytest.raises(OverBudget):
+        two.of("c").agree(whole(0.2 * ALL), DATA)
+
+
+def test_nothing_is_reserved_before_the_owner_consents(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock, budget=Budget(5.0, DELTA, 5.0, allow_plain_weights=None)).of("a")
+    asked = whole(0.5 * ALL, ("weights trained without DP-SGD",))
+    with pytest.raises(NoConsent):
+        own.agree(asked, DATA)
+    assert own.entries() == []
+    Consents(tmp_path / "one" / "consent").give("a")
+    own.agree(asked, DATA)
+    assert len(chosen(own.verify(), Reserved)) == 1
+
+
+def test_a_reservation_lapses_when_its_run_spends_nothing_for_a_window(own: Ledger, clock: Clock) -> None:
+    own.of("gone").agree(whole(0.9 * ALL), DATA)
+    clock.day += 29.0
+    with pytest.raises(OverBudget):
+        own.of("b").agree(whole(0.9 * ALL), DATA)
+    clock.day += 2.0
+    own.of("b").agree(whole(0.9 * ALL), DATA)
+    with pytest.raises(OverBudget):  # it is back, and too late
+        own.of("gone").agree(whole(0.9 * ALL), DATA)
+
+
+def test_a_long_run_keeps_what_it_has_reserved(own: Ledger, clock: Clock) -> None:
+    own.of("long").agree(whole(0.9 * ALL), DATA)
+    for number in range(9):
+        own.of("long").agree(whole(0.9 * ALL), DATA)
+        own.of("long").count(tally(0.1 * ALL, number), lambda: 1)
+        with pytest.raises(OverBudget):
+            own.of("b").agree(whole(0.2 * ALL), DATA)
+        clock.day += 20.0
+    assert len(chosen(own.verify(), Reserved)) == 1
+
+
+def test_more_rounds_are_reserved_in_place_of_fewer(own: Ledger) -> None:
+    own.of("a").agree(whole(0.3 * ALL), DATA)
+    own.of("a").agree(whole(0.9 * ALL), DATA)
+    with pytest.raises(OverBudget):
+        own.of("b").agree(whole(0.2 * ALL), DATA)
+    own.of("b").agree(whole(0.1 * ALL), DATA)
+
+
+def test_no_run_can_reserve_more_than_a_run_may_spend(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock, budget=Budget(5.0, DELTA, 5.0, run_epsilon=2.0))
+    with pytest.raises(OverBudget, match="of epsilon 2 for this run"):
+        own.of("greedy").agree(whole(0.6 * ALL), DATA)
+    own.of("modest").agree(whole(rho_for(2.0, DELTA)), DATA)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_history_passes_the_limit_and_what_fits_at_the_start_fits_to_the_end(
+    tmp_path: Path, clock: Clock, seed: int
+) -> None:
+    """Random runs of two devices that share a ledger, with restarts: each accepted run can spend all that it
+    reserved, and in all no more is spent than the limit allows."""
+    chance = Random(seed)
+    left: dict[str, tuple[str, list[float]]] = {}
+    for number in range(60):
+        device = chance.choice(("one", "two"))
+        own = ledger(tmp_path, clock, device)
+        step = chance.random()
+        if step < 0.3:
+            run, lessons = f"r{number}", chance.randrange(1, 6)
+            rho = ALL * chance.choice((0.05, 0.2, 0.5)) / lessons
+            try:
+                own.of(run).agree(whole(lessons * rho), DATA)
+            except OverBudget:
+                continue
+            left[run] = device, [rho] * lessons
+        elif step < 0.85 and left:
+            run = chance.choice(sorted(left))
+            device, rest = left[run]
+            ledger(tmp_path, clock, device).of(run).count(tally(rest.pop(), number), lambda: 1)
+            if not rest:
+                del left[run]
+        elif left:
+            run = chance.choice(sorted(left))
+            device, _ = left.pop(run)
+            ledger(tmp_path, clock, device).give_back(run)
+        book = Book.of(own.verify())
+        assert BUDGET.epsilon_of(book.spent) <= 5.0 * (1 + 1e-9)
+        assert {run for run in book.runs if book.held_for(run, clock() - 30 * DAY)} <= {*left}
+
+
+def test_the_rest_of_a_curve_is_a_curve(tmp_path: Path) -> None:
+    curve = tuple(0.01 * order for order in ORDERS)
+    once, all_of_it = Cost(0.1, curve), Cost(0.3, tuple(3 * each for each in curve))
+    rest = all_of_it - once
+    assert rest.rho == pytest.approx(0.2)
+    assert rest.curve == pytest.approx([2 * each for each in curve])
+    assert not once - all_of_it
+    assert Cost(0.1) - once == Cost()
+    assert once - Cost(0.1) == Cost(0.0, curve)
+    steps = tuple(float(order > 1.25) for order in ORDERS)  # from which the first orders keep nothing
+    late = tuple(float(order > 2.0) for order in ORDERS)
+    left = (Cost(curve=steps) - Cost(curve=late)).curve
+    assert left == steps, "it would fall at order 2.5, and stays"
+
+
+def test_a_chain_goes_on_where_it_stopped_and_finds_every_change() -> None:
+    entries: list[Entry] = [
+        Reserved(1.0, "a", 0.1, (), DATA),
+        GivenBack(2.0, "a"),
+        Reserved(3.0, "b", 0.2, (), DATA),
+    ]
+    chain, data = Chain(), b""
+    for entry in entries:
+        data += line_of(entry, chain.head.last)
+        chain.read(data, Head(chain.head.lines, chain.head.last))
+    assert chain.book.entries == [Reserved(1.0, "a", 0.1, [], DATA), entries[1], chain.book.entries[2]]  # type: ignore[arg-type]
+    assert chain.book.held(0.0).rho == pytest.approx(0.2)
+    again = Chain()
+    again.read(data, chain.head)
+    assert again.head == chain.head
+
+
+def test_only_new_lines_are_read_and_a_change_of_an_old_one_is_found(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bytes] = []
+    usual = Chain._take
+
+    def counted(self: Chain, line: bytes) -> None:
+        taken.append(line)
+        usual(self, line)
+
+    monkeypatch.setattr(Chain, "_take", counted)
+    own, other = ledger(tmp_path, clock), ledger(tmp_path, clock)
+    for number in range(10):
+        own.of("a").count(tally(0.01 * ALL, number), lambda: 1)
+    assert len(taken) == 20
+    assert len(other.entries()) == 20
+    taken.clear()
+    other.failed("a", "learner-failed")
+    assert len(taken) == 1
+    assert len(own.entries()) == 21, "what another process has added is read, too"
+    assert len(taken) == 2
+
+
+def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("privacy: {epsilon: 5, total_epsilon: 5}\n")
+    settings = read(path, {})
+    own = Ledger(settings.account, settings.privacy, SOURCE, consents=settings.consents)
+    own.of("a").agree(whole(0.6 * ALL), DATA)
+    own.of("a").count(tally(0.1 * ALL), lambda: 1)
+    entries = ledger_of(settings).entries()
+    assert by_run(entries, BUDGET)["a"]["reserved"] == pytest.approx(BUDGET.epsilon_of(Cost(0.5 * ALL)))
+    assert facts(entries, BUDGET)["total"]["left"] == pytest.approx(BUDGET.epsilon_of(Cost(0.4 * ALL)))
+    assert "is reserved for it, and no other run can spend that" in text(entries, BUDGET)
+
+    async def fedclient() -> None:
+        shown = await call("consent", "show", "-c", path)
+        assert "is reserved for it" in shown.out
+        assert (await call("consent", "revoke", "a", "-c", path)).code == 0
+        assert (await call("consent", "revoke", "a", "-c", path)).code == NotFound.exit_code
+        shown = await call("consent", "show", "-c", path)
+        assert "run a: you have refused it" in shown.out
+        assert "is reserved" not in shown.out
+        listed = await call("ledger", "show", "-c", path)
+        assert "what it has not spent is free again" in listed.out
+
+    asyncio.run(fedclient())
+    with pytest.raises(NoConsent, match="you have refused run a"):
+        own.of("a").check_not_refused()
+    settings.consents.give("a")
+    own.of("a").check_not_refused()
+    own.of("b").agree(whole(0.9 * ALL), DATA)
