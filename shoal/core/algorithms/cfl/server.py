@@ -14,7 +14,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
-from shoal.core.server_kit.clustering.company import accompanied
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -64,7 +64,7 @@ def _leaving(state: State, key: ModelKey, updates: Mapping[DeviceId, Trained]) -
         halves, across = bipartition(distances.cosines(some))
         return halves if math.sqrt((1.0 - across) / 2.0) > state.parameters.gamma else whole
 
-    halves = accompanied(products, split, state.parameters.aggregation)
+    halves = without_outliers(products, split, state.parameters.aggregation)
     return [device for device, half in zip(devices, halves, strict=True) if half]
 
 

@@ -13,7 +13,7 @@ from shoal.core.server_kit.aggregation.robust import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import kmeans
-from shoal.core.server_kit.clustering.company import accompanied
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
@@ -40,7 +40,7 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
     updates = {device: update.model for device, update in sorted(trained(reports).items())}
     products = distances.of_devices(updates, dict.fromkeys(updates, state.initial))
     clusters = state.parameters.clusters
-    labels = accompanied(
+    labels = without_outliers(
         products, lambda some, _: kmeans(decomposed(some, clusters), clusters), state.parameters.aggregation
     )
     names = cluster_names(clusters)

@@ -13,7 +13,7 @@ from shoal.core.server_kit.aggregation.robust import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import Labels, kmeans
-from shoal.core.server_kit.clustering.company import accompanied
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -47,7 +47,7 @@ def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[Device
         points = distances.points(some)
         return kmeans(points, clusters) if points.size else np.zeros(len(some), np.int64)
 
-    labels = accompanied(products, nearest_centers, state.parameters.aggregation)
+    labels = without_outliers(products, nearest_centers, state.parameters.aggregation)
     names = cluster_names(clusters)
     return {device: names[label] for device, label in zip(updates, labels, strict=True)}
 

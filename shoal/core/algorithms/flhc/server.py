@@ -9,7 +9,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
-from shoal.core.server_kit.clustering.company import accompanied
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -38,7 +38,7 @@ def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
 
     if not parameters.clusters:  # cut at a distance, the tree has as many clusters as there are
         return merged(products)
-    return accompanied(products, lambda some, _: merged(some), parameters.aggregation)
+    return without_outliers(products, lambda some, _: merged(some), parameters.aggregation)
 
 
 PHASES: clustered.Phases[State] = clustered.grouped_once(_group)

@@ -1,16 +1,16 @@
-"""Clusters of updates that a single hostile device does not decide.
+"""Outliers among updates: a single hostile device should not decide the clusters of all others.
 
-An algorithm that has to find K clusters gives one of them to a device that looks like no other, and the honest
-devices share those that are left: one hostile update undoes their groups. An algorithm that measures whether a
-cluster pulls apart measures that device. So before updates are clustered, an update that stands out is set
-aside: it is much longer than is usual, or points away from the others as a whole, and no other one does so in
-the same direction. Two that stand out together are a group of their own. The others are clustered, and the
-device that was set aside joins those whom it resembles most, among clusters of three or more: there the rule
-that combines models bounds what it can do.
+An algorithm that has to find K clusters gives one of them to a device that looks like no other, and the
+honest devices share those that are left: one hostile update undoes their groups. An algorithm that measures
+whether a cluster pulls apart measures that device. So before updates are clustered, outliers are set aside: an
+update is one if it is much longer than is usual, or points away from the others as a whole, and no other
+outlier points in the same direction. Two that stand out together are a group of their own. The others are
+clustered, and an outlier joins the devices that it resembles most, in a cluster of three or more: there the
+rule that combines models bounds what it can do.
 
 A hostile device that reports an update of the usual length in a direction of its own cannot be distinguished
-from an honest one with unusual data, and still gets a cluster. The preset `paper` of each algorithm clusters as
-published.
+from an honest one with unusual data, and still gets a cluster. The preset `paper` of each algorithm clusters
+as published.
 """
 
 from collections.abc import Callable
@@ -28,43 +28,42 @@ AWAY = -0.1
 """Mean cosine with all others. Honest devices with data of their own had -0.01 to 0.33. Both figures: digits,
 levels 3, 5 and 8, ten devices, FedGroup and FL+HC, seeds 39 to 42."""
 BOUNDED = 3
-"""Devices with which one that was set aside may share a cluster, if there is such a cluster."""
+"""Devices that a cluster needs so that an outlier may join it, if there is such a cluster."""
 SHARE = 4
 """At most one of this many devices is set aside: more of them are no exceptions, but how the fleet is."""
 
 
-def accompanied(
+def without_outliers(
     products: FloatArray, cluster: Callable[[FloatArray, Labels], Labels], aggregation: str
 ) -> Labels:
-    """(n,): the clusters of n updates, none of which is there for a single device that stands out.
+    """(n,): the clusters of n updates, none of which was made for an outlier.
 
     products: (n, n), inner products of the updates, from `clustering.distances`. cluster: labels 0, 1, ...
     from the inner products of some of them, and their indices. aggregation: how models are combined. With
     "mean", which bounds no device, the clusters are those of `cluster`.
     """
     everyone = np.arange(len(products))
-    outside = outsiders(products) if aggregation != "mean" else everyone[:0]
-    kept = np.setdiff1d(everyone, outside)
+    aside = outliers(products) if aggregation != "mean" else everyone[:0]
+    kept = np.setdiff1d(everyone, aside)
     labels = cluster(products[np.ix_(kept, kept)], kept)
-    if not len(outside):
+    if not len(aside):
         return labels
-    alike = cosines(products)
+    alike, sizes = cosines(products), np.bincount(labels)
+    joinable = np.flatnonzero(sizes >= min(BOUNDED, sizes.max()))
     found = np.empty(len(products), np.int64)
     found[kept] = labels
-    sizes = np.bincount(labels)
-    open_to_it = np.flatnonzero(sizes >= min(BOUNDED, sizes.max()))
-    for device in outside:
-        near = [float(alike[device, kept[labels == label]].mean()) for label in open_to_it]
-        found[device] = open_to_it[int(np.argmax(near))]
+    for device in aside:
+        near = [float(alike[device, kept[labels == label]].mean()) for label in joinable]
+        found[device] = joinable[int(np.argmax(near))]
     return renumbered(found)
 
 
-def outsiders(products: FloatArray) -> Labels:
-    """The indices of the updates that stand out, each by itself; those that point away the most come first.
+def outliers(products: FloatArray) -> Labels:
+    """The indices of the outliers, those that point away the most first.
 
     >>> honest = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> updates = np.concatenate([honest, [[-9.0, 0.0]]])
-    >>> outsiders(updates @ updates.T).tolist()
+    >>> outliers(updates @ updates.T).tolist()
     [4]
     """
     if len(products) < SHARE:
