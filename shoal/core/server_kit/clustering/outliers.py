@@ -2,15 +2,15 @@
 
 An algorithm that has to find K clusters gives one of them to a device that looks like no other, and the
 honest devices share those that are left: one hostile update undoes their groups. An algorithm that measures
-whether a cluster pulls apart measures that device. So outliers are set aside before the updates are clustered:
-an update is one if it is much longer than is usual, or points away from the others as a whole, and no other
-outlier points in the same direction. Two that stand out together are a group of their own. The others are
-clustered, and an outlier joins the devices that it resembles most, in a cluster of three or more: there the
-rule that combines models bounds what it can do.
+whether a cluster pulls apart measures that device. So outliers are set aside before the updates are
+clustered: an update is one if it is much longer than is usual, or points away from the others as a whole,
+and no other outlier points in the same direction. Two that stand out together are a group of their own. The
+others are clustered, and an outlier joins the devices that it resembles most, in a cluster of three or
+more: there the rule that combines models bounds what it can do.
 
-A hostile device that reports an update of the usual length in a direction of its own cannot be distinguished
-from an honest one with unusual data, and still gets a cluster. The preset `paper` of each algorithm clusters
-as published.
+A hostile device that reports an update of the usual length in a direction of its own cannot be
+distinguished from an honest one with unusual data, and still gets a cluster. The preset `paper` of each
+algorithm clusters as published.
 """
 
 from collections.abc import Callable
