@@ -6,10 +6,14 @@
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
-seed. `paper` is the algorithm's own way, with labels if it takes them, `models` the mutual information of the
-clusters' models, `whole` both that and the likelihood of the samples in each cluster, and `default` what a
-device does: the same with models in few bits. Newcomers are the run's devices with their test parts, which no
-training has seen.
+seed. `mixture` is what all clusters' models say together, each weighted by the odds that the device finds
+(what no device uses: it would need all models for every prediction). `paper` is the algorithm's own way,
+with labels if it takes them, `models` the mutual information of the clusters' models, `whole` both that and
+the likelihood of the samples in each cluster, and `default` what a device does: the same with models in few
+bits. Newcomers are the run's devices with their test parts, which no training has seen.
+
+A piece is a shift and a seed. With --json, each piece is stored in FILE when it is done, in few bytes, and
+one that is there already is not run again; tables are of the pieces that were asked for.
 
 Where the algorithm knows where its clusters' data lie, a second table has the private vote at --epsilon: how
 often the own cluster is named exactly, that is by the likeliest density of all samples, and by the vote
@@ -38,17 +42,19 @@ from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.mixture import probabilities
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.choosing.vote import vote_on
 from shoal.core.exchange.messages import Describe, Evaluate
-from shoal.core.exchange.parts import ClusterAssignment, Integers
+from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.nearness import log_densities
 from shoal.core.privacy.accountant import Poll, Unmetered
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.server_kit import placing
+from shoal.core.types import Tensors
 from shoal.lab.experiments.setting import Experiment, encoder, fleet_of
 from shoal.lab.models import learner_of
 from shoal.lab.simulation import SimulationResult
@@ -62,9 +68,9 @@ def main() -> None:
     rows = defaultdict[int, list[dict[str, Any]]](list)
     for shift in asked.shifts.split(","):
         for seed in map(int, asked.seeds.split(",")):
-            for row in cells(asked, shift, seed):
+            for row in piece(asked, shift, seed):
                 rows[row["samples"]].append(row)
-    ways = ("paper", "models", "whole", "default", "common", "own_cluster", "best", "fedavg")
+    ways = ("paper", "models", "whole", "default", "mixture", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
         print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
@@ -81,10 +87,38 @@ def main() -> None:
     print(f"\n{'confidence':>14}{'placements':>12}{'mean':>8}{'right, %':>10}")
     for name, count, mean, right in bins:
         print(f"{name:>14}{count:>12}{mean:>8.2f}{100 * right:>10.1f}")
-    if asked.json:
-        asked.json.write_text(json.dumps(every, indent=1))
     if asked.plot:
         plot(bins, asked.plot)
+
+
+def piece(asked: argparse.Namespace, shift: str, seed: int) -> list[dict[str, Any]]:
+    """The rows of a shift and a seed: those in the file, or else what `cells` finds and the file gets."""
+    wanted = {"shift": shift, "seed": seed}
+    settings = (
+        "algorithm",
+        "dataset",
+        "level",
+        "clients",
+        "rounds",
+        "samples",
+        "learning_rate",
+        "batch_size",
+    )
+    wanted |= {name: getattr(asked, name) for name in (*settings, "privacy", "public", "epsilon")}
+    kept = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
+    for each in kept:
+        if each["settings"] == wanted:
+            return [dict(zip(each["columns"], row, strict=True)) for row in each["rows"]]
+    found = [
+        {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+        for row in cells(asked, shift, seed)
+    ]
+    if asked.json:
+        columns = list(found[0])
+        lines = [[row[name] for name in columns] for row in found]
+        kept.append({"settings": wanted, "columns": columns, "rows": lines})
+        asked.json.write_text("[\n" + ",\n".join(json.dumps(each) for each in kept) + "\n]\n")
+    return found
 
 
 def reliability(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, float, float]]:
@@ -144,6 +178,8 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
             dict(zip(keys, (devices.accuracy(name, Evaluate(m, "test")) for m in each.models), strict=True))
             for each in (question, compacted)
         )
+        every = devices.context(name, Dataset(test.x))
+        said = np.stack([predictions(every, model) for model in compacted.models[:-1]])
         one = fedavg.devices.accuracy(name, Evaluate(fedavg.models["global"], "test"))
         order = generator(seed, "newcomer", name).permutation(len(test))
         for samples in SAMPLES:
@@ -152,13 +188,15 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
             data = Dataset(test.x[order[:samples]])
             labels = test.subset(order[:samples])
             context = devices.context(name, data)
-            chosen = choose(compacted, context).assignment
+            answer = choose(compacted, context)
+            chosen, odds = answer.assignment, np.array(answer.odds[:-1])
             own = state.assignments[name]
             best = max(value for key, value in accuracy.items() if key != "global")
             yield {
-                "shift": shift, "seed": seed, "device": name, "samples": samples,
+                "device": name, "samples": samples,
                 "confidence": chosen.confidence, "placed": chosen.cluster,
                 "default": given[chosen.cluster],
+                "mixture": float((np.tensordot(odds, said, 1).argmax(axis=1) == test.y).mean()),
                 "right": bool(given[chosen.cluster] >= given[own]),
                 "whole": accuracy[choose(question, context).assignment.cluster],
                 "models": accuracy[choose(plain, context).assignment.cluster],
@@ -167,6 +205,12 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
                 "own_cluster": accuracy[own], "best": best, "fedavg": one,
                 **(voted(server, state, context, asked.epsilon, accuracy, own) if question.encoder else {}),
             }  # fmt: skip
+
+
+def predictions(context: DeviceContext, model: Tensors) -> FloatArray:
+    """p(class | sample), (n, C), of all samples of a device."""
+    parts = [context.samples(part) for part in context.usable]
+    return np.concatenate([probabilities(context, model, part).exp().cpu().numpy() for part in parts])
 
 
 class Noted(Unmetered):
@@ -244,7 +288,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="the confidence's reliability, as a picture"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="store each piece in this file")
     return parser.parse_args()
 
 

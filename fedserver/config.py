@@ -42,7 +42,8 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """poll: how long a device may wait for a task. heartbeat: how often a working device shows that it lives.
+    """poll: how long a device may wait for a task; longer in a fleet of more than 500, see
+    `fedserver.coordinator.visits.cadence`. heartbeat: how often a working device shows that it lives.
 
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
@@ -51,6 +52,8 @@ class Settings:
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
     reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
+    waiting: how many calls may wait for a task at a time; each device needs one. arrivals: how many devices
+    may arrive in a second.
     """
 
     poll: float = 20.0
@@ -63,10 +66,13 @@ class Settings:
     placements: int = 10
     clusters: int = 0
     reducers: int = 0
+    waiting: int = 20_000
+    arrivals: float = 50.0
 
     def __post_init__(self) -> None:
-        if min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0:
-            raise ConfigError("poll, heartbeat, tick, age and model are above 0")
+        above = (self.poll, self.heartbeat, self.tick, self.age, self.model, self.waiting, self.arrivals)
+        if min(above) <= 0.0:
+            raise ConfigError("poll, heartbeat, tick, age, model, waiting and arrivals are above 0")
         if min(self.grace, self.low_water, self.placements, self.clusters, self.reducers) < 0:
             raise ConfigError("grace, low_water, placements, clusters and reducers are 0 or more")
 
@@ -81,7 +87,7 @@ class ServerConfig:
     operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
-    servers, "host:port", this one included.
+    servers, "host:port", this one included. gateways: where devices call instead of these servers.
     """
 
     state: Path = Path("server")
@@ -98,6 +104,7 @@ class ServerConfig:
     database: str = ""
     blobs: str = ""
     addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.database) != bool(self.blobs):
@@ -110,16 +117,22 @@ class ServerConfig:
                 "operator_listen needs certificates, and insecure_loopback is set",
                 "leave out one of them; on this machine, operators use the socket in the state folder",
             )
-        if len(self.addresses) > MAX_ADDRESSES:
-            raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")
-        for address in self.addresses:
-            if not ADDRESS.fullmatch(address):
-                raise ConfigError(f"addresses: {address!r} is not host:port", "write a.example.org:50051")
+        for name, given in (("addresses", self.addresses), ("gateways", self.gateways)):
+            check_addresses(name, given)
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where the store is, if it is not in the state folder."""
         return Elsewhere(self.database, place(self.blobs, self.state)) if self.blobs else None
+
+
+def check_addresses(name: str, given: tuple[str, ...]) -> None:
+    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries of the form host:port."""
+    if len(given) > MAX_ADDRESSES:
+        raise ConfigError(f"{name} has more than {MAX_ADDRESSES} entries", "name fewer of them")
+    for address in given:
+        if not ADDRESS.fullmatch(address):
+            raise ConfigError(f"{name}: {address!r} is not host:port", "write a.example.org:50051")
 
 
 @dataclass(frozen=True)

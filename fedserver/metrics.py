@@ -131,7 +131,8 @@ def _of_figures(found: Figures) -> Iterator["Metric"]:
     yield _gauge("shoal_disk_free_bytes", "Free bytes on the disk of the state folder.", {(): found.free})
     yield _gauge("shoal_disk_needed_bytes", "Bytes that should stay free there.", {(): found.needed})
     places = {(kind,): left for kind, left in found.places.items()}
-    yield _gauge("shoal_places_left", "Calls and transfers that devices may still begin.", places, "kind")
+    left = "Calls, calls that wait for a task, and transfers that devices may still begin."
+    yield _gauge("shoal_places_left", left, places, "kind")
     here = {(each,): presences[each] for each in PRESENCES}
     yield _gauge("shoal_devices", "Known devices, by state; at most a minute old.", here, "state")
     stages = Counter((run.stage,) for run in status.runs)

@@ -23,6 +23,7 @@ from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
+from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
 from fedserver.store.disk_space import wait_for
@@ -43,12 +44,8 @@ from shoal.shell import crash
 T = TypeVar("T")
 log = logging.getLogger("shoal.server")
 
-RETURNS, FURTHEST = 25.0, 45.0
-"""How many devices should reconnect per second after all have lost the server at once, and the most seconds
-over which their return is spread."""
 JOURNAL_INTERVAL = 5.0
-"""Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
-much."""
+"""Seconds between two updates of devices and traffic in the journal. A crash loses at most that much."""
 
 
 class Coordinator:
@@ -144,7 +141,8 @@ class Coordinator:
     def check_serving(self) -> None:
         """Raises Unavailable once the server is stopping."""
         if self.stopping:
-            raise Unavailable("the server is stopping", "try again in a minute", (1.0, 1.0 + self.spread()))
+            window = (1.0, 1.0 + cadence.spread(self.fleet()))
+            raise Unavailable("the server is stopping", "try again in a minute", window)
 
     def check_deciding(self) -> None:
         """Raises ServerFull while the last decision waits for disk space, and InDoubt while an operator has
@@ -268,9 +266,9 @@ class Coordinator:
     def visitor(self, device: DeviceId) -> Visitor:
         return self.visitors.setdefault(device, Visitor(device))
 
-    def spread(self) -> float:
-        """The seconds over which devices should spread their return after they lose the connection."""
-        return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
+    def fleet(self) -> int:
+        """How many devices there are, as far as is known."""
+        return max(self.known, len(self.visitors))
 
     def connected(
         self, labels: Mapping[str, str] | None = None, *, polling: bool = False
@@ -279,6 +277,10 @@ class Coordinator:
         found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
         able, wanted = (each.device for each in found if self.may_train(each.device)), (labels or {}).items()
         return tuple(sorted(each for each in able if wanted <= self.labels_of(each).items()))
+
+    def is_waiting(self, device: DeviceId) -> bool:
+        """Whether a device waits for a task at this moment, so that it is here although it does not call."""
+        return device in self.visitors and self.visitors[device].polling > 0
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
@@ -361,10 +363,8 @@ class Coordinator:
         while True:
             await asyncio.sleep(self.settings.tick)
             await self.storage.until_reachable()
-            for visitor in self.visitors.values():
-                if visitor.polling:
-                    self.heard(visitor)
             for run in self.active():
+                run.hear_those_that(self.is_waiting)
                 if run.engine.stage is not Stage.REDUCING and not (run.held or run.paused):
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > JOURNAL_INTERVAL:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import shoal
 from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.visits import inline, intake, transfer
+from fedserver.coordinator.visits import cadence, inline, intake, transfer
 from fedserver.coordinator.visits.visitor import Visitor, fired_within
 from fedserver.store.content.frames import Frame
 from fedserver.store.journal import released
@@ -61,12 +61,15 @@ class DeviceApi(Link):
         visitor.seen()
         self._session = visitor.begin(hello.software, INLINE_TENSORS in hello.capabilities)
         await self._coordinator.check_mark(self._device, hello.mark)
-        settings, spread = self._coordinator.settings, self._coordinator.spread()
-        session, mark = self._session, await self._mark()
-        return Welcome(SOFTWARE, PROTOCOL, session, settings.poll, settings.heartbeat, spread, mark=mark)
+        fleet, heartbeat = self._coordinator.fleet(), self._coordinator.settings.heartbeat
+        session, mark, spread = self._session, await self._mark(), cadence.spread(fleet)
+        return Welcome(SOFTWARE, PROTOCOL, session, self._poll(), heartbeat, spread, mark=mark)
+
+    def _poll(self) -> float:
+        return cadence.poll(self._coordinator.fleet(), self._coordinator.settings)
 
     async def next_task(self, wait: float) -> Task | Idle:
-        until = time.monotonic() + min(wait, self._coordinator.settings.poll)
+        until = time.monotonic() + min(wait, self._poll())
         visitor = self._visitor()
         with visitor.waiting():
             while True:

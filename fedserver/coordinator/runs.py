@@ -157,6 +157,14 @@ class Run:
         if self.present(device):
             self.engine.feed(Heard(device, self._clock()))
 
+    def hear_those_that(self, are_waiting: Callable[[DeviceId], bool]) -> None:
+        """Note of devices that wait for a task that they are still here. Only those are looked at that have
+        not called for half of the time after which they would count as gone."""
+        now = self._clock()
+        for device in self.engine.sessions.silent(now - self.spec.policy.device_timeout / 2):
+            if are_waiting(device):
+                self.engine.feed(Heard(device, now))
+
     def _clock(self) -> float:
         """Seconds, without those for which the run was paused."""
         return (self._stood_since if self.paused else self._now()) - self._stood

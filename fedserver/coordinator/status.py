@@ -144,7 +144,7 @@ def device_of(
     """A device as the server sees it. timeout: after this many seconds without a call it counts as absent."""
     if visitor is None:
         return DeviceStatus(record.device, "absent", software=record.software)
-    ago = max(0.0, time.time() - visitor.last_seen)
+    ago = 0.0 if visitor.polling else max(0.0, time.time() - visitor.last_seen)
     here = bool(visitor.session) and ago < timeout
     return DeviceStatus(
         record.device,

@@ -8,6 +8,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
+from fedserver.cli.runs.gain import gains
 from fedserver.store.integrity.records import RunSpec
 from shoal import __version__
 from shoal.core.errors import ConfigError, ShoalError
@@ -90,7 +91,10 @@ def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
 @connected
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 def compare(console: Console, client: "OperatorClient", names: tuple[str, ...]) -> Result:
-    """Show runs side by side: accuracy, clusters, rounds, bytes, time, and settings in which they differ."""
+    """Show runs side by side: accuracy, clusters, rounds, bytes, time, and settings in which they differ.
+
+    If one of them has a single model and another has several, it says what grouping gained.
+    """
     found = [client.show(name) for name in names]
     rounds = {name: list(client.history(name, devices=False)) for name in names}
     facts = [_facts(status, rounds[status.summary.run]) for status in found]
@@ -114,7 +118,10 @@ def compare(console: Console, client: "OperatorClient", names: tuple[str, ...]) 
     if differing and len(found) > 1:
         named = [(name, *(str(value) for value in values)) for name, values in sorted(differing.items())]
         lines.append(text.table(("setting", *names), named))
-    return Result({"runs": facts, "differing": differing}, "\n".join(lines))
+    gained = gains(found)
+    lines += [each.text() for each in gained]
+    data = {"runs": facts, "differing": differing, "gains": list(map(asdict, gained))}
+    return Result(data, "\n".join(lines))
 
 
 def _facts(status: "RunStatus", rounds: list[Any]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class Visitor:
             yield
         finally:
             self.polling -= 1
+            self.seen()
 
     def record(self) -> DeviceRecord:
         return DeviceRecord(self.device, self.software, self.first_seen, self.last_seen)

@@ -13,25 +13,30 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.rpc.admission.identity import Callers, Context, address_of
-from fedserver.rpc.messages import UNKNOWN, Behavior, around
+from fedserver.config import Settings
+from fedserver.rpc.admission.identity import Context, Identifies, address_of
+from fedserver.rpc.admission.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
 
-ARRIVALS, AT_ONCE, FURTHEST = 50.0, 100.0, 45.0
-"""Devices that may arrive in a second, and at one moment; seconds after which the last of a crowd may."""
+AT_ONCE, FURTHEST = 100.0, 45.0
+"""Devices that may arrive at one moment, and the seconds after which the last of a crowd may."""
 OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
 CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
 """Calls of one device at a time; how many it may have while more than CROWDED_CALLS of all are open; and
 calls of all. A device that works needs three: for a task or a report, for uploads, and for heartbeats."""
+WAITS = 4
+"""Calls of one device that wait for a task at a time. It needs one; those of a connection that was lost last
+until the server notices."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
 """Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
 taken, each device gets one."""
 
 OURS = "/fed.v1."
 ARRIVING = ("/fed.v1.DeviceService/Hello", "/fed.v1.PlacementService/Place")
+WAITING = "/fed.v1.DeviceService/NextTask"
 MOVING = ("/fed.v1.BlobService/Fetch", "/fed.v1.BlobService/Upload")
 
 
@@ -81,18 +86,29 @@ class Places:
 
 
 class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Limits the calls of each device, and the transfers and arrivals of all."""
+    """Limits the calls of each device, and the transfers and arrivals of all.
 
-    def __init__(self, callers: Callers) -> None:
+    arrivals: devices that may arrive in a second. waiting: calls that may wait for a task at a time. These
+    have places of their own, so that an idle fleet takes none of those of the devices that work.
+    """
+
+    def __init__(
+        self, callers: Identifies, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+    ) -> None:
         self._callers = callers
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
+        self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
-        self._arrivals = Pace(ARRIVALS, AT_ONCE, FURTHEST)
+        self._arrivals = Pace(arrivals, AT_ONCE, FURTHEST)
         self._own: dict[DeviceId, Pace] = {}
 
     def places(self) -> dict[str, int]:
-        """How many more calls and transfers devices may begin."""
-        return {"calls": self._calls.left, "transfers": self._transfers.left}
+        """How many more calls, calls that wait for a task, and transfers devices may begin."""
+        return {
+            "calls": self._calls.left,
+            "waiting": self._waits.left,
+            "transfers": self._transfers.left,
+        }
 
     async def intercept_service(
         self,
@@ -102,7 +118,7 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is UNKNOWN:
             return handler
-        places = self._transfers if method in MOVING else self._calls
+        places = self._transfers if method in MOVING else self._waits if method == WAITING else self._calls
 
         def admitted(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Context) -> Any:

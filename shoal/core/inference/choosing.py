@@ -40,7 +40,7 @@ def chosen(
     if predictions[0].shape[1] < 2:
         raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
     near = None if projected is None else _nearness(question, projected)
-    found = odds(predictions, question.shares, labels, None if near is None else near.logarithms)
+    found = odds(predictions, labels, None if near is None else near.logarithms)
     by = ("mutual information" if labels is None else "labels") + (" and likelihood" if near else "")
     where = assignment(question.keys, found, by)
     if near is not None and near.spread >= STRANGE:

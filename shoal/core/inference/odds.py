@@ -26,6 +26,9 @@ BLUR, LEAST_BLUR = 0.1, 0.05
 """How much two equally good models differ that were trained by themselves: this share of the best one's
 mutual information, and this many nats. So models that have hardly learned anything are no evidence, however
 many samples there are. Chosen on runs with seeds up to 42; see benchmarks/placing.py."""
+TAIL = 4.0
+"""Degrees of freedom of a t distribution: what is said about how much models differ is itself uncertain, and
+a model that is far too sure of itself must not outweigh all else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +60,20 @@ class Odds:
 
 def odds(
     predictions: Sequence[FloatArray],
-    shares: Sequence[float],
     labels: FloatArray | None = None,
     other: FloatArray | None = None,
 ) -> Odds:
     """The odds of K models by what they, and the common model, say of n samples.
 
-    predictions: K + 1 arrays (n, C), rows that sum to 1, the common model's last. shares: (K,), how usual the
-    models are, above 0. labels: (n,), the classes of the samples, where they are known: then the evidence is
-    the logarithm of what a model gives to them. other: (K,), logarithms of the odds by other evidence.
+    predictions: K + 1 arrays (n, C), rows that sum to 1, the common model's last. labels: (n,), the classes
+    of the samples, where they are known: then the evidence is the logarithm of what a model gives to them.
+    other: (K,), logarithms of the odds by other evidence. How many devices have a model is no evidence: the
+    newcomer is none of them.
 
     Example:
         >>> sure = np.array([[1.0, 0.0], [0.0, 1.0]] * 10)
         >>> unsure, same = np.full((20, 2), 0.5), np.array([[1.0, 0.0]] * 20)
-        >>> found = odds([unsure, sure, same, unsure], [1, 1, 1])
+        >>> found = odds([unsure, sure, same, unsure])
         >>> found.best, found.odds.round(2).tolist()
         (1, [0.0, 1.0, 0.0])
     """
@@ -86,7 +89,7 @@ def odds(
     blur = BLUR * float(information[first])
     spread = np.sqrt(errors[:count] ** 2 + blur**2 + LEAST_BLUR**2)
     steps = gaps[:count].mean(axis=1) / spread
-    logarithms = np.log(np.asarray(shares, np.float64)) - 0.5 * steps**2
+    logarithms = -0.5 * (TAIL + 1.0) * np.log1p(steps**2 / TAIL)
     if other is not None:
         logarithms = logarithms + other
     likely = np.exp(logarithms - logarithms.max())

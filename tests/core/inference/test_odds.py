@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.odds import BLUR, LEAST_BLUR, gain, odds
+from shoal.core.inference.odds import BLUR, LEAST_BLUR, TAIL, gain, odds
 
 CHANCE = np.random.default_rng(7)
 
@@ -33,7 +34,7 @@ def test_the_information_is_the_entropy_of_the_mean_less_the_mean_entropy() -> N
 def test_the_error_is_that_of_drawing_the_samples_again() -> None:
     logits = CHANCE.normal(size=(2, 60, 5)) * np.array([3.0, 1.5])[:, None, None]
     first, second = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
-    found = odds([first, second, second], [1.0, 1.0])
+    found = odds([first, second, second])
     assert found.errors[0] == 0.0
     drawn = []
     for _ in range(2000):
@@ -43,16 +44,26 @@ def test_the_error_is_that_of_drawing_the_samples_again() -> None:
 
 
 def test_the_odds_follow_from_the_gap_its_error_and_the_blur() -> None:
-    found = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE], [1.0, 3.0])
+    found = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE])
     gap = found.information[0] - found.information[1]
     spread = np.sqrt(found.errors[1] ** 2 + (BLUR * found.information[0]) ** 2 + LEAST_BLUR**2)
-    ratio = 3.0 * np.exp(-0.5 * (gap / spread) ** 2)
+    ratio = t.pdf(gap / spread, TAIL) / t.pdf(0.0, TAIL)
     assert found.odds.tolist() == pytest.approx([1 / (1 + ratio), ratio / (1 + ratio)])
     assert found.odds.sum() == pytest.approx(1.0)
 
 
+def test_a_model_that_is_far_too_sure_of_itself_does_not_outweigh_all_else() -> None:
+    """It is ten deviations ahead, which under a normal distribution would be odds of e to the 50."""
+    predictions = [sure(TURNS, share=0.999), UNSURE, UNSURE]
+    alone, both = (odds(predictions, None, other) for other in (None, np.array([-12.0, 0.0])))
+    assert alone.best == 0
+    assert alone.odds[0] > 0.99
+    assert both.best == 1
+    assert both.odds[1] > 0.9
+
+
 def test_the_right_model_is_chosen_and_neither_an_unsure_one_nor_one_that_has_collapsed() -> None:
-    found = odds([UNSURE, sure(TURNS), sure([2] * 20), UNSURE], [1.0, 1.0, 1.0])
+    found = odds([UNSURE, sure(TURNS), sure([2] * 20), UNSURE])
     assert found.best == 1
     assert found.odds[1] > 0.99
     assert found.order[0] == 1
@@ -60,7 +71,7 @@ def test_the_right_model_is_chosen_and_neither_an_unsure_one_nor_one_that_has_co
 
 def test_two_models_that_say_the_same_are_no_reason_for_the_common_one() -> None:
     """A run may have more models than groups: it does not matter which of two equal ones is right."""
-    found = odds([sure(TURNS), sure(TURNS), UNSURE, sure([3, 2, 1, 0] * 5)], [1.0, 1.0, 1.0])
+    found = odds([sure(TURNS), sure(TURNS), UNSURE, sure([3, 2, 1, 0] * 5)])
     assert found.odds[:2].tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
     assert found.best == 0
     assert found.agreement[0] > 0.99
@@ -71,7 +82,7 @@ def test_where_models_contradict_each_other_and_are_equally_sure_the_common_one_
     model says what two of the three say."""
     usual = np.array([0, 1, 2, 3] * 6)
     odd = [np.where(np.arange(24) % 3 == number, (usual + 1) % 4, usual) for number in range(3)]
-    found = odds([sure(each.tolist()) for each in odd] + [sure(usual.tolist())], [1.0, 1.0, 1.0])
+    found = odds([sure(each.tolist()) for each in odd] + [sure(usual.tolist())])
     assert found.odds.tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
     assert found.agreement.tolist() == pytest.approx([5 / 9] * 3 + [2 / 3], abs=0.01)
     assert found.best == 3
@@ -82,7 +93,7 @@ def test_labels_tell_them_apart_and_one_wrong_label_does_not_decide() -> None:
     predictions = [sure(each.tolist()) for each in names] + [UNSURE]
     labels = names[1].copy()
     labels[0] = names[0][0]
-    found = odds(predictions, [1.0, 1.0], labels)
+    found = odds(predictions, labels)
     assert found.best == 1
     assert found.odds[1] > 0.99
 
@@ -90,17 +101,17 @@ def test_labels_tell_them_apart_and_one_wrong_label_does_not_decide() -> None:
 def test_models_that_have_learned_nothing_are_no_evidence_however_many_the_samples() -> None:
     weak = 0.25 + 0.01 * CHANCE.normal(size=(2, 100_000, 4))
     weak /= weak.sum(axis=2, keepdims=True)
-    found = odds([weak[0], weak[1] * 0.5 + 0.125, weak[0]], [1.0, 1.0])
+    found = odds([weak[0], weak[1] * 0.5 + 0.125, weak[0]])
     assert found.odds.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_one_sample_is_enough_to_answer_and_never_makes_sure() -> None:
-    found = odds([sure([1]), UNSURE[:1], UNSURE[:1]], [1.0, 1.0])
+    found = odds([sure([1]), UNSURE[:1], UNSURE[:1]])
     assert np.isfinite(found.odds).all()
     assert found.odds.max() < 0.7
 
 
 def test_the_same_samples_give_the_same_bits() -> None:
-    one, other = (odds([sure(TURNS), UNSURE, UNSURE], [2.0, 1.0]) for _ in range(2))
+    one, other = (odds([sure(TURNS), UNSURE, UNSURE]) for _ in range(2))
     assert one.odds.tobytes() == other.odds.tobytes()
     assert one.errors.tobytes() == other.errors.tobytes()

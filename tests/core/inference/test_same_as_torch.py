@@ -114,7 +114,7 @@ def test_the_choice_where_the_clusters_data_are_known() -> None:
     wanted, found = choosing.choose(question, trained), newcomer.choose(question, light)
     assert wanted.likelihood is not None
     assert found.likelihood == pytest.approx(wanted.likelihood, abs=1e-4)
-    assert found.spread == wanted.spread
+    assert found.spread == pytest.approx(wanted.spread, rel=1e-6)
     assert found.odds == pytest.approx(wanted.odds, abs=1e-4)
     wrong = replace(question, projector={**projector, "components": np.eye(5)})
     for choose, context in ((choosing.choose, trained), (newcomer.choose, light)):

@@ -1,6 +1,7 @@
 """Over gRPC: who asks for too much is asked to come again later, and devices at work do not notice."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from grpc import aio
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.admission import limits
-from fedserver.rpc.admission.limits import CALLS, OWN_AT_ONCE
+from fedserver.rpc.admission.limits import OWN_AT_ONCE, WAITS
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange.link import Hello
+from tests.server import servers
 from tests.server.rpc.test_rpc import fault_of, over_grpc
 from tests.server.servers import start
 from tests.server.toys import Hands
@@ -45,7 +47,7 @@ def test_a_device_that_arrives_too_often_is_told_when_to_come(tmp_path: Path) ->
 
 def test_a_crowd_is_paced_and_those_who_work_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AT_ONCE", 2.0)
-    monkeypatch.setattr(limits, "ARRIVALS", 0.1)
+    monkeypatch.setattr(servers, "SETTINGS", replace(servers.SETTINGS, arrivals=0.1))
 
     async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
         await start(coordinator)
@@ -61,13 +63,13 @@ def test_a_crowd_is_paced_and_those_who_work_are_not(tmp_path: Path, monkeypatch
     over_grpc(story, tmp_path)
 
 
-def test_one_device_has_so_many_calls_at_a_time(tmp_path: Path) -> None:
+def test_one_device_waits_in_so_many_calls_at_a_time(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
         device, other = WireLink(channel, "d0"), WireLink(channel, "d1")
         await device.hello(Hello("toy"))
         await other.hello(Hello("toy"))
-        polls = [asyncio.create_task(device.next_task(10.0)) for _ in range(CALLS)]
-        await until(lambda: coordinator.visitors["d0"].polling == CALLS)
+        polls = [asyncio.create_task(device.next_task(10.0)) for _ in range(WAITS)]
+        await until(lambda: coordinator.visitors["d0"].polling == WAITS)
         assert isinstance(await refused(device.next_task(0.0)), TooOften)
         await other.next_task(0.0)
         for poll in polls:
@@ -75,5 +77,31 @@ def test_one_device_has_so_many_calls_at_a_time(tmp_path: Path) -> None:
         await asyncio.gather(*polls, return_exceptions=True)
         await until(lambda: not coordinator.visitors["d0"].polling)
         await device.next_task(0.0)  # its places are free again
+
+    over_grpc(story, tmp_path)
+
+
+def test_devices_that_wait_take_no_place_of_those_that_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "SETTINGS", replace(servers.SETTINGS, waiting=2))
+    monkeypatch.setattr(limits, "CROWDED_CALLS", 2)
+    monkeypatch.setattr(limits, "ALL_CALLS", 3)
+
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        devices = [WireLink(channel, f"d{number}") for number in range(3)]
+        for device in devices:
+            await device.hello(Hello("toy"))
+        polls = [asyncio.create_task(device.next_task(10.0)) for device in devices[:2]]
+        await until(lambda: sum(visitor.polling for visitor in coordinator.visitors.values()) == 2)
+        for _ in range(4):  # more than all calls together, if those that wait counted
+            assert not await devices[0].alive("toy", 1, 1)
+        assert isinstance(await refused(devices[2].next_task(0.0)), Busy)
+        polls[0].cancel()
+        await until(lambda: not coordinator.visitors["d0"].polling)
+        await devices[2].next_task(0.0)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
 
     over_grpc(story, tmp_path)

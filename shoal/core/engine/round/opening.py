@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from shoal.core.algorithm import Plan
+from shoal.core.algorithm import Plan, State
 from shoal.core.data.seeds import generator
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Attendance
@@ -54,11 +55,12 @@ class Opening:
 
     # -- whether it may open ----------------------------------------------------------------------------
 
-    def asks(self, round: int, assignments: Mapping[DeviceId, ModelKey], now: float) -> tuple[DeviceId, ...]:
+    def asks(self, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The devices that a round which opens now asks, sorted; none if it has to wait."""
         present = self._sessions.count
         waits = now - self.since < self.policy.wait_for_devices
-        if present < (self._wanted if waits else self.policy.minimum) or self._lack(assignments, now):
+        least = self._wanted if waits else self.policy.least(state)
+        if present < least or self._lack(state.assignments, now):
             return ()
         ready = self._attendance.ready(self._sessions.present, round, self._wanted)
         asked = self._drawn(ready, self._most or len(ready), round, "sample")
@@ -74,13 +76,11 @@ class Opening:
         self._lacking = asked, Waiting(text, tuple(sorted(fleet.difference(asked))))
         return True
 
-    def waiting(
-        self, known: Iterable[DeviceId], assignments: Mapping[DeviceId, ModelKey], now: float
-    ) -> Waiting:
+    def waiting(self, known: Iterable[DeviceId], state: State, now: float) -> Waiting:
         """What the next round waits for. known: all devices that may take part, here or not."""
-        present, wanted, least = self._sessions.present, self._wanted, self.policy.minimum
-        if lack := self._lack(assignments, now):
-            return lack
+        present, wanted, least = self._sessions.present, self._wanted, self.policy.least(state)
+        if lack := self._lack(state.assignments, now):
+            return lack()
         if present and tuple(present) == self._lacking[0] and self._may_wait(now):
             left = self._seconds_left(self.policy.deadline, self.since, now)
             return Waiting(self._lacking[1].text, self._lacking[1].devices, left)
@@ -95,8 +95,9 @@ class Opening:
             text + more, absent if len(present) < wanted else (), seconds if wanted != least else None
         )
 
-    def _lack(self, assignments: Mapping[DeviceId, ModelKey], now: float) -> Waiting | None:
-        """What the next round lacks of the devices of the last one; None if nothing.
+    def _lack(self, assignments: Mapping[DeviceId, ModelKey], now: float) -> Callable[[], Waiting] | None:
+        """What the next round lacks of the devices of the last one; None if nothing. Each device that comes
+        is a reason to ask, so the texts, and lists of thousands of devices, are only made for a reader.
 
         After a restart it waits for all of them for a short time. Whatever the reason for which they are
         away, it waits for half of each cluster until the deadline: or the first device that is back would be
@@ -105,21 +106,29 @@ class Opening:
         attendance = self._attendance
         fleet = attendance.fleet
         if attendance.returning:
-            here = f"{len(fleet) - len(attendance.returning)} of {len(fleet)} expected devices are here"
-            left = self._seconds_left(self.time_to_return(), self.start, now)
-            return Waiting(here, tuple(sorted(attendance.returning)), left)
-        absent = tuple(sorted(device for device in fleet if not self._sessions.is_here(device)))
-        if not absent or not self._may_wait(now):
+            return partial(self._lacks_returning, now)
+        if not self._may_wait(now):
             return None
-        present = Counter(assignments.get(device, "") for device in self._sessions.present)
         if self._most:
-            lacks = present.total() < min(len(fleet) / 2, self._most)
+            lacks = self._sessions.count < min(len(fleet) / 2, self._most)
         else:
+            present = Counter(assignments.get(device, "") for device in self._sessions.present)
             wanted = Counter(assignments.get(device, "") for device in fleet)
             lacks = any(present[cluster] < count / 2 for cluster, count in wanted.items())
+        return partial(self._lacks_half, now) if lacks else None
+
+    def _lacks_returning(self, now: float) -> Waiting:
+        fleet, returning = self._attendance.fleet, self._attendance.returning
+        here = f"{len(fleet) - len(returning)} of {len(fleet)} expected devices are here"
+        left = self._seconds_left(self.time_to_return(), self.start, now)
+        return Waiting(here, tuple(sorted(returning)), left)
+
+    def _lacks_half(self, now: float) -> Waiting:
+        fleet = self._attendance.fleet
+        absent = tuple(sorted(device for device in fleet if not self._sessions.is_here(device)))
         here = f"{len(fleet) - len(absent)} of the {len(fleet)} devices of the last round are here"
         left = self._seconds_left(self.policy.deadline, self.since, now)
-        return Waiting(f"{here}, and half of each cluster is needed", absent, left) if lacks else None
+        return Waiting(f"{here}, and half of each cluster is needed", absent, left)
 
     def _may_wait(self, now: float) -> bool:
         """Whether the next round may still wait for devices of the last one."""

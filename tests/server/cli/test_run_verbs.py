@@ -1,0 +1,91 @@
+"""The verbs that change a run, and those that show it as it goes on, from the command line."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedserver.__main__ import main
+from fedserver.rpc.client import OperatorClient
+from tests.server.processes import daemon
+from tests.server.servers import spec
+from tests.server.test_daemon import all_devices
+from tests.server.toys import MODEL
+from tests.waiting import HANG
+
+Verb = Callable[..., Any]
+
+
+@pytest.fixture
+def verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
+    def call(*arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *arguments, "--state", str(tmp_path / "s"), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert ended.value.code == code, found
+        return found["error"] if code else found["data"]
+
+    return call
+
+
+def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: Path, verb: Verb) -> None:
+    state = tmp_path / "s"
+    with daemon(state) as server, OperatorClient(state) as client:
+        client.start_run(spec(), MODEL)
+        paused = verb("pause", "toy", "--reason", "new data arrives")
+        assert "it is paused (new data arrives)" in paused["waiting_for"]
+        changed = verb("set", "toy", "--rounds", "4", "--deadline", "600", "--minimum", "2")
+        assert changed["rounds"] == 4
+        assert (changed["policy"]["deadline"], changed["policy"]["minimum"]) == (600.0, 2)
+        assert verb("set", "toy", code=3)["message"] == "nothing is to be changed"
+        refused = verb("set", "toy", "--readmit", "d7", code=5)
+        assert "d7" in refused["message"]
+        assert verb("rm", "toy", code=5)["message"] == "run toy is not over"
+        assert verb("prune", "toy", code=5)["message"] == "run toy is not over"
+        assert "paused" not in verb("resume", "toy")["waiting_for"]
+        asyncio.run(all_devices(server.address))
+        done = verb("show", "toy")
+        assert (done["stage"], done["progress"]) == ("finished", 4)
+        compared = verb("compare", "toy")
+        assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy"], [])
+        assert verb("prune")["deleted"]["toy"] > 0
+        assert verb("prune")["deleted"] == {}
+        assert verb("rm", "toy") == {"removed": "toy"}
+        assert verb("show", "toy", code=1)["code"] == "not-found"
+        again = verb("start", "toy", "--algorithm", "fedavg", code=3)
+        assert "was removed" in again["message"]
+
+
+def test_status_is_shown_again_and_again_until_it_is_interrupted(tmp_path: Path) -> None:
+    state = tmp_path / "s"
+    with daemon(state):
+        command = [sys.executable, "-m", "fedserver", "status", "--watch", "--state", str(state)]
+        looking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert looking.stdout is not None
+        try:
+            seen = 0
+            while seen < 2:
+                line = looking.stdout.readline()
+                assert line, "it has ended"
+                seen += "known devices are connected" in line
+        finally:
+            looking.send_signal(signal.SIGINT)
+            assert looking.wait(HANG) == 130
+            looking.stdout.close()
+
+
+def test_a_server_logs_json_and_serves_metrics_where_it_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need the extra metrics")
+    state = tmp_path / "s"
+    plain = ("--listen", "127.0.0.1:0", "--insecure-loopback", "--metrics", "127.0.0.1:0")
+    with daemon(state, options=(*plain, "--log-format", "json", "--log-level", "info")) as server:
+        assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert any(str(line).find("metrics at http://127.0.0.1:") >= 0 for line in lines), lines
