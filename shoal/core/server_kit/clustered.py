@@ -62,6 +62,11 @@ class Clustered:
     def remarks(self) -> Sequence[str]:
         return (*self.guard.remarks, *summing.remarks(self))
 
+    @property
+    def enough(self) -> int:
+        """See `State`."""
+        return summing.enough(self)
+
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
