@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.02, help="learning rate")
     parser.add_argument("--devices", type=int, default=10)
     parser.add_argument("--samples", type=int, default=6000, help="of all devices together")
-    parser.add_argument("--head", default="head.*", help="names of the tensors that train in the last two cases")
+    parser.add_argument("--head", default="head.*", help="names of the tensors that train in the last cases")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     arguments = parser.parse_args()
     found = measure(arguments, [int(seed) for seed in arguments.seeds.split(",")])
