@@ -5,10 +5,12 @@
 First, each network is exported at its default size. The same samples, drawn at random, pass it in PyTorch and
 in ONNX Runtime, with the weights of four clusters, which are drawn at random too. The table has the furthest
 difference of scores, latents, projected moments, and probabilities of the clusters, and which cluster a
-newcomer chooses on each side, for each seed. Learners with a loss of their own choose none: see below.
+newcomer chooses on each side, for each seed: among whole models, and among those of 8 and of 4 bits that a
+device fetches. Learners with a loss of their own choose none: see below.
 
 Then both examples are trained, and their newcomers are placed with PyTorch and without, as their runs place
-them: the readers' by the models of the clusters (FMCL), and the clinics' by a description of its data (FLUX).
+them: the readers' by the models of the clusters, in 8 bits (FMCL), and the clinics' by a description of its
+data (FLUX).
 
 The exit code is 1 if a cluster differs, or anything by more than 1e-4.
 """
@@ -36,6 +38,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
@@ -63,7 +66,8 @@ EXAMPLES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
     "encoder": ("images.csv", "digit", "fmcl", TRAINING),
 }
 """A device's file, its column of classes, and the run of `run.sh`."""
-CLUSTERS = ("c0", "c1", "c2", "c3")
+WAYS = {"whole": 4, "8 bits": 4, "4 bits": 6}
+"""How the models of how many clusters come to a newcomer."""
 MOST = 1e-4
 
 
@@ -85,9 +89,9 @@ def main() -> None:
             figures = "".join(
                 f"{_shown(found[each]):>10}" for each in ("scores", "latents", "moments", "odds")
             )
-            both = " and ".join(found["clusters"]) or "the run decides"
+            both = "; ".join(" and ".join(pair) for pair in found["clusters"]) or "the run decides"
             print(f"{name:<9}{seed:>5}{figures}  {both}", flush=True)
-            agree &= len(set(found["clusters"])) <= 1
+            agree &= all(here == there for there, here in found["clusters"])
             agree &= all(
                 found[each] is None or found[each] <= MOST for each in ("scores", "latents", "moments")
             )
@@ -103,21 +107,25 @@ def main() -> None:
 def compared(
     learner: Learner, graph: bytes, shape: tuple[int, ...], samples: int, seed: int
 ) -> dict[str, Any]:
-    """The furthest differences, and the clusters (with PyTorch, without)."""
+    """The furthest differences, and the clusters (with PyTorch, without) of each of `WAYS`."""
     chance = np.random.default_rng(seed)
     data = Views.of(Dataset(chance.random((samples, *shape)).astype(np.float32)))
     models = tuple(
         {name: 2 * value for name, value in initial_weights(learner, 100 * seed + number).items()}
-        for number in range(len(CLUSTERS) + 1)
+        for number in range(max(WAYS.values()) + 1)
     )
     light = InferenceContext(OnnxNetwork(read_graph(graph), 1), data, chance)
     trained = DeviceContext(learner, data, "cpu", 0, chance)
-    question = Choose(models, " ".join((*CLUSTERS, "all")), (1.0,) * len(CLUSTERS))
-    odds, clusters = None, ()
-    if light.network.classifier:
-        here, there = newcomer.choose(question, light), choosing.choose(question, trained)
-        odds = _furthest(np.array(here.odds), np.array(there.odds))
-        clusters = (there.assignment.cluster, here.assignment.cluster)
+    odds, clusters = None, list[tuple[str, str]]()
+    for way, count in WAYS.items() if light.network.classifier else ():
+        names = " ".join((*(f"c{number}" for number in range(count)), "all"))
+        question: Any = Choose((*models[:count], models[-1]), names, (1.0,) * count)
+        if way != "whole":
+            question = compact(question)
+            assert way == f"{question.bits} bits"
+        here, there = newcomer.perform(question, light), choosing.perform(question, trained)
+        odds = max(odds or 0.0, _furthest(np.array(here.odds), np.array(there.odds)))
+        clusters.append((there.assignment.cluster, here.assignment.cluster))
     light.network.load(models[0])
     model = trained.load(models[0]).eval()
     x = light.inputs(["train"])
@@ -151,8 +159,8 @@ def placed(name: str, seed: int) -> tuple[str, str]:
         account = _Open()
         trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed), account=account)
         light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise, account)
-        found.append(_cluster(server, result.state, choosing.choose, standard.perform, trained))
-        found.append(_cluster(server, result.state, newcomer.choose, newcomer.perform, light))
+        found.append(_cluster(server, result.state, choosing.perform, standard.perform, trained))
+        found.append(_cluster(server, result.state, newcomer.perform, newcomer.perform, light))
     return found[0], found[1]
 
 
@@ -161,7 +169,7 @@ def _cluster(server: Any, state: Any, choose: Any, perform: Any, context: Any) -
     answer = placing.place(server, state, Wish(64, True), 64)
     if isinstance(answer, Choose):
         try:
-            return str(choose(answer, context).assignment.cluster)
+            return str(choose(compact(answer), context).assignment.cluster)
         except NoClassifier:
             answer = server.place(state, None)
     if not isinstance(answer, ClusterAssignment):

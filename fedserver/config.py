@@ -87,7 +87,7 @@ class ServerConfig:
     operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
-    servers, "host:port", this one included.
+    servers, "host:port", this one included. gateways: where devices call instead of these servers.
     """
 
     state: Path = Path("server")
@@ -104,6 +104,7 @@ class ServerConfig:
     database: str = ""
     blobs: str = ""
     addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.database) != bool(self.blobs):
@@ -116,16 +117,22 @@ class ServerConfig:
                 "operator_listen needs certificates, and insecure_loopback is set",
                 "leave out one of them; on this machine, operators use the socket in the state folder",
             )
-        if len(self.addresses) > MAX_ADDRESSES:
-            raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")
-        for address in self.addresses:
-            if not ADDRESS.fullmatch(address):
-                raise ConfigError(f"addresses: {address!r} is not host:port", "write a.example.org:50051")
+        for name, given in (("addresses", self.addresses), ("gateways", self.gateways)):
+            check_addresses(name, given)
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where the store is, if it is not in the state folder."""
         return Elsewhere(self.database, place(self.blobs, self.state)) if self.blobs else None
+
+
+def check_addresses(name: str, given: tuple[str, ...]) -> None:
+    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries of the form host:port."""
+    if len(given) > MAX_ADDRESSES:
+        raise ConfigError(f"{name} has more than {MAX_ADDRESSES} entries", "name fewer of them")
+    for address in given:
+        if not ADDRESS.fullmatch(address):
+            raise ConfigError(f"{name}: {address!r} is not host:port", "write a.example.org:50051")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def init(
     Raises StorageFault, and ConfigError, also while a server uses the folder.
     """
     for host in hosts:
-        _check(host)
+        check_host(host)
     if not NAME.fullmatch(federation):
         raise ConfigError(
             f"{federation[:64]!r} is not a name for a federation",
@@ -94,7 +94,8 @@ def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: s
     return SETTINGS
 
 
-def _check(host: str) -> None:
+def check_host(host: str) -> None:
+    """Raises ConfigError for what is neither a host name nor an address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

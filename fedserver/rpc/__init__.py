@@ -7,6 +7,7 @@ client      the operators' side           auth_interceptor  who may make a call
 identity    who is calling                limits            how many calls at a time, and how often
 messages    requests and answers          errors            what an error looks like from outside
 connections which ones to close           attention         what operators should know of a port
+gateway     processes that hold the connections of devices
 operator_wire, authority_wire
 
 Nothing is decided here except who is calling and what an error looks like. A new call touches four files: the

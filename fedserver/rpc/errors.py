@@ -13,7 +13,7 @@ from fedserver.coordinator.placement import CannotPlace
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Context, address_of
-from fedserver.rpc.messages import Behavior, NoSuchCall, TooSlow, around
+from fedserver.rpc.admission.messages import Behavior, NoSuchCall, TooSlow, around
 from shoal.core.errors import (
     BadPayload,
     Busy,

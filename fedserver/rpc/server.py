@@ -25,11 +25,12 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
+from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.messages import Requests
+from fedserver.rpc.gateway.carrying import Gateways, runs
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
@@ -37,6 +38,7 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
@@ -49,7 +51,7 @@ LONGEST_PATH = 100
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),  # to gateways, an answer has a frame around it
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 8 << 10),  # above the one before, gRPC refuses some by chance
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
@@ -78,11 +80,14 @@ class Listeners:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
         self.places: Callable[[], Mapping[str, int]] = dict
+        self.gateways: Gateways | None = None
         self._watching = asyncio.create_task(connections.watch())
 
     async def stop_accepting(self) -> None:
         """Report to health checks that this server is about to end."""
         await self._checks.enter_graceful_shutdown()
+        if self.gateways is not None:
+            self.gateways.close()
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
@@ -104,8 +109,8 @@ async def listen(
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
-    authorization = () if access is None else (AuthInterceptor(access.peers),)
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
+    authorization = () if access is None else (AuthInterceptor(access.peers, connections.trust),)
     if access is not None:
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
@@ -136,7 +141,7 @@ async def listen(
     else:
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
-        joins = JoinService(access.peers, listeners.address)
+        joins = JoinService(access.peers, lambda device: access.address_for(device, listeners.address))
         refusing = Errors(connections, attention[1], count=coordinator.meter.refused, is_deposed=deposed)
         joining = joining_server(joins, refusing)
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
@@ -156,10 +161,16 @@ async def listen(
             connections.ports.add(port)
             listeners.servers.append(remote)
             at_operators.append(remote)
-        authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port), access.operators)
+        servers = addresses or (listeners.address,)
+        authority_api = AuthorityApi(
+            coordinator, access.peers, access.at(join_port), access.operators, servers
+        )
+        listeners.gateways = Gateways(access.peers)
+        add_GatewayServiceServicer_to_server(listeners.gateways, served)
         for server in at_operators:
             add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
+    gateways = () if access is None else access.gateways
+    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses, gateways), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
     add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
     for server in at_operators:
@@ -167,8 +178,10 @@ async def listen(
         add_blobs(Blobs(lambda context: operator_api), server)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    if access is not None:
+    if access is not None and listeners.gateways is not None:
         check_complete(served.calls)
+        carried = Errors(None, attention[0], count=coordinator.meter.refused, is_deposed=deposed)
+        listeners.gateways.runs = await runs(served.calls, (carried, *authorization, admission))
     bind_socket(operators, socket)
     coordinator.attention.extend(each.notices for each in attention)
     for each in listeners.servers:

@@ -1,9 +1,10 @@
 """A server that asks for everything, of a device whose owner lets nothing leave in the open.
 
-Some 200 kinds of asks: every message of every algorithm, with ordinary, amplified, infinite and missing
-weights, and parameters that nothing sane has. The learner prints its tensors when a check fails, as PyTorch's
-own distributions do. What leaves is then a code with a fixed text, or something that a line of the ledger
-pays for, or a fact that does not depend on data.
+More than 200 kinds of asks: every message of every algorithm and of secure aggregation, with ordinary,
+amplified, infinite and missing weights, parameters that nothing sane has, and terms that lie about the run.
+The learner prints its tensors when a check fails, as PyTorch's own distributions do. What leaves is then a
+code with a fixed text, or something that a line of the ledger pays for, or a fact that does not depend on
+data.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import itertools
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.work.failures import TEXTS, outgoing
 from fedclient.work.runtime import Runtime
 from shoal.core import algorithm
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -44,15 +47,17 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
+from shoal.core.exchange.summing import Announce, Share, TrainMasked, Unmask, letters_part
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
-from shoal.core.privacy.ledger import Open, paid
+from shoal.core.privacy.ledger import Entry, Open, Reserved, chosen, paid
+from shoal.core.privacy.secure.cohort import FEWEST, KEY
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.core.types import Tensors
 
 INPUTS, CLASSES, SAMPLES, HIDDEN = 6, 3, 90, 4
-FREE = {"built", "latents_counted"}
+FREE = {"built", "latents_counted", "announced"}
 """Kinds of answers that do not depend on data."""
 SETTINGS = TrainingSettings(epochs=1, batch_size=200)
 
@@ -136,12 +141,31 @@ def asks() -> Iterator[Message]:
         yield Train(model, SETTINGS, "", projector, CLASSES, privacy)
     for by_class in (False, True):
         yield Represent(by_class)
+    yield from summing(every["usual"])
     for card in algorithm.discover().values():
         for kind in card.messages:
             if hasattr(kind, "reply"):
                 for model in list(every.values())[:4]:
                     if (made := anything(kind, model)) is not None:
                         yield made
+
+
+def summing(model: Tensors) -> Iterator[Message]:
+    """A sum over this device and seven that the server has made up, and one that never began."""
+    session = "round 1, attempt 1"
+    letters = letters_part({f"d{number}": token_bytes(2 * KEY) for number in range(FEWEST)})
+    yield Announce(session)
+    for each in (session, "another"):
+        yield Share(each, letters)
+        for clip, noise in ((1.0, 0.0), (1e9, 0.0), (1.0, 1e-9), (1.0, 4.0)):
+            yield TrainMasked(model, SETTINGS, session=each, letters=letters, clip=clip, noise=noise)
+        yield Unmask(each, letters)
+
+
+def lie() -> str:
+    """The terms of a run that is said to cost nearly nothing, and to let nothing leave in the open."""
+    lies = {"rounds": 1, "dp_epsilon": 0.1, "evaluate": False}
+    return terms_of("fedavg", algorithm.find("fedavg")[0].configure("default", lies))
 
 
 def anything(kind: type[Message], model: Tensors) -> Message | None:
@@ -178,6 +202,11 @@ def value_of(hint: Any, model: Tensors) -> Any:
     return None
 
 
+def unreserved(ledger: Ledger) -> list[Entry]:
+    """The lines that tell of something that left, or was to."""
+    return [each for each in ledger.entries() if not isinstance(each, Reserved)]
+
+
 @pytest.fixture
 def data() -> Dataset:
     chance = np.random.default_rng(7)
@@ -195,11 +224,12 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
     store = BlobStore(work.blobs)
     runtime = Runtime(context, store)
     records = {row.tobytes()[start : start + 4] for row in data.x for start in range(0, 4 * INPUTS, 4)}
-    seen, failed, answered = 0, dict[str, int](), dict[str, int]()
+    seen, failed, answered, terms = 0, dict[str, int](), dict[str, int](), lie()
     for number, message in enumerate(asks()):
         seen += 1
-        before, lines = len(paid(ledger.entries())), len(ledger.entries())
-        result = runtime.perform(Task("hostile", number + 1, 1, 0, "", encode(message, store.keep)))
+        before, lines = len(paid(ledger.entries())), len(unreserved(ledger))
+        run, given = ("honest", "") if number % 2 else ("lying", terms)
+        result = runtime.perform(Task(run, number + 1, 1, 0, "", encode(message, store.keep), given))
         if isinstance(result, Failure):
             sent = outgoing(result)
             assert sent.message == TEXTS[sent.code], message
@@ -211,7 +241,7 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
         if result.kind in FREE:
             continue
         # Paid for now, or given again: what was paid for before.
-        assert len(paid(ledger.entries())) > before or lines == len(ledger.entries()) > 0, message
+        assert len(paid(ledger.entries())) > before or lines == len(unreserved(ledger)) > 0, message
         whole = payload_to_bytes(result) + b"".join(
             b"".join(store.chunks(weights.blob, 0)) for weights in result.weights()
         )
@@ -219,6 +249,8 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
     assert seen >= 200, seen
     assert not [each for each in ledger.verify() if isinstance(each, Open)]
     assert {"unprotected", "learner-failed", "bad-payload", "over-budget"} <= set(failed), failed
-    assert {"latents_counted", "evaluated", "described", "trained"} <= set(answered), answered
+    assert {"latents_counted", "evaluated", "described", "trained", "announced"} <= set(answered), answered
+    assert "masked" not in answered
+    assert chosen(ledger.entries(), Reserved), "lies about what a run costs change nothing"
     spent = total(each.cost for each in paid(ledger.entries()))
     assert budget.epsilon_of(spent) <= budget.total_epsilon * (1 + 1e-6)

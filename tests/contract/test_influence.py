@@ -22,6 +22,8 @@ SLICE = [
     ("flux", "shuffled", True),
     ("cornflqs", "reversed x10", False),
     ("fecfl", "extreme", False),
+    ("fedgroup", "reversed", False),
+    ("cfl", "stretched", False),
 ]
 
 

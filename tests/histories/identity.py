@@ -62,7 +62,7 @@ class Identities:
         if device in self.certificates:
             return
         _, string = await self.api.create_token(Terms(pattern=device))
-        service = JoinService(peers, DEVICES)
+        service = JoinService(peers, lambda device: DEVICES)
         nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)

@@ -9,10 +9,10 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
+from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.messages import Requests
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.types import DeviceId

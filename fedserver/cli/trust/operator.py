@@ -47,10 +47,11 @@ def operator() -> None:
 def add(
     console: Console, client: "AuthorityClient", name: str, role: str, ttl: str, out: Path | None
 ) -> Result:
-    """Make a folder with a key and a certificate, with which NAME calls the server over the network.
+    """Make a folder with a key and a certificate for a person.
 
-    Anyone who has the folder is NAME for the server: hand it over as you would hand over a password. If NAME
-    has a certificate already, that one is void from then on.
+    With it, NAME calls the server over the network (--connect FOLDER). Anyone who has the folder is NAME for
+    the server: hand it over as you would hand over a password. If NAME has a certificate already, that one is
+    void from then on.
     """
     from fedserver.rpc.channel import Card, write_folder
     from shoal.core.identity.certificates import key_to_pem, new_key, request
@@ -92,7 +93,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @click.argument("name", metavar="NAME")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the audit log.")
 def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
-    """End an operator's certificate at once, and the calls that are open with it."""
+    """End an operator's certificate and open calls, at once."""
     found, cut = client.revoke_operator(name, reason)
     return Result(
         {**facts(found), "cut": cut}, f"operator {name} is revoked; open calls that were cut: {cut}"

@@ -6,6 +6,7 @@ It wraps every service, the health service too, and is the only way to them: a c
 `fedserver.authority.permissions` is denied.
 """
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -13,14 +14,14 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.authority.peers import Peers
+from fedserver.authority.peers import Standings
 from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
+from fedserver.rpc.admission.behalf import Behalf, named_in
 from fedserver.rpc.admission.identity import Context, address_of, peer_of, shown_by
-from fedserver.rpc.messages import Behavior, around
-from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import Registered
+from fedserver.rpc.admission.messages import Behavior, around
 from shoal.core.errors import ShoalError
+from shoal.core.identity.joining import Role
 
 log = logging.getLogger("shoal.auth")
 
@@ -29,10 +30,13 @@ NOTED = 1
 
 
 class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Asks the registry about the caller of every call, before any of its messages is read."""
+    """Asks the registry about the caller of every call, before any of its messages is read.
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers, self._noted = peers, RateLimit(NOTED)
+    trust: called with gRPC's name of the connection of each gateway that calls.
+    """
+
+    def __init__(self, peers: Standings, trust: Callable[[str], None] = lambda peer: None) -> None:
+        self._peers, self._noted, self._trust = peers, RateLimit(NOTED), trust
 
     async def intercept_service(
         self,
@@ -43,21 +47,34 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
 
         def guarded(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Context) -> Any:
-                known = await self._admitted(method, context)
-                with self._peers.calling(known.device):
+                with contextlib.ExitStack() as calling:
+                    context = await self._admitted(method, context, calling)
                     return await behavior(request, context)
 
             return answered
 
         return around(handler, guarded)
 
-    async def _admitted(self, method: str, context: Context) -> Registered:
-        """The device that calls. Raises Unauthenticated, Revoked or Refused, and logs the denial."""
+    async def _admitted(self, method: str, context: Context, calling: contextlib.ExitStack) -> Context:
+        """The context of the device that calls, by itself or through a gateway.
+
+        calling: gets what has to be around the call. Raises Unauthenticated, Revoked or Refused, and logs the
+        denial.
+        """
         device = ""
         try:
             peer = peer_of(context)
             device = peer.device
             known = await self._peers.admit(peer, shown_by(context))
+            calling.enter_context(self._peers.calling(device))
+            if known.role is Role.GATEWAY:
+                self._trust(context.peer())
+                if certificate := named_in(context):
+                    context = Behalf(context, certificate)  # type: ignore[assignment]
+                    peer = peer_of(context)
+                    device = peer.device
+                    known = await self._peers.admit(peer, certificate)
+                    calling.enter_context(self._peers.calling(device))
             if method in ALLOWED:  # any other is not served, which no role changes
                 check_allowed(known.role, method)
         except ShoalError as error:
@@ -67,17 +84,18 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                 caller = device or "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"device": device, "call": call, "reason": error.code, "address": address}
-                await self._peers.storage.identities.note_event(Event.DENIED, **facts)
+                await self._peers.note_denied(**facts)
             raise
-        return known
+        return context
 
 
 class RecordingServer:
-    """Registers services at a server, and records their calls by full name: "/package.Service/Call"."""
+    """Registers services at a server, and records the handlers of their calls by full name:
+    "/package.Service/Call"."""
 
     def __init__(self, server: aio.Server) -> None:
         self._server = server
-        self.calls: set[str] = set()
+        self.calls: dict[str, Any] = {}
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """Called by generated code; the same handlers are then registered by name, and recorded there."""
@@ -85,5 +103,5 @@ class RecordingServer:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Called by generated code with the handlers of a service by name."""
-        self.calls.update(f"/{service}/{name}" for name in handlers)
+        self.calls.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
         self._server.add_registered_method_handlers(service, handlers)  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 import functools
 import ipaddress
+import zlib
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -21,11 +22,15 @@ CACHED = 4096
 """Certificates whose reading is remembered: a device shows the same one at every call."""
 
 
-class Callers(Protocol):
-    """What the services ask about a caller."""
+class Identifies(Protocol):
+    """What knows who calls."""
 
     def identify(self, context: Context) -> DeviceId:
         """Raises BadPayload or Unauthenticated."""
+
+
+class Callers(Identifies, Protocol):
+    """What the services ask about a caller."""
 
     def renew_in(self, context: Context) -> float | None:
         """Seconds until the caller should renew its certificate; None where there are no certificates."""
@@ -35,6 +40,13 @@ class Callers(Protocol):
 
     async def placed(self, context: Context) -> None:
         """Count that the caller is about to be given its model. Raises TooOften."""
+
+
+class Shown:
+    """Callers at a gateway: the server behind it asks for more."""
+
+    def identify(self, context: Context) -> DeviceId:
+        return peer_of(context).device
 
 
 class Unverified:
@@ -132,6 +144,12 @@ def network_of(peer: str) -> str:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def spread(gateways: tuple[str, ...], device: DeviceId) -> tuple[str, ...]:
+    """The gateways in the order in which a device tries them: each is the first for as many devices."""
+    turn = zlib.crc32(device.encode()) % max(1, len(gateways))
+    return gateways[turn:] + gateways[:turn]
 
 
 def session(context: Context) -> str:

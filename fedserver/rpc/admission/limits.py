@@ -14,8 +14,8 @@ import grpc
 from grpc import aio
 
 from fedserver.config import Settings
-from fedserver.rpc.admission.identity import Callers, Context, address_of
-from fedserver.rpc.messages import UNKNOWN, Behavior, around
+from fedserver.rpc.admission.identity import Context, Identifies, address_of
+from fedserver.rpc.admission.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
@@ -93,7 +93,7 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
     """
 
     def __init__(
-        self, callers: Callers, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+        self, callers: Identifies, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
     ) -> None:
         self._callers = callers
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)

@@ -18,7 +18,7 @@ from fedserver.authority.rate_limit import RateLimit
 from fedserver.rpc.admission.auth_interceptor import NOTED
 from fedserver.rpc.admission.identity import Context, address_of, operator_of
 from fedserver.rpc.admission.limits import Places
-from fedserver.rpc.messages import Behavior, around
+from fedserver.rpc.admission.messages import Behavior, around
 from fedserver.store.identities.audit import ACTING, Event
 from shoal.core.errors import ShoalError
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
+from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered, Token
 from shoal.core.errors import NotFound, Refused
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, ModelKey, RunId
@@ -134,6 +134,23 @@ class Registry:
     def is_certified(self, spki: str) -> bool:
         """Whether a certificate was ever issued for this key."""
         return bool(self._db.query("SELECT 1 FROM certificates WHERE spki = ?", (spki,)))
+
+    def enter(self, device: DeviceId, token: Token, standing: DeviceStanding, spki: str) -> None:
+        """Inside a transaction: add a device that a token admits. spki: of its key."""
+        self._db.execute(
+            "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                device,
+                device,
+                token.role.value,
+                json.dumps(token.labels),
+                standing.value,
+                time.time(),
+                spki,
+                token.token,
+            ),
+        )
 
     def insert(self, device: DeviceId, found: Certified) -> None:
         """Inside a transaction: add a certificate of the device."""

@@ -31,6 +31,9 @@ class State(Protocol):
     remarks: what an operator should know about how the models were made. The run's log gets each remark when
     it is new, so a remark that stays is written once.
 
+    A state that a part of the devices of the last rounds can complete, although they are fewer than the
+    operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds.
+
     A state whose devices have released descriptors may have a property `descriptors`, by device. The run's
     history shows where they lie.
     """

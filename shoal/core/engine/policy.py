@@ -79,6 +79,11 @@ class RoundPolicy:
             if not getattr(self, name) >= 0.0:
                 raise ConfigError(f"{name} cannot be {getattr(self, name):g} s", "use 0 seconds or more")
 
+    def least(self, state: object) -> int:
+        """The least number of devices for a round from this state: `minimum`, or fewer where the algorithm
+        knows that fewer can complete what more have begun (`State.enough`)."""
+        return min(self.minimum, getattr(state, "enough", 0) or self.minimum)
+
     def pause(self, abandoned: int) -> float:
         """Seconds to wait after this many abandoned rounds in a row, before the next one opens.
 

@@ -190,7 +190,7 @@ class RoundEngine(View):
         if self._pause_left():
             return []
         resumed = bool(self._resume[0])
-        first = self._resume[0] or self._opening.asks(self.round, self.state.assignments, self._now)
+        first = self._resume[0] or self._opening.asks(self.round, self.state, self._now)
         if not first:
             return self._finish_if_over()
         plan = self._server_half.plan(self.state, first)
@@ -392,4 +392,4 @@ class RoundEngine(View):
     def _least(self) -> int:
         """How many reports the open round needs."""
         quorum = math.ceil(self.plan.quorum * self._tasks.goal)
-        return max(min(self._policy.minimum, len(self.plan.tasks)), quorum)
+        return max(min(self._policy.least(self.state), len(self.plan.tasks)), quorum)

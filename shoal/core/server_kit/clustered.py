@@ -19,6 +19,7 @@ from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Sc
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import summing
+from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
@@ -61,6 +62,11 @@ class Clustered:
     def remarks(self) -> Sequence[str]:
         return (*self.guard.remarks, *summing.remarks(self))
 
+    @property
+    def enough(self) -> int:
+        """See `State`."""
+        return summing.enough(self)
+
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
@@ -98,8 +104,12 @@ def phased(
 
     table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
 
-    def planned(state: S, present: Sequence[DeviceId]) -> Plan:
+    def plain(state: S, present: Sequence[DeviceId]) -> Plan:
         return table[state.phase][0](state, present)
+
+    def planned(state: S, present: Sequence[DeviceId]) -> Plan:
+        found = plain(state, present)
+        return encoded.plan(found, state.parameters) if encoded.is_asked(state.parameters) else found
 
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
         if state.phase == DONE:
@@ -112,6 +122,8 @@ def phased(
         taken = table[state.phase][1]
         if getattr(state.parameters, "secure_aggregation", False):
             return summing.reduce(state, reports, planned, taken)
+        if encoded.is_asked(state.parameters):
+            reports = encoded.Opened(state, reports, plain, state.parameters)
         return taken(state, reports)
 
     return plan, reduce

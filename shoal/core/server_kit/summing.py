@@ -109,7 +109,7 @@ def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
         }
         return replace(found, tasks=tasks, title=f"{found.title}: keys for secure aggregation")
     here, tasks = {*present}, dict[DeviceId, Message]()
-    steps_in = len(here) < FEWEST  # into a round that is open: a round opens with more
+    steps_in = len(here) < FEWEST  # into a round that is open; or too few are left for another sum
     for cohort in now.cohorts:
         asked = [device for device in cohort.expected(now.stage) if device in here]
         if asked and (steps_in or len(asked) >= cohort.threshold):
@@ -159,6 +159,15 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
         report for report in reports if not isinstance(report.message, Announced | Shared | Masked | Unmasked)
     ]
     return _begun(inner(state, late) if late else state, now, fresh, inner_plan)
+
+
+def enough(state: Any) -> int:
+    """How many devices can complete the sum that has begun, although more had to begin it; 0 for none.
+
+    Where there are several cohorts, this is the least that is of any use.
+    """
+    now = state.summing
+    return min((cohort.threshold for cohort in now.cohorts), default=0) if now else 0
 
 
 def remarks(state: Any) -> list[str]:

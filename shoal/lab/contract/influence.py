@@ -1,8 +1,7 @@
 """The influence of one device on all others: what `make liars` tries at length, on one size of cluster.
 
-It is no rule of `shoal.check`, because some published algorithms cannot keep it: an algorithm that is given
-the number of clusters, for example, spends one of them on a device that looks like no other. docs/liars.md
-shows which.
+It is no rule of `shoal.check`, because an algorithm need not keep it: as published, one that is given the
+number of clusters spends one of them on a device that looks like no other. docs/liars.md has all results.
 """
 
 from collections.abc import Callable

@@ -284,6 +284,27 @@ def test_devices_that_announce_the_same_keys_are_left_out_of_the_cohort() -> Non
     assert set(outcome.state.assignments) == {*DEVICES} - {"d02", "d08"}
 
 
+@pytest.mark.parametrize("kind", [Share, TrainMasked, Unmask])
+def test_where_just_as_many_as_begin_are_there_one_may_still_leave(kind: type[Message]) -> None:
+    """The minimum holds for those that begin a sum; more than two thirds of them complete it."""
+    gone: set[DeviceId] = set()
+
+    def leaves(device: DeviceId, message: Message, number: int) -> None:
+        if (isinstance(message, kind) and device in ("d02", "d05")) or device in gone:
+            gone.add(device)
+            raise Unavailable("gone for good")
+
+    fleet = Fleet(fault=leaves)
+    outcome = fleet.run(minimum=len(DEVICES), rounds=1, evaluate=False)
+    assert not outcome.failed, outcome.reason
+    assert outcome.state.progress == 1
+    assert {message.session for _, message in fleet.tasks if isinstance(message, Announce)} == {
+        "round 1, attempt 1"
+    }
+    enough = [getattr(state, "enough", 0) for state in fleet.states]
+    assert enough == [7, 7, 7, 0], "more than two thirds of ten, until the sum is complete"
+
+
 def test_a_device_that_is_gone_at_the_end_costs_nothing() -> None:
     def gone(device: DeviceId, message: Message, number: int) -> None:
         if isinstance(message, Unmask) and device in ("d00", "d09"):

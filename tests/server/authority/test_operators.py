@@ -1,6 +1,7 @@
 """Over real TLS: what operators may call over the network, and what the audit log says of them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ async def said(of: Person, methods: list[str], address: str = "") -> dict[str, s
 
 def test_every_call_is_refused_to_every_operator_whose_role_does_not_suffice(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        refusals = 0
+        refusals = Counter[str]()
         for role in OperatorRole:
             someone = await person(found, role.value, role)
             for method, answer in (await said(someone, CALLS)).items():
@@ -95,9 +96,10 @@ def test_every_call_is_refused_to_every_operator_whose_role_does_not_suffice(tmp
                 else:
                     assert "may not call" not in answer, (role, method, answer)
                     continue
-                refusals += 1
-        denied = [line["facts"]["operator"] for line in lines_of(found.state, Event.DENIED)]
-        assert sorted(denied) == sorted([*["operator"] * 3, *["viewer"] * (refusals - 3)])
+                refusals[role.value] += 1
+        denied = Counter(line["facts"]["operator"] for line in lines_of(found.state, Event.DENIED))
+        assert denied == refusals
+        assert refusals["viewer"] > refusals["operator"] > 0
         made = lines_of(found.state, Event.TOKEN_CREATED)  # an empty request is a token's default
         assert [line["facts"]["operator"] for line in made] == ["operator"]
 
@@ -111,9 +113,8 @@ def test_what_a_viewer_may_call_reads_and_nothing_else() -> None:
     assert viewers
     assert all(name.startswith(("List", "Get", "Read", "Watch")) for name in viewers)
     assert set(CALLS) == set(NEEDED)
-    assert {method for method, needed in NEEDED.items() if needed is None} == {
-        f"/fed.v1.AuthorityService/{name}" for name in ("AddOperator", "ListOperators", "RevokeOperator")
-    }
+    for name in ("AddOperator", "ListOperators", "RevokeOperator"):  # or a stolen key could make others
+        assert NEEDED[f"/fed.v1.AuthorityService/{name}"] is None
 
 
 def test_neither_port_takes_the_certificates_of_the_other(tmp_path: Path) -> None:

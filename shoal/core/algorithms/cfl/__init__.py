@@ -14,7 +14,8 @@ with the average of their own devices' updates of this round.
 The authors' code has eps1 = 0.4 and eps2 = 1.6, begins after round 20, splits no pair, and omits gamma: that
 is the preset `paper`. Absolute lengths depend on the model and the learning rate. By default a mean is
 therefore short if it is below `short` times the length of the longest update, which is the same test in units
-of the round itself. A newcomer chooses by loss; in the paper it would train its way down the tree of splits.
+of the round itself. One device that stands out splits no cluster; see `server_kit/clustering/outliers.py`. A
+newcomer chooses by loss; in the paper it would train its way down the tree of splits.
 FedRC's comparison limits the number of clusters, which is `most`.
 """
 

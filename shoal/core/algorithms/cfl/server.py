@@ -14,6 +14,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -54,11 +55,16 @@ def _leaving(state: State, key: ModelKey, updates: Mapping[DeviceId, Trained]) -
     models = {device: updates[device].model for device in devices}
     products = distances.of_devices(models, dict.fromkeys(devices, state.models[key]))
     weights = np.array([float(updates[device].examples) for device in devices])
-    if not incongruent(state.parameters, products, weights):
-        return []
-    halves, across = bipartition(distances.cosines(products))
-    if math.sqrt((1.0 - across) / 2.0) <= state.parameters.gamma:
-        return []
+
+    def split(some: FloatArray, indices: Labels) -> Labels:
+        """The halves of some of the devices; all 0 if they are not to be split."""
+        whole = np.zeros(len(some), np.int64)
+        if not incongruent(state.parameters, some, weights[indices]):
+            return whole
+        halves, across = bipartition(distances.cosines(some))
+        return halves if math.sqrt((1.0 - across) / 2.0) > state.parameters.gamma else whole
+
+    halves = without_outliers(products, split, state.parameters.aggregation)
     return [device for device, half in zip(devices, halves, strict=True) if half]
 
 

@@ -13,6 +13,7 @@ from shoal.core.server_kit.aggregation.robust import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import kmeans
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
@@ -38,8 +39,11 @@ def start(model: Tensors, parameters: Parameters) -> State:
 def _take_start(state: State, reports: Sequence[Report]) -> State:
     updates = {device: update.model for device, update in sorted(trained(reports).items())}
     products = distances.of_devices(updates, dict.fromkeys(updates, state.initial))
-    labels = kmeans(decomposed(products, state.parameters.clusters), state.parameters.clusters)
-    names = cluster_names(state.parameters.clusters)
+    clusters = state.parameters.clusters
+    labels = without_outliers(
+        products, lambda some, _: kmeans(decomposed(some, clusters), clusters), state.parameters.aggregation
+    )
+    names = cluster_names(clusters)
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
     after = clustered.regrouped(state, reports, groups)
     return clustered.advanced(_mixed(replace(after, first=after.models)), "clustered")

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.fesem import Parameters
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.robust import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import kmeans
+from shoal.core.server_kit.clustering.cluster import Labels, kmeans
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -37,9 +41,14 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 
 def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, ModelKey]:
     products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
-    points = distances.points(products)
-    labels = kmeans(points, state.parameters.clusters) if points.size else [0] * len(updates)
-    names = cluster_names(state.parameters.clusters)
+    clusters = state.parameters.clusters
+
+    def nearest_centers(some: FloatArray, _: Labels) -> Labels:
+        points = distances.points(some)
+        return kmeans(points, clusters) if points.size else np.zeros(len(some), np.int64)
+
+    labels = without_outliers(products, nearest_centers, state.parameters.aggregation)
+    names = cluster_names(clusters)
     return {device: names[label] for device, label in zip(updates, labels, strict=True)}
 
 

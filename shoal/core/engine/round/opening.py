@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from shoal.core.algorithm import Plan
+from shoal.core.algorithm import Plan, State
 from shoal.core.data.seeds import generator
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Attendance
@@ -55,11 +55,12 @@ class Opening:
 
     # -- whether it may open ----------------------------------------------------------------------------
 
-    def asks(self, round: int, assignments: Mapping[DeviceId, ModelKey], now: float) -> tuple[DeviceId, ...]:
+    def asks(self, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The devices that a round which opens now asks, sorted; none if it has to wait."""
         present = self._sessions.count
         waits = now - self.since < self.policy.wait_for_devices
-        if present < (self._wanted if waits else self.policy.minimum) or self._lack(assignments, now):
+        least = self._wanted if waits else self.policy.least(state)
+        if present < least or self._lack(state.assignments, now):
             return ()
         ready = self._attendance.ready(self._sessions.present, round, self._wanted)
         asked = self._drawn(ready, self._most or len(ready), round, "sample")
@@ -75,12 +76,10 @@ class Opening:
         self._lacking = asked, Waiting(text, tuple(sorted(fleet.difference(asked))))
         return True
 
-    def waiting(
-        self, known: Iterable[DeviceId], assignments: Mapping[DeviceId, ModelKey], now: float
-    ) -> Waiting:
+    def waiting(self, known: Iterable[DeviceId], state: State, now: float) -> Waiting:
         """What the next round waits for. known: all devices that may take part, here or not."""
-        present, wanted, least = self._sessions.present, self._wanted, self.policy.minimum
-        if lack := self._lack(assignments, now):
+        present, wanted, least = self._sessions.present, self._wanted, self.policy.least(state)
+        if lack := self._lack(state.assignments, now):
             return lack()
         if present and tuple(present) == self._lacking[0] and self._may_wait(now):
             left = self._seconds_left(self.policy.deadline, self.since, now)

@@ -71,7 +71,7 @@ class View:
             if pause := self._pause_left():
                 many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
                 return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
-            return self._opening.waiting(known, self.state.assignments, self._now)
+            return self._opening.waiting(known, self.state, self._now)
         if self.stage is Stage.OPEN:
             end = min(self._ends, self._tasks.ends_for_the_slow())
             whom = self._tasks.outstanding or self._tasks.silent

@@ -79,6 +79,76 @@ DEVICE_STANDING_REVOKED: DeviceStanding.ValueType  # 3
 Global___DeviceStanding: _TypeAlias = DeviceStanding  # noqa: Y015
 
 @_typing.final
+class AddGatewayRequest(_message.Message):
+    """Which gateway, and where devices reach it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    CSR_FIELD_NUMBER: _builtins.int
+    gateway: _builtins.str
+    """Set by the operator: its name for good, as a device has one. Unset: refused."""
+    csr: _builtins.bytes
+    """Set by the operator: a PKCS #10 request, DER, for its key. Unset: refused."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the operator: the names and addresses at which devices call it, 1 to 16. Unset: refused."""
+
+    def __init__(
+        self,
+        *,
+        gateway: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        csr: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr", "gateway", b"gateway", "hosts", b"hosts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddGatewayRequest: _TypeAlias = AddGatewayRequest  # noqa: Y015
+
+@_typing.final
+class AddGatewayResponse(_message.Message):
+    """What the gateway needs beside its key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    AUTHORITIES_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """Set by the server: its certificate, PEM. Unset: never."""
+    authorities: _builtins.bytes
+    """Set by the server: the authorities to trust, PEM. Unset: never."""
+    @_builtins.property
+    def device(self) -> Global___Device:
+        """Set by the server. Unset: never."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: "host:port" of the servers that it calls. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        device: Global___Device | None = ...,
+        certificate: _builtins.bytes = ...,
+        authorities: _builtins.bytes = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "certificate", b"certificate", "device", b"device", "servers", b"servers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddGatewayResponse: _TypeAlias = AddGatewayResponse  # noqa: Y015
+
+@_typing.final
 class CreateTokenRequest(_message.Message):
     """What the token is to be good for."""
 

@@ -1,0 +1,257 @@
+"""A gateway's connections to the server that leads.
+
+One call that never ends follows the registry. As long as it lives, the calls of devices go to that server;
+when it breaks, the next address is tried. Calls with one request and one answer go in batches over a stream,
+which is replaced every few minutes, before its connection is too old. Transfers go one by one, over
+connections of their own, with the device's certificate beside them.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from fedserver.rpc.admission.behalf import ENTRY
+from fedserver.rpc.gateway.carrying import SIGN_OF_LIFE
+from fedserver.rpc.gateway.following import SOON
+from fedserver.rpc.gateway.stream import Caller, CallStream
+from shoal.core.engine.timeouts import CONNECTION
+from shoal.core.errors import BadPayload, ShoalError, Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
+
+log = logging.getLogger("shoal.gateway")
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
+    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.bdp_probe", 1),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+LINES = 8
+"""Connections for transfers. The server takes 32 calls on each."""
+LARGE = 1 << 20
+"""Bytes of a request that goes by itself, since a batch must not exceed a message."""
+REPLACED = 120.0
+"""Seconds after which a stream takes no more calls: less than the server leaves to an old connection."""
+SILENCE = 3 * SIGN_OF_LIFE
+"""Seconds after which a server that says nothing counts as gone."""
+PAUSE = 0.3
+"""Seconds before the next address is tried."""
+
+
+class Passed(Exception):
+    """The server has ended a call in a way that has no fault: it is passed on as it is."""
+
+    def __init__(self, status: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.status, self.details = status, details
+
+
+class Brain:
+    """addresses: of the servers, of which one leads. credentials: the gateway's; asked for at each dial.
+
+    hear: called with what the server says about the registry. here: whether a server takes calls.
+    """
+
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        credentials: Callable[[], grpc.ChannelCredentials],
+        hear: Callable[[pb.FollowResponse], None],
+    ) -> None:
+        self._addresses, self._credentials, self._hear = addresses, credentials, hear
+        self._channel: aio.Channel | None = None
+        self._lines: list[aio.Channel] = []
+        self._turn = itertools.count()
+        self._stream: CallStream | None = None
+        self._since = 0.0
+        self._retiring: set[asyncio.Task[None]] = set()
+        self.here = asyncio.Event()
+
+    async def run(self) -> None:
+        """Stay connected to the server that leads, until this is canceled."""
+        said = ""
+        for address in itertools.cycle(self._addresses):
+            try:
+                await self._connected(address)
+                said = ""
+            except (aio.AioRpcError, TimeoutError) as error:
+                why = error.details() if isinstance(error, aio.AioRpcError) else "it says nothing"
+                if (now := f"{address}: {why}") != said:
+                    said = now
+                    log.warning("no server at %s", now)
+            await asyncio.sleep(PAUSE)
+
+    async def _connected(self, address: str) -> None:
+        """Use the server at this address. Raises AioRpcError or TimeoutError if it does not lead."""
+        channel = self._dial(address)
+        lines = [self._dial(address) for _ in range(LINES)]
+        try:
+            while True:  # a connection becomes old, and then the call ends, and the server is still there
+                await self._follow(channel, lines, address)
+        finally:
+            self.here.clear()
+            self._channel, self._lines = None, []
+            if self._stream is not None:
+                self._retire(self._stream)
+                self._stream = None
+            for each in (channel, *lines):
+                await each.close(None)
+
+    async def _follow(self, channel: aio.Channel, lines: list[aio.Channel], address: str) -> None:
+        """Follow the registry until the call ends. Raises if it brings nothing."""
+        call: Any = channel.unary_stream(
+            "/fed.v1.GatewayService/Follow",
+            request_serializer=pb.FollowRequest.SerializeToString,
+            response_deserializer=pb.FollowResponse.FromString,
+        )(pb.FollowRequest())
+        came = False
+        try:
+            while True:
+                async with asyncio.timeout(SILENCE):
+                    found = await call.read()
+                if not isinstance(found, pb.FollowResponse):
+                    break
+                came = True
+                self._hear(found)
+                if found.complete and not self.here.is_set():
+                    log.info("connected to the server at %s", address)
+                    self._channel, self._lines = channel, lines
+                    self.here.set()
+        except aio.AioRpcError:
+            if not came:
+                raise
+        finally:
+            call.cancel()
+        if not came:
+            raise TimeoutError
+
+    def _dial(self, address: str) -> aio.Channel:
+        return aio.secure_channel(address, self._credentials(), options=OPTIONS)
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    async def ask(self, caller: Caller, method: str, message: bytes, session: str) -> bytes:
+        """The response to a call of a device. Raises the server's fault, Passed, or Unavailable."""
+        if len(message) > LARGE:
+            return await self._alone(caller, method, message, session)
+        answer = await self._open().ask(caller, method, message, session)
+        if answer.status:
+            raise _fault(answer.fault, _STATUSES[answer.status], answer.details)
+        return answer.message
+
+    def _open(self) -> CallStream:
+        now = asyncio.get_running_loop().time()
+        if self._channel is None:
+            raise _away()
+        if self._stream is None or self._stream.broken or now - self._since > REPLACED:
+            if self._stream is not None:
+                self._retire(self._stream)
+            self._stream, self._since = CallStream(self._channel), now
+        return self._stream
+
+    def _retire(self, stream: CallStream) -> None:
+        task = asyncio.create_task(stream.retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _alone(self, caller: Caller, method: str, message: bytes, session: str) -> bytes:
+        call: Any = self._line().unary_unary(method, bytes, bytes)(
+            message, metadata=_metadata(caller, session)
+        )
+        try:
+            answer: bytes = await call
+        except aio.AioRpcError as error:
+            raise _meaning(error) from None
+        return answer
+
+    async def fetch(self, caller: Caller, method: str, message: bytes, session: str) -> AsyncIterator[bytes]:
+        """The messages of a call with a stream of answers. Raises as `ask` does."""
+        call: Any = self._line().unary_stream(method, bytes, bytes)(
+            message, metadata=_metadata(caller, session)
+        )
+        try:
+            while isinstance(found := await call.read(), bytes):
+                yield found
+        except aio.AioRpcError as error:
+            raise _meaning(error) from None
+        finally:
+            call.cancel()
+
+    async def upload(
+        self, caller: Caller, method: str, messages: AsyncIterator[bytes], session: str
+    ) -> bytes:
+        """The answer to a call with a stream of requests. Raises as `ask`, and what `messages` raises."""
+        broken: list[Exception] = []
+        requests = _noting(messages, broken)
+        call: Any = self._line().stream_unary(method, bytes, bytes)(
+            requests, metadata=_metadata(caller, session)
+        )
+        try:
+            answer: bytes = await call
+        except (aio.AioRpcError, asyncio.CancelledError) as error:
+            if broken:  # gRPC cancels a call whose requests failed, and hides the cause
+                raise broken[0] from None
+            raise (_meaning(error) if isinstance(error, aio.AioRpcError) else error) from None
+        finally:
+            call.cancel()
+        return answer
+
+    def _line(self) -> aio.Channel:
+        if not self._lines:
+            raise _away()
+        return self._lines[next(self._turn) % len(self._lines)]
+
+
+_STATUSES = {status.value[0]: status for status in grpc.StatusCode}
+
+
+def _away() -> Unavailable:
+    return Unavailable("this gateway has no connection to the server", "try again soon", SOON)
+
+
+def _metadata(caller: Caller, session: str) -> tuple[tuple[str, str | bytes], ...]:
+    return ((ENTRY, caller.certificate), *((("shoal-session", session),) if session else ()))
+
+
+def _meaning(error: aio.AioRpcError) -> Exception:
+    trailing: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    fault = trailing.get("shoal-fault-bin", b"")
+    if not fault and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return _away()
+    return _fault(fault, error.code(), error.details() or "")
+
+
+def _fault(fault: bytes, status: grpc.StatusCode, details: str) -> Exception:
+    if fault:
+        with suppress(BadPayload, DecodeError):
+            found = wire.fault_from_pb(Fault.FromString(fault))
+            if type(found) is not ShoalError:
+                return found
+    return Passed(status, details)
+
+
+async def _noting(messages: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+    """The same messages; an error among them is added to `broken`."""
+    try:
+        async for message in messages:
+            yield message
+    except Exception as error:
+        broken.append(error)
+        raise

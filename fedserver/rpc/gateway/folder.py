@@ -1,0 +1,90 @@
+"""What a gateway has on its disk: its key and certificate, the authorities that it trusts, its settings."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from fedserver.authority.answers import GatewayAdded
+from fedserver.authority.issuing import Key
+from fedserver.authority.roots import KeyPair, load_pair, save_pair
+from fedserver.config import check_addresses
+from shoal.core.errors import ConfigError
+from shoal.core.identity.certificates import certificate, key_from_pem, key_to_pem, new_key
+from shoal.shell import disk
+from shoal.shell.config import MAX_TEXT, parse
+
+KEY, PAIR, AUTHORITIES, SETTINGS = "key.pem", "gateway.pem", "authorities.pem", "gateway.yaml"
+HEADER = "# Created by `fedserver gateway add` for `fedserver gateway up`.\n"
+LARGEST = 1 << 16
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """servers: which this gateway calls, "host:port"; one of them leads. listen: where devices call."""
+
+    servers: tuple[str, ...]
+    listen: str = "0.0.0.0:50051"
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise ConfigError("servers is empty", "write the addresses of the servers: [a.example.org:50051]")
+        check_addresses("servers", self.servers)
+
+
+class GatewayFolder:
+    """The files of a gateway, in a folder that only its user reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def key(self) -> Key:
+        """The key for the certificate that is asked for: a new one, or that of an attempt that failed.
+
+        Raises StorageFault, and ConfigError if the folder has a gateway.
+        """
+        os.umask(0o077)
+        disk.make_folder(self._folder)
+        path = self._folder / KEY
+        if not path.exists():
+            with disk.replacing(path) as file:
+                file.write(key_to_pem(new_key()))
+        with disk.storing(path):
+            return key_from_pem(path.read_bytes()[:LARGEST])
+
+    def fill(self, key: Key, added: GatewayAdded, listen: str | None) -> None:
+        """Write what the server has answered. The settings of a folder that was filled before stay."""
+        save_pair(KeyPair(key, certificate(added.certificate)), self._folder / PAIR)
+        disk.write(self._folder / AUTHORITIES, added.authorities)
+        if not (self._folder / SETTINGS).exists():
+            found = {"servers": list(added.servers), **({"listen": listen} if listen else {})}
+            disk.write(self._folder / SETTINGS, (HEADER + yaml.safe_dump(found, sort_keys=False)).encode())
+        with disk.storing(self._folder / KEY):
+            (self._folder / KEY).unlink(missing_ok=True)
+
+    def settings(self, listen: str | None = None) -> GatewaySettings:
+        """Raises ConfigError."""
+        path = self._folder / SETTINGS
+        try:
+            text = path.read_text()[:MAX_TEXT]
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: {error.strerror}", "make the folder on the server, with: fedserver gateway add"
+            ) from None
+        found = parse(text, GatewaySettings, str(path))
+        return replace(found, listen=listen) if listen else found
+
+    def pair(self) -> KeyPair:
+        """Raises ConfigError, StorageFault."""
+        return load_pair(self._folder / PAIR)
+
+    def authorities(self) -> bytes:
+        """PEM. Raises StorageFault."""
+        path = self._folder / AUTHORITIES
+        with disk.storing(path):
+            return path.read_bytes()[:LARGEST]
+
+    def learn(self, authorities: bytes) -> None:
+        """Trust these from the next start on."""
+        disk.write(self._folder / AUTHORITIES, authorities)

@@ -1,0 +1,73 @@
+"""The registry as a gateway knows it: what the server has sent it since it is connected."""
+
+import time
+
+from fedserver.authority.peers import Standings
+from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from shoal.core.errors import Unavailable
+from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
+from shoal.core.exchange.wire.identity import ROLE_OF
+from shoal.core.identity.certificates import Named
+from shoal.core.identity.joining import Role
+
+SOON = (1.0, 5.0)
+"""Seconds after which a device may call again that came while a gateway has no server."""
+
+
+class Followed(Standings):
+    """Refuses whom the server would refuse. The server asks its own registry, too, at each call.
+
+    ready: whether all of the registry has arrived once.
+    """
+
+    def __init__(self, federation: str) -> None:
+        super().__init__(())
+        self._federation, self._others = federation, False
+        self.ready = False
+
+    @property
+    def federation(self) -> str:
+        return self._federation
+
+    def trusts(self, certified: Certified) -> bool:
+        return True  # the server sends no others
+
+    def hear(self, found: pb.FollowResponse) -> None:
+        """Take in what the server sends. Calls of a device that was revoked are cut."""
+        self._others = found.accepts_others
+        for device in found.devices:
+            self.learn(_registered(device))
+            if device.revoked:
+                self.cut(device.device)
+        self.ready = self.ready or found.complete
+
+    async def admit(self, peer: Named, certificate: bytes) -> Registered:
+        if not self.ready:
+            raise Unavailable("this gateway is not connected to its server yet", "try again soon", SOON)
+        if self._others and self._certified(peer) is None:
+            return self._known.get(peer.device) or _unknown(peer.device)
+        known, _ = self._check(peer)
+        return known
+
+
+def _registered(device: pb.KnownDevice) -> Registered:
+    standing = DeviceStanding.APPROVED if device.approved else DeviceStanding.PENDING
+    return Registered(
+        device.device,
+        device.device,
+        ROLE_OF[device.role],
+        {},
+        DeviceStanding.REVOKED if device.revoked else standing,
+        0.0,
+        "",
+        "",
+        tuple(
+            Certified(each.serial, each.key, b"", "", (), 0.0, each.expires.ToNanoseconds() / 1e9, 0.0)
+            for each in device.certificates
+        ),
+    )
+
+
+def _unknown(device: str) -> Registered:
+    """A device that only the server can judge."""
+    return Registered(device, device, Role.TRAIN, {}, DeviceStanding.APPROVED, time.time(), "", "")

@@ -1,0 +1,48 @@
+"""A gateway in this process, between devices and a server of `tests.server.authority.peers`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fedserver.rpc.gateway.folder import GatewayFolder
+from fedserver.rpc.gateway.process import Gateway
+from shoal.core.identity.certificates import request
+from shoal.core.identity.joining import IssuedIdentity, Role
+from tests.server.authority.peers import HOST, Peer, World
+from tests.waiting import HANG
+
+
+async def added(world: World, path: Path, name: str = "gate") -> GatewayFolder:
+    """The folder of a gateway of this server."""
+    folder = GatewayFolder(path)
+    key = folder.key()
+    folder.fill(key, await world.api.add_gateway(name, (HOST,), request(key)), f"{HOST}:0")
+    return folder
+
+
+async def gateway_peer(world: World) -> Peer:
+    """A gateway that calls the server as a device does."""
+    peer = Peer(await world.token(), "gateway", world.listeners.address)
+    added = await world.api.add_gateway(peer.name, (HOST,), peer.csr)
+    names = world.peers.federation, peer.name, Role.GATEWAY, peer.address
+    peer.issued = IssuedIdentity(added.certificate, added.authorities, *names, 3600.0)
+    return peer
+
+
+@asynccontextmanager
+async def gateway(folder: GatewayFolder) -> AsyncIterator[Gateway]:
+    """The gateway of a folder, once it has found its server."""
+    found = Gateway(folder, folder.settings())
+    await found.open()
+    try:
+        await asyncio.wait_for(found.brain.here.wait(), HANG)
+        yield found
+    finally:
+        await found.close(0.0)
+
+
+def behind(peer: Peer, found: Gateway) -> Peer:
+    """The same device, which calls the gateway from now on."""
+    peer.address = f"{HOST}:{found.port}"
+    return peer
