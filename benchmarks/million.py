@@ -112,7 +112,7 @@ def main() -> None:
         "--heard", type=float, default=20.0, help="seconds between two signs of life of a device"
     )
     cost = "milliseconds of processor time for a report and for a call that waits in vain, of "
-    parser.add_argument("--direct", type=pair, default="6.27,5.44", help=cost + "a server alone")
+    parser.add_argument("--direct", type=pair, default="6.27,5.44", help=cost + "a server without gateways")
     parser.add_argument("--server", type=pair, default="5.10,1.88", help=cost + "a server with gateways")
     parser.add_argument("--gateways", type=pair, default="3.22,4.20", help=cost + "its gateways")
     options = parser.parse_args()
