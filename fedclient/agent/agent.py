@@ -41,6 +41,7 @@ from shoal.core.errors import (
     Unavailable,
 )
 from shoal.core.exchange.link import (
+    ENCODED_UPDATES,
     INLINE_TENSORS,
     Failure,
     Hello,
@@ -57,6 +58,8 @@ from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
 
 T = TypeVar("T")
+
+CAPABILITIES = (INLINE_TENSORS, ENCODED_UPDATES)
 
 
 class Until(Enum):
@@ -148,7 +151,7 @@ class Agent:
         try:
             if self._welcome is None:
                 self._reporter.doing("saying hello to the server")
-                hello = Hello(SOFTWARE, capabilities=(INLINE_TENSORS,), mark=self._mark.read())
+                hello = Hello(SOFTWARE, capabilities=CAPABILITIES, mark=self._mark.read())
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)

@@ -32,6 +32,7 @@ from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
+from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -155,7 +156,7 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
     """
     found: dict[str, tuple[type[Message], DeviceHalf]] = {
         message.kind: (message, standard)
-        for message in (*messages.STANDARD, *SECURE)
+        for message in (*messages.STANDARD, *SECURE, *ENCODED)
         if hasattr(message, "reply")
     }
     for card in algorithm.discover().values():

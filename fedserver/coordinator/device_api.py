@@ -16,7 +16,6 @@ from fedserver.store.journal import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
-    INLINE_TENSORS,
     PROTOCOL,
     Hello,
     Idle,
@@ -59,7 +58,7 @@ class DeviceApi(Link):
             )
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        self._session = visitor.begin(hello.software, INLINE_TENSORS in hello.capabilities)
+        self._session = visitor.begin(hello.software, hello.capabilities)
         await self._coordinator.check_mark(self._device, hello.mark)
         fleet, heartbeat = self._coordinator.fleet(), self._coordinator.settings.heartbeat
         session, mark, spread = self._session, await self._mark(), cadence.spread(fleet)

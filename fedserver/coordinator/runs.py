@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +119,7 @@ class Run:
         self.repairs: dict[str, float] = {}
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
-        self.state_type = recipe.state
+        self.state_type, self._needs, self._outdated = recipe.state, recipe.needs, set[DeviceId]()
         self.recorder, self._meter = Recorder(state), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
@@ -151,6 +151,16 @@ class Run:
         for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
+
+    async def admits(self, device: DeviceId, labels: Set[tuple[str, str]], has: frozenset[str]) -> bool:
+        """Whether a device with these labels may take part. has: its capabilities."""
+        if not self.spec.labels.items() <= labels:
+            return False
+        lacks = ", ".join(sorted(self._needs - has))
+        if lacks and device not in self._outdated:
+            self._outdated.add(device)
+            await self.note(f"it takes no part, as its software lacks {lacks}: update it", device)
+        return not lacks
 
     def heard(self, device: DeviceId) -> None:
         """Note that a device has just called, if it takes part."""

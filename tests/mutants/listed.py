@@ -226,7 +226,7 @@ MUTANTS = (
     mutant(
         "a round goes on with fewer devices than the minimum",
         "shoal/core/engine/rounds.py",
-        "return max(min(self._policy.minimum, len(self.plan.tasks)), quorum)",
+        "return max(min(self._policy.least(self.state), len(self.plan.tasks)), quorum)",
         "return 1",
         ROUNDS,
     ),
@@ -365,6 +365,13 @@ MUTANTS = (
         "self._room(allowed, spent + kept + cost)",
         "self._room(allowed, kept + cost)",
         "tests/core/privacy/test_budget.py",
+    ),
+    mutant(
+        "a run can spend what is reserved for another",
+        "shoal/core/privacy/budget.py",
+        "self._room(allowed, spent + kept + cost)",
+        "self._room(allowed, spent + cost)",
+        "tests/client/store/test_reservations.py",
     ),
     mutant(
         "a device takes the masks off a sum of any size",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits.visitor import Visitor
-from shoal.core.exchange.link import Task
+from shoal.core.exchange.link import INLINE_TENSORS, Task
 from shoal.core.exchange.payload import INLINE
 from shoal.core.types import Bytes
 
@@ -21,7 +21,7 @@ async def filled(coordinator: Coordinator, visitor: Visitor, task: Task) -> Task
     A blob goes to a device once: if the answer is lost on its way, the device asks for the task again and
     fetches what it lacks.
     """
-    if not visitor.takes_inline:
+    if INLINE_TENSORS not in visitor.capabilities:
         return task
     found, blobs = list[Bytes](), coordinator.storage.blobs
     small = task.payload.small_blobs(INLINE)

@@ -73,7 +73,8 @@ async def fired_within(event: asyncio.Event, seconds: float) -> bool:
 class Visitor:
     """A device that has called since the start.
 
-    takes_inline: whether it takes blobs inside of a task. inlined: those of the task that it was given last.
+    capabilities: the optional features that it has. inlined: the blobs inside of the task that it was given
+    last.
     session: the current one; "" before the first hello and after the device left. replaced: the sessions
     before it. joined: the runs that it has joined in this session. given: the run of the task that it was
     given last, which is the one that it works on. granted: blobs that answers to a placement named, and their
@@ -92,7 +93,7 @@ class Visitor:
     given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
-    takes_inline: bool = False
+    capabilities: frozenset[str] = frozenset()
     inlined: frozenset[str] = frozenset()
     taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0
@@ -100,9 +101,9 @@ class Visitor:
     noted: bool = True
     changed: Signal = field(default_factory=Signal)
 
-    def begin(self, software: str, takes_inline: bool = False) -> str:
+    def begin(self, software: str, capabilities: Collection[str] = ()) -> str:
         """Begin a new session, and return it. The earlier one becomes void, and its uploads are closed."""
-        self.takes_inline, self.inlined = takes_inline, frozenset()
+        self.capabilities, self.inlined = frozenset(capabilities), frozenset()
         if self.session:
             self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software

@@ -14,6 +14,7 @@ from typing import Any
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
 from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
+from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD, Message
 from shoal.core.exchange.summing import SECURE
 
@@ -87,7 +88,7 @@ class Algorithm:
         return typing.cast(type, found)
 
     def messages_by_kind(self) -> dict[str, type[Message]]:
-        return {message.kind: message for message in (*STANDARD, *SECURE, *self.messages)}
+        return {message.kind: message for message in (*STANDARD, *SECURE, *ENCODED, *self.messages)}
 
     @property
     def settings(self) -> dict[str, Setting]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from shoal.core.algorithm.card import Algorithm, check_rules
 from shoal.core.errors import ConfigError, ShoalError, near
+from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD
 from shoal.core.exchange.summing import SECURE
 
@@ -121,7 +122,7 @@ def _check_free(card: Algorithm, others: Mapping[str, Algorithm]) -> None:
     for name in (card.name, *card.variants):
         if name in taken:
             raise ConfigError(f"the name {name} belongs to algorithm {taken[name]}", "choose another name")
-    kinds = {message.kind: "the standard messages" for message in (*STANDARD, *SECURE)}
+    kinds = {message.kind: "the standard messages" for message in (*STANDARD, *SECURE, *ENCODED)}
     kinds |= {message.kind: other.name for other in others.values() for message in other.messages}
     for message in card.messages:
         if message.kind in kinds:

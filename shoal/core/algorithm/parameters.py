@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from shoal.core.algorithm.settings import checked, setting
 from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.exchange.encoding.updates import Encoding
 from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
@@ -109,6 +110,18 @@ class TrainingParameters(RoundParameters):
         "have no guarantee. Owners who allow nothing in the open then refuse.",
     )
 
+    encoding: Encoding = setting(
+        "full",
+        "How devices send the models that they have trained: full, or as the difference from the model that "
+        "they were given, with 16 bits a number (bf16, fp16) or 8 (int8, in blocks of 256, with error "
+        "feedback). See docs/encoding.md.",
+    )
+    trainable: str = setting(
+        "",
+        "Names of the tensors that train, with * and ?, separated by spaces, such as 'head.*'; empty: all. "
+        "The others stay as they are, and reach each device once.",
+    )
+
     OPEN: ClassVar[str] = ""
     """What leaves devices without a guarantee whatever the parameters are; "" for nothing."""
 
@@ -116,6 +129,11 @@ class TrainingParameters(RoundParameters):
     def private(self) -> bool:
         """Whether devices train by DP-SGD."""
         return bool(self.dp_epsilon or self.dp_noise)
+
+    @property
+    def encoded(self) -> bool:
+        """Whether devices have to know encodings."""
+        return self.encoding != "full" or bool(self.trainable)
 
     def check(self) -> None:
         super().check()
@@ -129,6 +147,12 @@ class TrainingParameters(RoundParameters):
                 f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} cannot both be set: "
                 "each determines the other",
                 "set one of them to 0",
+            )
+        if self.private and self.encoded:
+            raise ConfigError(
+                "with DP-SGD the weights leave as they are: the ledger of a device names what it has "
+                "released by its hash, and an encoding would change that",
+                "set encoding=full and no trainable, or train without dp_epsilon and dp_noise",
             )
 
 
@@ -175,6 +199,12 @@ class NoisedParameters(TrainingParameters):
                 "are only sums: auto, clipped, trimmed and median are not possible",
                 "set aggregation=mean, or aggregation=noised with central_noise; each device then counts "
                 "once, and clips its own update to central_clip",
+            )
+        if self.secure_aggregation and self.encoded:
+            raise ConfigError(
+                "with secure aggregation devices send whole numbers under masks, which have no other "
+                "encoding",
+                "set encoding=full and no trainable, or secure_aggregation=false",
             )
         if self.aggregation == NOISED and not self.central_noise:
             raise ConfigError(

@@ -23,9 +23,10 @@ from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.samples import Samples
-from shoal.core.device_kit.training import private
+from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload, near
+from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.messages import (
     WIDTH,
     Build,
@@ -89,6 +90,10 @@ def _train(message: Train, context: DeviceContext) -> Trained:
     model = context.load(message.model)
     loss = train(context.learner, model, samples, message.settings, context.seed)
     return Trained(tensors_of(model), len(samples), loss, descriptor)
+
+
+def _train_encoded(message: TrainEncoded, context: DeviceContext) -> TrainedEncoded:
+    return encoded.train(message, context, _train)
 
 
 def privately(
@@ -184,6 +189,7 @@ def _represent(message: Represent, context: DeviceContext) -> Represented:
 _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Build: _build,
     Train: _train,
+    TrainEncoded: _train_encoded,
     Evaluate: _evaluate,
     CountLatents: _count_latents,
     Ensemble: _ensemble,

@@ -18,6 +18,8 @@ MAX_ADDRESSES = 16
 """The most servers of one federation that a welcome names."""
 INLINE_TENSORS = "inline-tensors"
 """The capability of a device that takes small blobs inside of a task, and can send them in a report."""
+ENCODED_UPDATES = "encoded-updates"
+"""The capability of a device that knows `shoal.core.exchange.encoding.messages`."""
 PROTOCOL = 1
 """Version of the exchange; a server serves this one and the one before."""
 

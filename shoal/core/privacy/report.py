@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.core.exchange.choosing import Chosen
 from shoal.core.exchange.choosing.vote import Voted
+from shoal.core.exchange.encoding.messages import TrainedEncoded
 from shoal.core.exchange.messages import (
     Built,
     Described,
@@ -176,6 +177,6 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
     if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])
-    if reply not in (Evaluated, Scored) and reply not in (Trained, Described, Represented):
+    if reply not in (Evaluated, Scored, Trained, TrainedEncoded, Described, Represented):
         found.append(f"a {reply.kind!r} report, as computed")
     return tuple(found)

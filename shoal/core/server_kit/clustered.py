@@ -19,6 +19,7 @@ from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Sc
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import summing
+from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
@@ -103,8 +104,12 @@ def phased(
 
     table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
 
-    def planned(state: S, present: Sequence[DeviceId]) -> Plan:
+    def plain(state: S, present: Sequence[DeviceId]) -> Plan:
         return table[state.phase][0](state, present)
+
+    def planned(state: S, present: Sequence[DeviceId]) -> Plan:
+        found = plain(state, present)
+        return encoded.plan(found, state.parameters) if encoded.is_asked(state.parameters) else found
 
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
         if state.phase == DONE:
@@ -117,6 +122,8 @@ def phased(
         taken = table[state.phase][1]
         if getattr(state.parameters, "secure_aggregation", False):
             return summing.reduce(state, reports, planned, taken)
+        if encoded.is_asked(state.parameters):
+            reports = encoded.Opened(state, reports, plain, state.parameters)
         return taken(state, reports)
 
     return plan, reduce

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import BadPayload
+from shoal.core.exchange.admit.plausible import check_sums
 from shoal.core.exchange.parts import NoisySums
-from shoal.core.exchange.plausible import check_sums
 from shoal.core.privacy.sums import GRID, sums_of
 
 DIMS, RADIUS = 4, 2.0

@@ -9,7 +9,7 @@ fetched, whichever fits, so the server learns nothing from what a newcomer fetch
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,18 +17,14 @@ import numpy as np
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, Choose, Chosen
+from shoal.core.exchange.encoding.quantizer import COARSE, FINE, MOST, bytes_of, coded, narrow, wide
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, TensorSpec, manifest_of
 from shoal.core.types import Array, ModelKey, Tensors
 
-FINE, COARSE = 8, 4
-"""Bits of a number. With 4, accuracy on digits is within half a point of that with whole models; with 3 it is
-not: see docs/algorithms.md."""
 FEW = 4
 """Up to this many clusters, 8 bits each are no more than one model."""
-MOST: Mapping[int, int] = {FINE: 127, COARSE: 7}
-"""The largest code, by the number of bits; the smallest is as far below 0."""
 LEAST_VARIANCE = 1e-37
 """What is above 0 has to stay so in float32."""
 
@@ -119,9 +115,9 @@ def packed(models: Sequence[Tensors], bits: int, reference: Tensors | None = Non
     for spec, start, row in layout.matrices.values():
         base = None if reference is None else _rows(np.nan_to_num(reference[spec.name], posinf=0, neginf=0))
         for number, model in enumerate(models):
-            found, scale = _coded(_rows(model[spec.name]), base, MOST[bits])
-            narrow = _narrow(found.reshape(-1), bits)
-            codes[number, start : start + len(narrow)] = narrow
+            found, scale = coded(_rows(model[spec.name]), base, MOST[bits])
+            data = narrow(found.reshape(-1), bits)
+            codes[number, start : start + len(data)] = data
             scales[number, row : row + len(scale)] = scale
     for spec, start in layout.others.values():
         for number, model in enumerate(models):
@@ -164,7 +160,7 @@ class Unpacked(Lazy):
 
     def _matrix(self, spec: TensorSpec, start: int, row: int) -> Array:
         size, rows = math.prod(spec.shape), spec.shape[0]
-        codes = _wide(self._codes[start : start + _bytes(size, self._bits)], size, self._bits)
+        codes = wide(self._codes[start : start + bytes_of(size, self._bits)], size, self._bits)
         scale = self._scales[row : row + rows, None].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             values = codes.reshape(rows, -1) * np.abs(scale)
@@ -188,7 +184,7 @@ class _Layout:
         for spec in sorted(manifest, key=lambda spec: spec.name):
             if DTYPES[spec.dtype].kind == "f" and len(spec.shape) > 1 and spec.nbytes:
                 self.matrices[spec.name] = spec, self.codes, self.rows
-                self.codes += _bytes(math.prod(spec.shape), bits)
+                self.codes += bytes_of(math.prod(spec.shape), bits)
                 self.rows += spec.shape[0]
             else:
                 self.others[spec.name] = spec, self.rest
@@ -197,38 +193,6 @@ class _Layout:
 
 def _rows(array: Array) -> FloatArray:
     return np.asarray(array, np.float64).reshape(len(array), -1)
-
-
-def _coded(values: FloatArray, base: FloatArray | None, most: int) -> tuple[Array, Array]:
-    """Codes (rows, n) and scales (rows,) of a matrix; the scale of a row without the reference has a sign."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        own = np.abs(values).max(axis=1)
-        apart = np.full_like(own, np.inf) if base is None else np.abs(values - base).max(axis=1)
-        near = apart <= own
-        shown = values if base is None else np.where(near[:, None], values - base, values)
-        scale = (np.where(near, apart, own) / most).astype(np.float32)
-        steps = shown / np.where(scale > 0.0, scale, 1.0)[:, None]
-        codes = np.clip(np.rint(np.nan_to_num(steps)), -most, most).astype(np.int8)
-    return codes, np.where(near, scale, -scale)
-
-
-def _bytes(numbers: int, bits: int) -> int:
-    return -(-numbers * bits // 8)
-
-
-def _narrow(codes: Array, bits: int) -> Array:
-    """int8 codes as bytes, two in each if they have 4 bits."""
-    if bits == FINE:
-        return codes.view(np.uint8)
-    pairs = np.append(codes, np.zeros(len(codes) % 2, np.int8)).reshape(-1, 2) + 8
-    found: Array = (pairs[:, 0] | pairs[:, 1] << 4).astype(np.uint8)
-    return found
-
-
-def _wide(data: Array, numbers: int, bits: int) -> Array:
-    if bits == FINE:
-        return data.view(np.int8)
-    return np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:numbers].astype(np.int8) - 8
 
 
 def narrowed(described: Tensors) -> dict[str, Array]:

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, ClusterDensities
-from shoal.core.exchange.choosing.compact import FINE, Unpacked, narrowed, packed, widened
+from shoal.core.exchange.choosing.compact import Unpacked, narrowed, packed, widened
+from shoal.core.exchange.encoding.quantizer import FINE
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import MAX_MODELS, Ballot
 from shoal.core.exchange.tensors import Manifest, digest

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import BadPayload
+from shoal.core.exchange.admit.plausible import check_sums
+from shoal.core.exchange.encoding.messages import TrainEncoded
 from shoal.core.exchange.messages import (
     WIDTH,
     Build,
@@ -40,7 +42,6 @@ from shoal.core.exchange.parts import (
     Scores,
 )
 from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
-from shoal.core.exchange.plausible import check_sums
 from shoal.core.exchange.summing import Masked, TrainMasked
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from shoal.core.privacy.cost import Cost, epsilon_of, group, rho_of
@@ -252,6 +253,6 @@ def _check_range(what: str, *arrays: FloatArray) -> None:
 def _manifests(task: Message) -> list[Manifest]:
     """The manifests of the models in a task, the one to train first; or of what answers it, if that is no
     model."""
-    if isinstance(task, TrainMasked):
+    if isinstance(task, TrainMasked | TrainEncoded):
         return [task.answer]
     return [manifest_of(tensors) for name, tensors in tensors_of(task) if name != "projector"]

@@ -1,0 +1,1 @@
+"""Tensors in fewer bytes: the numbers themselves (`quantizer`), and what devices have trained (`updates`)."""

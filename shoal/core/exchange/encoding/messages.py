@@ -1,0 +1,69 @@
+"""Training whose result travels in fewer bytes: `Train` and `Trained`, with what is sent of the models."""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.encoding.updates import ENCODINGS, Decoded, shape_of
+from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.tensors import Manifest, check_finite, manifest_of
+from shoal.core.types import Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedEncoded(Trained):
+    """`Trained`, with a model as `shoal.core.exchange.encoding.updates.encoded` makes it."""
+
+    kind: ClassVar[str] = "trained_encoded"
+
+    def opened(self, model: Tensors) -> Trained:
+        """The answer to `Train` with this model."""
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(Trained)}
+        return Trained(**{**values, "model": model})
+
+
+@dataclass(frozen=True, eq=False)
+class TrainEncoded(Train):
+    """Train only the tensors of `model`, and answer in an encoding.
+
+    frozen: the network's other tensors, which stay as they are; None for none. They are the same in all
+    rounds, so a device that keeps them fetches them once.
+    """
+
+    kind: ClassVar[str] = "train_encoded"
+    reply: ClassVar[type[Message]] = TrainedEncoded
+    encoding: str = "full"
+    frozen: Tensors | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoding not in ENCODINGS:
+            raise BadPayload(
+                f"there is no encoding {self.encoding!r}", "update the older of the server and the device"
+            )
+
+    @classmethod
+    def of(cls, task: Train, model: Tensors, frozen: Tensors | None, encoding: str) -> "TrainEncoded":
+        """The same task with a part of its model."""
+        values: dict[str, Any] = {item.name: getattr(task, item.name) for item in fields(Train)}
+        return cls(**{**values, "model": model}, encoding=encoding, frozen=frozen)
+
+    def plain(self, model: Tensors) -> Train:
+        """The task without an encoding, with the whole model."""
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(Train)}
+        return Train(**{**values, "model": model})
+
+    @property
+    def answer(self) -> Manifest:
+        """What the tensors in the answer look like."""
+        return shape_of(manifest_of(self.model), self.encoding)
+
+    def decoded(self, reply: TrainedEncoded) -> Decoded:
+        """The tensors of `model` after training. Raises BadPayload if they are not in this encoding."""
+        return Decoded(manifest_of(self.model), reply.model, self.model, self.encoding)
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, TrainedEncoded)
+        check_finite(self.decoded(reply), "the encoded update")
+
+
+ENCODED: tuple[type[Message], ...] = (TrainEncoded, TrainedEncoded)

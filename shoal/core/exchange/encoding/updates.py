@@ -1,0 +1,186 @@
+"""What a device has trained, in few bytes: its difference from the model that it was given.
+
+    full    the tensors as they are
+    bf16    16 bits a number: the first half of a float32, rounded to the nearest
+    fp16    16 bits a number: IEEE half precision, rounded to the nearest, at most 65,504 from 0
+    int8    8 bits a number, and a scale for each block of 256 numbers of a tensor; what a round lost by that
+            is added to the next round's difference (error feedback; Seide et al., Interspeech 2014)
+
+Only numbers are coded. Other tensors, such as a batch norm's counter, travel as they are. Everything is
+elementwise in float64, so the same model gives the same bytes, and the same bytes the same model, everywhere.
+"""
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.encoding.quantizer import FINE, MOST, coded
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.types import Array, Tensors
+
+Encoding = Literal["full", "bf16", "fp16", "int8"]
+ENCODINGS: tuple[str, ...] = get_args(Encoding)
+BLOCK = 256
+"""Numbers with one scale. Smaller blocks follow the numbers better, and larger ones have fewer scales."""
+CODES = {"bf16": "int16", "fp16": "float16", "int8": "int8"}
+LARGEST = 65_504.0
+"""The largest number of half precision."""
+
+
+def shape_of(manifest: Manifest, encoding: str) -> Manifest:
+    """The manifest of what `encoded` makes of a model of this manifest."""
+    if encoding == "full":
+        return manifest
+    floats, others = _split(manifest)
+    numbers = sum(_count(spec) for spec in floats)
+    found = [TensorSpec("codes", CODES[encoding], (numbers,))]
+    if encoding == "int8":
+        found.append(TensorSpec("scales", "float32", (sum(_blocks(spec) for spec in floats),)))
+    return (*found, *(TensorSpec(f"rest.{spec.name}", spec.dtype, spec.shape) for spec in others))
+
+
+def encoded(
+    model: Tensors, reference: Tensors, encoding: str, carried: Array | None = None
+) -> tuple[dict[str, Array], Array | None]:
+    """A model that was trained from `reference`, and what to carry into the next round's difference.
+
+    carried: what the round before returned, (d,) float32, of all numbers of the model; None: nothing. It is
+    None too for all encodings but int8, which loses too little otherwise.
+
+    Example:
+        >>> model, reference = {"w": np.ones(2, np.float32)}, {"w": np.zeros(2, np.float32)}
+        >>> encoded(model, reference, "int8")[0]["codes"].tolist()
+        [127, 127]
+    """
+    if encoding == "full":
+        return dict(model), None
+    manifest, codes, scales, left = manifest_of(model), list[Array](), list[Array](), list[Array]()
+    floats, others = _split(manifest)
+    before = np.zeros(sum(map(_count, floats)), np.float32) if carried is None else carried
+    at = 0
+    for spec in floats:
+        moved = _flat(model[spec.name]) - _flat(reference[spec.name])
+        if encoding == "int8":
+            moved += before[at : at + len(moved)]
+            found, scale = coded(_in_blocks(moved), None, MOST[FINE])
+            codes.append(found.reshape(-1)[: len(moved)])
+            scales.append(scale)
+            with np.errstate(invalid="ignore", over="ignore"):
+                left.append((moved - _of_blocks(codes[-1], scale)).astype(np.float32))
+        else:
+            codes.append(_bf16(moved) if encoding == "bf16" else _fp16(moved))
+        at += len(moved)
+    parts = {"codes": _joined(codes, CODES[encoding])}
+    if encoding == "int8":
+        parts["scales"] = _joined(scales, "float32")
+    parts |= {f"rest.{spec.name}": np.asarray(model[spec.name]) for spec in others}
+    return parts, _joined(left, "float32") if encoding == "int8" else None
+
+
+class Decoded(Lazy):
+    """A model that was `encoded`, of which each tensor is computed when it is asked for.
+
+    manifest: of the model, whose tensors may be fewer than those of `reference`. Raises BadPayload if the
+    parts are not of that model and encoding.
+    """
+
+    def __init__(self, manifest: Manifest, parts: Tensors, reference: Tensors, encoding: str) -> None:
+        super().__init__(manifest)
+        check_manifest(manifest_of(parts), shape_of(manifest, encoding), "the encoded update")
+        self._parts, self._reference, self._encoding = parts, reference, encoding
+        self._starts: dict[str, tuple[TensorSpec, int, int]] = {}
+        at = block = 0
+        for spec in _split(manifest)[0]:
+            self._starts[spec.name] = spec, at, block
+            at, block = at + _count(spec), block + _blocks(spec)
+
+    def __getitem__(self, name: str) -> Array:
+        if self._encoding == "full":
+            return self._parts[name]
+        if name not in self._starts:
+            return self._parts[f"rest.{name}"]
+        spec, at, block = self._starts[name]
+        codes = self._parts["codes"][at : at + _count(spec)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            if self._encoding == "int8":
+                moved = _of_blocks(codes, self._parts["scales"][block : block + _blocks(spec)])
+            elif self._encoding == "bf16":
+                moved = (codes.astype(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+            else:
+                moved = codes.astype(np.float64)
+            found: Array = (_flat(self._reference[name]) + moved).astype(DTYPES[spec.dtype])
+        return found.reshape(spec.shape)
+
+
+class Merged(Lazy):
+    """A model whose tensors come from two places. own: those that it takes from there, and not from `rest`.
+
+    Raises BadPayload if the two together are not a model of this manifest.
+    """
+
+    def __init__(self, manifest: Manifest, own: Tensors, rest: Tensors) -> None:
+        super().__init__(manifest)
+        found = {spec.name: spec for spec in (*manifest_of(rest), *manifest_of(own))}
+        if set(found.values()) != set(manifest):
+            raise BadPayload(
+                "the tensors that train and the others are not those of this network",
+                "train the run's own model: same build()",
+            )
+        self._own, self._rest = own, rest
+
+    def __getitem__(self, name: str) -> Array:
+        return self._own[name] if name in self._own else self._rest[name]
+
+
+def numbers_of(manifest: Manifest) -> int:
+    """How many numbers of a model of this manifest are coded."""
+    return sum(map(_count, _split(manifest)[0]))
+
+
+def _split(manifest: Manifest) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """The tensors that are coded, and the others."""
+    floats = [spec for spec in manifest if DTYPES[spec.dtype].kind == "f"]
+    return floats, [spec for spec in manifest if DTYPES[spec.dtype].kind != "f"]
+
+
+def _count(spec: TensorSpec) -> int:
+    return math.prod(spec.shape)
+
+
+def _blocks(spec: TensorSpec) -> int:
+    return -(-_count(spec) // BLOCK)
+
+
+def _flat(array: Array) -> FloatArray:
+    found: FloatArray = np.asarray(array).reshape(-1).astype(np.float64)
+    return found
+
+
+def _in_blocks(values: FloatArray) -> FloatArray:
+    """(n,) as (blocks, BLOCK), with zeros at the end."""
+    return np.append(values, np.zeros(-len(values) % BLOCK)).reshape(-1, BLOCK)
+
+
+def _of_blocks(codes: Array, scales: Array) -> FloatArray:
+    found: FloatArray = codes * np.repeat(np.abs(scales.astype(np.float64)), BLOCK)[: len(codes)]
+    return found
+
+
+def _bf16(values: FloatArray) -> Array:
+    """The upper halves of float32 numbers, rounded to the nearest, ties to even; NaN stays NaN."""
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # what overflows was NaN
+    upper = np.where(np.isfinite(values), rounded, bits | 0x400000) >> 16
+    return upper.astype(np.uint16).view(np.int16)
+
+
+def _fp16(values: FloatArray) -> Array:
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+
+
+def _joined(parts: list[Array], dtype: str) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
