@@ -55,6 +55,8 @@ from tests.waiting import free_port
 
 HOST = "127.0.0.1"
 CHILDREN = 2
+AT_ONCE = 32
+"""Devices of a process that arrive at the same time."""
 LONGEST = 900.0
 """Seconds for one way."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -185,7 +187,13 @@ async def play(found: dict[str, Any], address: str, first: int, last: int) -> No
         key, pem = (text.encode() for text in found["devices"][number])
         link = RpcLink(address, "", grpc.ssl_channel_credentials(roots, key, pem))
         devices.append(Light(link, number))
-    await asyncio.gather(*(device.hello() for device in devices))
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def arrive(device: Light) -> None:
+        async with turns:
+            await device.hello()
+
+    await asyncio.gather(*map(arrive, devices))
     print("here", flush=True)
     await asyncio.gather(*(device.run() for device in devices))
     print(sum(device.reported for device in devices), flush=True)
@@ -230,6 +238,8 @@ def measure(way: str, count: int, rounds: int, idle: float, folder: Path) -> dic
     state, file = folder / "server", folder / "devices.json"
     port = free_port()
     setup.init(state, (HOST,), f"{HOST}:{port}", f"{HOST}:{free_port()}", "benchmark")
+    with (state / "fedserver.yaml").open("a") as settings:
+        settings.write("cadence: {arrivals: 500}\n")
     register(state, count, file)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(started("-m", "fedserver", "up", "--state", state))

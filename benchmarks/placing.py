@@ -12,8 +12,8 @@ with labels if it takes them, `models` the mutual information of the clusters' m
 the likelihood of the samples in each cluster, and `default` what a device does: the same with models in few
 bits. Newcomers are the run's devices with their test parts, which no training has seen.
 
-A piece is a shift and a seed. With --json, each piece is stored in FILE when it is done, in few bytes, and
-one that is there already is not run again; tables are of the pieces that were asked for.
+A piece is a shift, a level and a seed. With --json, each piece is stored in FILE when it is done, in few
+bytes, and one that is there already is not run again; tables are of the pieces that were asked for.
 
 Where the algorithm knows where its clusters' data lie, a second table has the private vote at --epsilon: how
 often the own cluster is named exactly, that is by the likeliest density of all samples, and by the vote
@@ -67,9 +67,10 @@ def main() -> None:
     asked = _arguments()
     rows = defaultdict[int, list[dict[str, Any]]](list)
     for shift in asked.shifts.split(","):
-        for seed in map(int, asked.seeds.split(",")):
-            for row in piece(asked, shift, seed):
-                rows[row["samples"]].append(row)
+        for level in map(int, asked.level.split(",")):
+            for seed in map(int, asked.seeds.split(",")):
+                for row in piece(asked, shift, level, seed):
+                    rows[row["samples"]].append(row)
     ways = ("paper", "models", "whole", "default", "mixture", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
@@ -91,27 +92,18 @@ def main() -> None:
         plot(bins, asked.plot)
 
 
-def piece(asked: argparse.Namespace, shift: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of a shift and a seed: those in the file, or else what `cells` finds and the file gets."""
-    wanted = {"shift": shift, "seed": seed}
-    settings = (
-        "algorithm",
-        "dataset",
-        "level",
-        "clients",
-        "rounds",
-        "samples",
-        "learning_rate",
-        "batch_size",
-    )
-    wanted |= {name: getattr(asked, name) for name in (*settings, "privacy", "public", "epsilon")}
+def piece(asked: argparse.Namespace, shift: str, level: int, seed: int) -> list[dict[str, Any]]:
+    """The rows of a shift, a level and a seed: those in the file, or else what `cells` finds."""
+    settings = "algorithm dataset clients rounds samples learning_rate batch_size privacy public epsilon"
+    wanted = {name: getattr(asked, name) for name in settings.split()}
+    wanted |= {"shift": shift, "level": level, "seed": seed}
     kept = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
     for each in kept:
         if each["settings"] == wanted:
             return [dict(zip(each["columns"], row, strict=True)) for row in each["rows"]]
     found = [
         {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
-        for row in cells(asked, shift, seed)
+        for row in cells(asked, shift, level, seed)
     ]
     if asked.json:
         columns = list(found[0])
@@ -147,10 +139,10 @@ def plot(bins: list[tuple[str, int, float, float]], file: Path) -> None:
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
-def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str, Any]]:
+def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Iterator[dict[str, Any]]:
     """One row for each newcomer and number of samples."""
     setting = Experiment(
-        dataset=asked.dataset, data_dir=asked.data_dir, shift=shift, level=asked.level,
+        dataset=asked.dataset, data_dir=asked.data_dir, shift=shift, level=level,
         clients=asked.clients, samples=asked.samples, seed=seed, public=asked.public,
     )  # fmt: skip
     fleet, public = fleet_of(setting)
@@ -274,7 +266,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", default="43,44")
     parser.add_argument("--shifts", default="px,py,pxy")
-    parser.add_argument("--level", type=int, default=5)
+    parser.add_argument("--level", default="5", help="comma-separated")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")

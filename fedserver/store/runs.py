@@ -302,7 +302,7 @@ class Runs:
                 " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",
                 (run,),
             )
-            own = (
+            of_run = (
                 "released",
                 "newcomers",
                 "log",
@@ -311,9 +311,8 @@ class Runs:
                 "rounds",
                 "reports",
                 "checkpoints",
-                "runs",
             )
-            for table in own:
+            for table in (*of_run, "runs"):
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)

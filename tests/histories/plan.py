@@ -79,8 +79,16 @@ class Plan:
 
     @property
     def blameless(self) -> bool:
-        """Whether no device has a reason of its own to fail a task."""
-        return not self.failing and not {"device disk"} & set(self.troubles)
+        """Whether no device has a reason of its own to fail a task.
+
+        In a secure sum, two machines with one name are one: each lacks the keys that the other has announced.
+        """
+        reasons = {"device disk"} | ({"twin"} if any(_is_secure(run) for run in self.runs) else set())
+        return not self.failing and not reasons & set(self.troubles)
+
+
+def _is_secure(run: RunSpec) -> bool:
+    return bool(run.parameters.get("secure_aggregation"))
 
 
 def plan_of(seed: int) -> Plan:

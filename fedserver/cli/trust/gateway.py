@@ -55,7 +55,9 @@ def add(
     folder: Path,
     listen: str | None,
 ) -> Result:
-    """Create the folder of a gateway: a key, a certificate for a year, and settings.
+    """Create the folder of a gateway: key, certificate and settings.
+
+    The certificate is valid for a year.
 
     Repeat it with the same folder to replace the key and the certificate; the old ones are void as soon as
     the gateway was started with the new ones. A gateway sees the calls of its devices: it is trusted with

@@ -47,8 +47,9 @@ LINES = 8
 """Connections for transfers. The server takes 32 calls on each."""
 LARGE = 1 << 20
 """Bytes of a request that goes by itself, since a batch must not exceed a message."""
-REPLACED = 120.0
-"""Seconds after which a stream takes no more calls: less than the server leaves to an old connection."""
+REPLACED = 60.0
+"""Seconds after which a stream takes no more calls. With the longest wait for a task, this is less than the
+server leaves to an old connection."""
 SILENCE = 3 * SIGN_OF_LIFE
 """Seconds after which a server that says nothing counts as gone."""
 PAUSE = 0.3

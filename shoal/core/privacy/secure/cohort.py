@@ -104,7 +104,10 @@ class Manifest:
             )
         found = [device for device, each in self.announcements.items() if each[:KEYS] == own]
         if len(found) != 1:
-            raise BadPayload("the manifest of the cohort does not have this device's keys once")
+            raise BadPayload(
+                "the manifest of the cohort does not have this device's keys once",
+                "run one process under this device's name: each one has keys of its own",
+            )
         if len({each[:KEYS] for each in self.announcements.values()}) < len(self.announcements):
             raise BadPayload("two devices of the cohort have the same keys")
         for device, each in self.announcements.items():
