@@ -29,7 +29,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Failed, Open, Release, chosen
+from shoal.core.privacy.ledger import Debit, Failed, Open, Release, Reserved, chosen
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
@@ -192,7 +192,8 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             for each in members:
                 entries = ledger(tmp_path, each, budget).verify()
                 failed = chosen(entries, Failed)
-                assert len(entries) - len(failed) == 4
+                assert len(entries) - len(failed) == 5
+                assert [each.run for each in chosen(entries, Reserved)] == ["first"], "no other fits"
                 assert {(line.run, line.code) for line in failed} == {
                     ("second", "over-budget"),
                     ("open", "unprotected"),

@@ -45,7 +45,7 @@ SECURE: dict[str, Any] = {
     "secure_aggregation": True,
     "central_clip": 10.0,
 }
-POLICY = RoundPolicy(minimum=DEVICES)
+POLICY = RoundPolicy(minimum=DEVICES, wait_for_devices=600.0)  # for a device that comes back
 
 
 class KilledError(BaseException):

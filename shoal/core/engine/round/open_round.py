@@ -51,7 +51,7 @@ class OpenRound:
         *,
         timed: bool = True,
     ) -> None:
-        self._policy = policy or RoundPolicy()
+        self._policy, self.began = policy or RoundPolicy(), now
         self.plan = Plan({}, plan.title, plan.quorum)
         self._first = len(plan.tasks)
         self.goal = min(self._policy.devices or self._first, self._first)
