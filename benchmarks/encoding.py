@@ -3,8 +3,8 @@
     python -m benchmarks.encoding --data-dir DATA [--dataset mnist] [--algorithm flux] [--level 5]
         [--seeds 43,44] [--rounds 10] [--devices 10] [--samples 6000] [--head 'head.*'] [--json FILE]
 
-Each device has a part of the first `--samples` samples of a data set, shifted as in the papers. Bytes are
-those of one report and of one task, in a round after the first. Prints JSON.
+Each device has a part of `--samples` samples of a data set, drawn at random, shifted as in the papers. Bytes
+are those of one report and of one task, in a round after the first. Prints JSON.
 """
 
 import argparse
@@ -14,7 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import shoal
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.exchange.encoding.updates import ENCODINGS, shape_of
 from shoal.core.exchange.tensors import layout, manifest_of
@@ -28,9 +31,14 @@ def cases(head: str) -> list[dict[str, str]]:
     return [*own, *({**each, "trainable": head} for each in own if each["encoding"] in ("full", "int8"))]
 
 
+def _some(data: Dataset, number: int) -> Dataset:
+    """That many samples, drawn at random: files may be in the order of their classes."""
+    return data.subset(np.sort(np.random.default_rng(0).permutation(len(data))[:number]))
+
+
 def measure(arguments: argparse.Namespace, seeds: list[int]) -> list[dict[str, Any]]:
     train, test = images.load(arguments.dataset, arguments.data_dir)
-    few = train.subset(slice(0, arguments.samples)), test.subset(slice(0, arguments.samples // 6))
+    few = _some(train, arguments.samples), _some(test, arguments.samples // 6)
     fleets = {
         seed: shoal.shifts.px(few, level=arguments.level, devices=arguments.devices, seed=seed)
         for seed in seeds
@@ -41,7 +49,7 @@ def measure(arguments: argparse.Namespace, seeds: list[int]) -> list[dict[str, A
         own, _ = split(model, case.get("trainable", ""))
         accuracies, began = [], time.perf_counter()
         for seed, fleet in fleets.items():
-            settings = {"rounds": arguments.rounds, "learning_rate": arguments.rate, **case}
+            settings = {"rounds": arguments.rounds, "learning_rate": arguments.rate, "batch_size": 16, **case}
             result = shoal.simulate(arguments.algorithm, fleet, seed=seed, **settings)
             accuracies.append(100 * statistics.mean(result.accuracy.values()))
         found.append(
