@@ -51,7 +51,7 @@ ALLOWED = {
         "fedserver/rpc/server.py",
         "add_insecure_port",
     ): "only loopback, which is checked, and Unix sockets",
-    ("fedserver/rpc/client.py", "insecure_channel"): "the operators' Unix socket",
+    ("fedserver/rpc/channel.py", "insecure_channel"): "the operators' Unix socket",
     ("fedclient/net/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
     ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     ("benchmarks/least_server.py", "add_insecure_port"): "a benchmark, on loopback",
