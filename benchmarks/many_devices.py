@@ -7,9 +7,8 @@ does not count: the time of a round, from its opening to its saved result; the p
 does meanwhile; and the memory that it has more than before the devices came.
 
 The devices are written into the server's state before it starts, as those of a fleet that has run for a day:
-to join is not what is measured. All
-processes share this machine, so times are upper bounds for the server. Needs /proc, and a descriptor for each
-device in the server: `ulimit -n` has to be a third above the devices.
+to join is not what is measured. All processes share this machine, so times are upper bounds for the server.
+Needs /proc, and a descriptor for each device in the server: `ulimit -n` has to be a third above the devices.
 
     python -m benchmarks.many_devices [--devices 100,10000] [--asked 100,1000] [--rounds 6]
         [--arrivals 100] [--processes 2] [--json FILE]
