@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import signal
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -175,10 +177,29 @@ def status(console: Console, client: "OperatorClient", watch: bool) -> Result:
     With --watch it leaves out what devices have released, which takes longest to find. Exits with code 4 at
     once if no server is running.
     """
-    while watch:
+    if watch:
+        _watch(client)
+    found = client.status()
+    return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))
+
+
+def _watch(client: "OperatorClient") -> None:
+    """Show the server again and again. Raises KeyboardInterrupt at Ctrl-C.
+
+    Python drops an exception that is raised in a callback of the garbage collector or of gRPC. So the signal
+    is noted, too, and looked at after each round.
+    """
+    pressed = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    while not pressed:
         found = client.status(released=False)
         shown = f"{text.clock(time.time())}\n{text.server(found, released=False)}"
         click.echo((CLEAR if sys.stdout.isatty() else "") + printable(shown))
         time.sleep(WATCH)
-    found = client.status()
-    return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))
+    raise KeyboardInterrupt
