@@ -29,7 +29,7 @@ Fault = Callable[[DeviceId, Message, int], Message | None]
 
 @dataclass
 class Fleet:
-    """Ten small devices. fault: see `Fault`. titles, states: of the rounds, in order. tasks: all, in order."""
+    """Ten small devices. fault: see `Fault`. titles, states: of the rounds. tasks: all, in order."""
 
     name: str = "fedavg"
     fault: Fault = lambda device, message, number: None
