@@ -306,7 +306,9 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
         shown = await call("consent", "show", "-c", path)
         assert "is reserved for it" in shown.out
         assert (await call("consent", "revoke", "a", "-c", path)).code == 0
-        assert (await call("consent", "revoke", "a", "-c", path)).code == NotFound.exit_code
+        again = await call("consent", "revoke", "a", "-c", path)
+        assert again.code == NotFound.exit_code
+        assert "you have refused run 'a' already" in again.err
         shown = await call("consent", "show", "-c", path)
         assert "run a: you have refused it" in shown.out
         assert "is reserved" not in shown.out
