@@ -1,13 +1,18 @@
 """FLUX where no owner lets anything leave in the open: does it finish, with which guarantee, and how well?
 
-    python -m benchmarks.strict_owners --data-dir DATA [--samples 600] [--rounds 20] [--seed 43]
+    python -m benchmarks.strict_owners --data-dir DATA [--samples 600] [--rounds 20] [--rate 0.25] [--seed 42]
 
 Each device of MNIST, turned and colored in one of several ways (px, level 5), does its tasks through the
-runtime of `fedclient`, with a privacy ledger on the disk. Once its owner allows nothing without a guarantee,
-and the run asks for `dp_epsilon` 3 and descriptors of epsilon 3; and once the owner allows everything, and
-the run asks for nothing. Prints JSON: for both the mean accuracy on the devices' own test parts of their
-clusters' models, and the adjusted Rand index of the clusters; and the (epsilon, delta) of each strict device,
-with what left in the open (nothing is to be listed) and how many of its tasks failed.
+runtime of `fedclient`, with a privacy ledger on the disk. There are two runs. In `strict` the owners allow
+nothing without a guarantee, and the run asks for `dp_epsilon` 3 and descriptors of epsilon 3; in `plain` they
+allow everything, and the run asks for no privacy. Prints JSON: for both runs the mean accuracy, on the
+devices' own test parts, of their clusters' models, and the adjusted Rand index of the clusters; and for each
+device its (epsilon, delta), what left in the open (for a strict device, nothing) and the codes of the tasks
+that failed.
+
+The guarantee holds, but no setting is known with which so few samples train a useful model. On ten devices of
+600 samples each, with seed 42, 20 rounds at the default rate ended at an accuracy of 11.2 % where the plain
+run has 95.2 %, and 10 rounds at a rate of 0.01 at 10.7 %: chance is 10 %. So `--rate` is no recommendation.
 """
 
 import argparse
@@ -123,7 +128,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=0.25, help="learning rate of DP-SGD  [default: 0.25]")
+    rate = "learning rate of DP-SGD, not tuned  [default: 0.25]"
+    parser.add_argument("--rate", type=float, default=0.25, help=rate)
     parser.add_argument("--seed", type=int, default=42)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 <state>/consent/asked.json   {"RUN": {"WHAT": seconds since 1970}}: what runs asked for, the newest run last
 <state>/consent/given.json   {"RUN": ["WHAT", ...]}, or ["*"]: to everything that the run asks for
 <state>/consent/terms.json   {"RUN": {...}}: what all of a run asks for and costs, as far as it says so
-<state>/consent/revoked.json {"RUN": seconds since 1970}: when consent was last taken back
+<state>/consent/revoked.json {"RUN": seconds since 1970}: when the run was last refused, or consent taken back
 
 The training process writes `asked` and `terms`, and `fedclient consent` the others. Without consent
 nothing of the kind leaves: the run learns that the owner has not consented, and goes on without the device.
@@ -85,9 +85,14 @@ class Consents:
     def revoke(self, run: RunId) -> None:
         """Take consent back, or refuse a run that needs none: nothing more leaves for it until `give`.
 
-        Raises NotFound for a run that has no consent and has asked for nothing with a guarantee.
+        Raises NotFound for a run that is refused already, or that has no consent and has said nothing of what
+        it asks for.
         """
         given, revoked = self.given(), self._read(REVOKED, float)
+        if run in revoked and run not in given:
+            raise NotFound(
+                f"you have refused run {run!r} already", f"`fedclient consent give {run}` lets it go on"
+            )
         known = {*given, *({*self.terms()} - {*revoked})}
         if run not in known:
             listed = ", ".join(sorted(known)) or "none"

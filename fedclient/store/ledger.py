@@ -228,12 +228,12 @@ class Ledger:
         return active and book.reserved(self._run, self._holder) == cost
 
     def _check_whole(self, book: Book, cost: Cost, data: str) -> None:
-        """Raises OverBudget unless there is room for what this run has not spent of its cost."""
+        """Raises OverBudget unless there is room for what would be held for this run then: its cost, and what
+        other devices that share this ledger have reserved for it, less what it has spent."""
         before, mine = book.of_run(self._run), book.reserved(self._run, self._holder)
-        rest = cost - before
+        rest = book.reserved(self._run) - mine + cost - before
         if rest:
-            # What another device that shares this ledger has reserved for the same run is another part.
-            others = book.held(self._since, but=self._run) + (book.reserved(self._run) - mine)
+            others = book.held(self._since, but=self._run)
             recent = book.within(data, self._source, self._since)
             what = f"{'the rest' if before else 'all'} of run {self._run}"
             self._budget.check(rest, recent, book.spent, before, what, others)

@@ -182,8 +182,8 @@ class AuthorityApi:
         if found.certificates and not force:
             raise Refused(
                 f"certificates of authority {name} that are in use: {found.certificates}",
-                "wait until their devices have renewed, and give operators new certificates; with --force, "
-                "devices must rejoin",
+                "wait until their devices have renewed, and give gateways and operators new certificates; "
+                "with --force, devices must rejoin",
             )
         self._authority.check_droppable(name)
         await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)

@@ -8,6 +8,7 @@ identity    who is calling                limits            how many calls at a 
 messages    requests and answers          errors            what an error looks like from outside
 connections which ones to close           attention         what operators should know of a port
 gateway     processes that hold the connections of devices
+channel     how an operator's program reaches a server
 operator_wire, authority_wire
 
 Nothing is decided here except who is calling and what an error looks like. A new call touches four files: the

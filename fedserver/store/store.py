@@ -392,5 +392,5 @@ class IdentityCalls:
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
         self.note_event = Call(on, part.audit.note)
         operators = part.operators
-        self.operators, self.operator = Call(on, operators.all), Call(on, operators.get)
-        self.add_operator, self.revoke_operator = Call(on, operators.add), Call(on, operators.revoke)
+        self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
+        self.revoke_operator = Call(on, operators.revoke)

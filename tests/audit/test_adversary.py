@@ -1,6 +1,6 @@
 """A server that asks for everything, of a device whose owner lets nothing leave in the open.
 
-More than 200 kinds of asks: every message of every algorithm and of secure aggregation, with ordinary,
+More than 400 requests: every message of every algorithm and of secure aggregation, with ordinary,
 amplified, infinite and missing weights, parameters that nothing sane has, and terms that lie about the run.
 The learner prints its tensors when a check fails, as PyTorch's own distributions do. What leaves is then a
 code with a fixed text, or something that a line of the ledger pays for, or a fact that does not depend on
@@ -151,7 +151,7 @@ def asks() -> Iterator[Message]:
 
 
 def summing(model: Tensors) -> Iterator[Message]:
-    """A sum over this device and seven that the server has made up, and one that never began."""
+    """A sum over made-up devices, without the keys of this one, and a sum that never began."""
     session = "round 1, attempt 1"
     letters = letters_part({f"d{number}": token_bytes(2 * KEY) for number in range(FEWEST)})
     yield Announce(session)
@@ -246,7 +246,7 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
             b"".join(store.chunks(weights.blob, 0)) for weights in result.weights()
         )
         assert not [each for each in records if each in whole], message
-    assert seen >= 200, seen
+    assert seen >= 400, seen
     assert not [each for each in ledger.verify() if isinstance(each, Open)]
     assert {"unprotected", "learner-failed", "bad-payload", "over-budget"} <= set(failed), failed
     assert {"latents_counted", "evaluated", "described", "trained", "announced"} <= set(answered), answered

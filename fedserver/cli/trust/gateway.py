@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedserver.cli.options import PATH, connected
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import AuthorityClient
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FOLDER = "The gateway's folder."
 
 
-@click.group()
+@click.group(cls=Group)
 def gateway() -> None:
     """Let other processes hold the connections of devices.
 

@@ -11,13 +11,13 @@ from fedserver.cli.trust.token import seconds
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
 from shoal.core.identity.joining import OperatorRole
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import AuthorityClient
 
 
-@click.group()
+@click.group(cls=Group)
 def operator() -> None:
     """Give people certificates with which they manage the server, or only watch it, from other machines.
 

@@ -18,11 +18,11 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from fedserver.rpc.admission.behalf import ENTRY
-from fedserver.rpc.gateway.carrying import SIGN_OF_LIFE
-from fedserver.rpc.gateway.following import SOON
+from fedserver.rpc.gateway.carrying import MOST_CALLERS, SIGN_OF_LIFE
+from fedserver.rpc.gateway.following import away
 from fedserver.rpc.gateway.stream import Caller, CallStream
 from shoal.core.engine.timeouts import CONNECTION
-from shoal.core.errors import BadPayload, ShoalError, Unavailable
+from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
@@ -160,11 +160,13 @@ class Brain:
     def _open(self) -> CallStream:
         now = asyncio.get_running_loop().time()
         if self._channel is None:
-            raise _away()
-        if self._stream is None or self._stream.broken or now - self._since > REPLACED:
-            if self._stream is not None:
-                self._retire(self._stream)
-            self._stream, self._since = CallStream(self._channel), now
+            raise away()
+        if self._stream is not None:
+            is_full = self._stream.callers >= MOST_CALLERS
+            if not (self._stream.broken or is_full or now - self._since > REPLACED):
+                return self._stream
+            self._retire(self._stream)
+        self._stream, self._since = CallStream(self._channel), now
         return self._stream
 
     def _retire(self, stream: CallStream) -> None:
@@ -216,15 +218,11 @@ class Brain:
 
     def _line(self) -> aio.Channel:
         if not self._lines:
-            raise _away()
+            raise away()
         return self._lines[next(self._turn) % len(self._lines)]
 
 
 _STATUSES = {status.value[0]: status for status in grpc.StatusCode}
-
-
-def _away() -> Unavailable:
-    return Unavailable("this gateway has no connection to the server", "try again soon", SOON)
 
 
 def _metadata(caller: Caller, session: str) -> tuple[tuple[str, str | bytes], ...]:
@@ -235,7 +233,7 @@ def _meaning(error: aio.AioRpcError) -> Exception:
     trailing: dict[str, Any] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     fault = trailing.get("shoal-fault-bin", b"")
     if not fault and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return _away()
+        return away()
     return _fault(fault, error.code(), error.details() or "")
 
 

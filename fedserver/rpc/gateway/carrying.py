@@ -26,7 +26,7 @@ from shoal.core.exchange._pb.fed.v1.gateway_service_pb2_grpc import GatewayServi
 from shoal.core.exchange.wire.identity import ROLES
 
 BATCH = 1 << 20
-"""Bytes of answers in one message, apart from the last one in it."""
+"""Bytes of answers in one message, unless it has only one answer."""
 DEVICES = 1_000
 """Devices in one message of the registry."""
 MOST_CALLERS = 65_536
@@ -103,8 +103,8 @@ class Gateways(GatewayServiceServicer):
                     await asyncio.wait({next_ones, closing}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     closing.cancel()
-                if not next_ones.done():
                     next_ones.cancel()
+                if not next_ones.done():
                     return
                 bundle = self._peers.authority.bundle
                 if sent and bundle != sent:  # certificates of a root that is gone are not valid any more
@@ -222,8 +222,10 @@ class _Calls:
             finally:
                 some.cancel()
         taken = size = 0
-        while taken < len(self._answers) and size < BATCH:
-            size += self._answers[taken].ByteSize()
+        for answer in self._answers:
+            size += answer.ByteSize()
+            if taken and size > BATCH:
+                break
             taken += 1
         found, self._answers = self._answers[:taken], self._answers[taken:]
         return found

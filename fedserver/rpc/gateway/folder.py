@@ -11,11 +11,11 @@ from fedserver.authority.issuing import Key
 from fedserver.authority.roots import KeyPair, load_pair, save_pair
 from fedserver.config import check_addresses
 from shoal.core.errors import ConfigError
-from shoal.core.identity.certificates import certificate, key_from_pem, key_to_pem, new_key
+from shoal.core.identity.certificates import certificate, new_key
 from shoal.shell import disk
 from shoal.shell.config import MAX_TEXT, parse
 
-KEY, PAIR, AUTHORITIES, SETTINGS = "key.pem", "gateway.pem", "authorities.pem", "gateway.yaml"
+PAIR, AUTHORITIES, SETTINGS = "gateway.pem", "authorities.pem", "gateway.yaml"
 HEADER = "# Created by `fedserver gateway add` for `fedserver gateway up`.\n"
 LARGEST = 1 << 16
 
@@ -40,18 +40,14 @@ class GatewayFolder:
         self._folder = folder
 
     def key(self) -> Key:
-        """The key for the certificate that is asked for: a new one, or that of an attempt that failed.
+        """A new key for the certificate that is asked for, once the folder is there. Raises StorageFault.
 
-        Raises StorageFault, and ConfigError if the folder has a gateway.
+        It is stored with the certificate: the server takes no key twice, so one of an attempt that failed
+        would be of no use.
         """
         os.umask(0o077)
         disk.make_folder(self._folder)
-        path = self._folder / KEY
-        if not path.exists():
-            with disk.replacing(path) as file:
-                file.write(key_to_pem(new_key()))
-        with disk.storing(path):
-            return key_from_pem(path.read_bytes()[:LARGEST])
+        return new_key()
 
     def fill(self, key: Key, added: GatewayAdded, listen: str | None) -> None:
         """Write what the server has answered. The settings of a folder that was filled before stay."""
@@ -60,8 +56,6 @@ class GatewayFolder:
         if not (self._folder / SETTINGS).exists():
             found = {"servers": list(added.servers), **({"listen": listen} if listen else {})}
             disk.write(self._folder / SETTINGS, (HEADER + yaml.safe_dump(found, sort_keys=False)).encode())
-        with disk.storing(self._folder / KEY):
-            (self._folder / KEY).unlink(missing_ok=True)
 
     def settings(self, listen: str | None = None) -> GatewaySettings:
         """Raises ConfigError."""

@@ -1,6 +1,7 @@
 """The registry as a gateway knows it: what the server has sent it since it is connected."""
 
 import time
+from collections.abc import Callable
 
 from fedserver.authority.peers import Standings
 from fedserver.store.identities.records import Certified, DeviceStanding, Registered
@@ -17,12 +18,12 @@ SOON = (1.0, 5.0)
 class Followed(Standings):
     """Refuses whom the server would refuse. The server asks its own registry, too, at each call.
 
-    ready: whether all of the registry has arrived once.
+    is_connected: whether it hears of changes now. ready: whether all of the registry has arrived once.
     """
 
-    def __init__(self, federation: str) -> None:
+    def __init__(self, federation: str, is_connected: Callable[[], bool]) -> None:
         super().__init__(())
-        self._federation, self._others = federation, False
+        self._federation, self._is_connected, self._others = federation, is_connected, False
         self.ready = False
 
     @property
@@ -44,10 +45,17 @@ class Followed(Standings):
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
         if not self.ready:
             raise Unavailable("this gateway is not connected to its server yet", "try again soon", SOON)
+        if self._certified(peer) is None and not self._is_connected():
+            raise away()  # the certificate may be newer than what is known here
         if self._others and self._certified(peer) is None:
             return self._known.get(peer.device) or _unknown(peer.device)
         known, _ = self._check(peer)
         return known
+
+
+def away() -> Unavailable:
+    """The error of a call that only the server could answer while there is none."""
+    return Unavailable("this gateway has no connection to the server", "try again soon", SOON)
 
 
 def _registered(device: pb.KnownDevice) -> Registered:

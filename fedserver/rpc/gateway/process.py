@@ -25,6 +25,7 @@ from fedserver.rpc.server import DEVICE_SERVICES, OPTIONS, bind
 from fedserver.rpc.tls import device_credentials
 from fedserver.store.identities.records import DAY
 from shoal.core.engine.timeouts import GRACE
+from shoal.core.errors import StorageFault
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
 from shoal.core.identity.certificates import named_by
 from shoal.shell.process import allow_descriptors, stop_signal
@@ -32,7 +33,7 @@ from shoal.shell.process import allow_descriptors, stop_signal
 log = logging.getLogger("shoal.gateway")
 
 OLD = 30 * DAY
-"""Seconds before the end of a gateway's certificate from which on its log says so at each start."""
+"""Seconds before the end of a gateway's certificate from which on its log says so every day."""
 ARRIVALS = 1_000.0
 """Devices that may arrive at a gateway in a second. The server behind it paces those of all gateways."""
 AGE = 1_800_000
@@ -40,13 +41,13 @@ AGE = 1_800_000
 
 
 class Gateway:
-    """A gateway that listens; see `open`. port: where devices call."""
+    """A gateway that listens; see `open`. port: where devices call. tasks: what runs until it is closed."""
 
     def __init__(self, folder: GatewayFolder, settings: GatewaySettings) -> None:
         self._folder, self._pair = folder, folder.pair()
         self._authorities = folder.authorities()
         named = named_by(self._pair.certificate)
-        self.name, self.followed = named.device, Followed(named.federation)
+        self.followed = Followed(named.federation, lambda: self.brain.here.is_set())
         self.brain = Brain(settings.servers, self._credentials, self._hear)
         self._settings = settings
         self._checks, self._connections = health.HealthServicer(), Connections()
@@ -60,7 +61,7 @@ class Gateway:
         self._server = aio.server(interceptors=interceptors, options=(*OPTIONS, *ageing))
         add_all(self._server, self.brain)
         health_pb2_grpc.add_HealthServicer_to_server(self._checks, self._server)
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self.port = 0
 
     @property
@@ -74,23 +75,33 @@ class Gateway:
     def _hear(self, found: pb.FollowResponse) -> None:
         self.followed.hear(found)
         if found.authorities and found.authorities != self._authorities:
-            self._folder.learn(found.authorities)
             self._authorities = found.authorities
+            try:
+                self._folder.learn(found.authorities)
+            except StorageFault as error:
+                log.error("after a restart, this gateway will not know the authorities of now: %s", error)
 
     async def open(self) -> None:
         """Take calls of devices, which wait until the server was found. Raises ConfigError."""
-        ends = self._pair.certificate.not_valid_after_utc.timestamp()
-        if ends - time.time() < OLD:
-            days = (ends - time.time()) / DAY
-            log.warning("the certificate of this gateway ends in %.0f days: fedserver gateway add", days)
         self.port = bind(self._server, self._settings.listen, device_credentials(self))
         self._connections.ports.add(self.port)
         await self._server.start()
-        self._tasks = [
+        self.tasks = [
             asyncio.create_task(self.brain.run()),
             asyncio.create_task(self._connections.watch()),
             asyncio.create_task(self._report_health()),
+            asyncio.create_task(self._warn()),
         ]
+
+    async def _warn(self) -> None:
+        """Say every day in the log that the certificate ends soon."""
+        ends = self._pair.certificate.not_valid_after_utc.timestamp()
+        while True:
+            if (left := ends - time.time()) < OLD:
+                log.warning(
+                    "the certificate of this gateway ends in %.0f days: fedserver gateway add", left / DAY
+                )
+            await asyncio.sleep(DAY)
 
     async def _report_health(self) -> None:
         """Health checks, which need a certificate, learn whether there is a server behind this gateway."""
@@ -106,15 +117,15 @@ class Gateway:
     async def close(self, grace: float = GRACE) -> None:
         """Take no new calls; those under way get `grace` seconds."""
         await self._server.stop(grace)
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 async def serve(folder: GatewayFolder, settings: GatewaySettings, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. announce: called with the address at which devices call.
 
-    Raises ConfigError.
+    Raises ConfigError, and the error of what cannot go on.
     """
     allow_descriptors()
     stop = stop_signal()
@@ -122,7 +133,10 @@ async def serve(folder: GatewayFolder, settings: GatewaySettings, announce: Call
     await gateway.open()
     announce(f"{settings.listen.rpartition(':')[0]}:{gateway.port}")
     try:
-        await stop
+        await asyncio.wait([stop, *gateway.tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in gateway.tasks:
+            if task.done():
+                task.result()
     finally:
         log.info("stopping")
         await gateway.close()

@@ -23,7 +23,10 @@ class Caller(NamedTuple):
 
 
 class CallStream:
-    """Carries calls until it breaks or is closed. broken: whether it takes no more."""
+    """Carries calls until it breaks or is closed. broken: whether it takes no more.
+
+    callers: how many devices have called on it.
+    """
 
     def __init__(self, channel: aio.Channel) -> None:
         begin: Any = channel.stream_stream(
@@ -33,8 +36,7 @@ class CallStream:
         )
         self._call = begin()
         self._callers: dict[Caller, int] = {}
-        self._new: list[pb.Caller] = []
-        self._calls: deque[pb.Call] = deque()
+        self._calls: deque[tuple[pb.Call, pb.Caller | None]] = deque()
         self._canceled: list[int] = []
         self._waiting: dict[int, asyncio.Future[pb.Answer]] = {}
         self._number, self._some, self.broken = 0, asyncio.Event(), False
@@ -43,16 +45,15 @@ class CallStream:
     async def ask(self, caller: Caller, method: str, message: bytes, session: str) -> pb.Answer:
         """The server's answer. Raises Unavailable if the stream breaks before it comes."""
         self._number += 1
-        number = self._number
+        number, new = self._number, None
         if caller not in self._callers:
             self._callers[caller] = len(self._callers)
-            self._new.append(
-                pb.Caller(
-                    caller=self._callers[caller], certificate=caller.certificate, address=caller.address
-                )
+            new = pb.Caller(
+                caller=self._callers[caller], certificate=caller.certificate, address=caller.address
             )
         who = self._callers[caller]
-        self._calls.append(pb.Call(call=number, caller=who, method=method, message=message, session=session))
+        call = pb.Call(call=number, caller=who, method=method, message=message, session=session)
+        self._calls.append((call, new))
         future: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._some.set()
@@ -65,6 +66,10 @@ class CallStream:
         finally:
             del self._waiting[number]
 
+    @property
+    def callers(self) -> int:
+        return len(self._callers)
+
     async def _write(self) -> None:
         try:
             while True:
@@ -76,12 +81,16 @@ class CallStream:
             self._break()
 
     def _batch(self) -> pb.CarryRequest:
-        message = pb.CarryRequest(callers=self._new, canceled=self._canceled)
-        self._new, self._canceled, size = [], [], 0
+        message = pb.CarryRequest(canceled=self._canceled)
+        self._canceled, size = [], 0
         while self._calls and size < BATCH:
-            call = self._calls.popleft()
-            message.calls.append(call)
-            size += len(call.message)
+            call, new = self._calls.popleft()
+            if new is not None:  # also if this call was given up: later ones name the same caller
+                message.callers.append(new)
+                size += new.ByteSize()
+            if call.call in self._waiting:
+                message.calls.append(call)
+                size += call.ByteSize()
         if not self._calls:
             self._some.clear()
         return message

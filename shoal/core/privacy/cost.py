@@ -118,6 +118,12 @@ ORDERS = (
 """Where curves are known. Ledgers are written with them, so they never change."""
 
 
+def _less(all_of_it: float, part: float) -> float:
+    """What is left, at least 0. The last bits in which a sum of parts differs from the whole count as 0."""
+    left = all_of_it - part
+    return left if left > ROUNDING * all_of_it else 0.0
+
+
 @dataclass(frozen=True)
 class Cost:
     """rho: of all that is zCDP. curve: of all else, the divergence at each of ORDERS; () where none is."""
@@ -146,8 +152,8 @@ class Cost:
         """What is left of this cost when `other` is taken from it, at least 0 at each order. Where that would
         fall from one order to the next, it stays: too much rather than too little is left."""
         taken = other.curve or (0.0,) * len(ORDERS)
-        left = (max(0.0, mine - others) for mine, others in zip(self.curve, taken, strict=False))
-        return Cost(max(0.0, self.rho - other.rho), tuple(accumulate(left, max)))
+        left = map(_less, self.curve, taken)
+        return Cost(_less(self.rho, other.rho), tuple(accumulate(left, max)))
 
     def epsilon(self, delta: float, size: int = 1) -> float:
         """The epsilon that holds for `size` samples together; infinite where no order is known for them."""

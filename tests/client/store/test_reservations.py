@@ -9,13 +9,14 @@ import pytest
 from fedclient.config import read
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import DAY, Ledger
+from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import by_run, facts, ledger_of, text
 from shoal.core.algorithm.asks import Asks, WholeRun
-from shoal.core.errors import NoConsent, NotFound, OverBudget
+from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
 from shoal.core.privacy.accountant import Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import ORDERS, Cost, rho_for
-from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Head, Reserved, chosen, line_of
+from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
+from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
 from tests.client.cli.test_cli import call
 from tests.client.store.test_ledger_windows import Clock
 
@@ -107,6 +108,31 @@ def test_a_device_gives_back_only_what_it_has_reserved_itself(tmp_path: Path, cl
     two.of("b").agree(whole(0.6 * ALL), DATA)
     with pytest.raises(OverBudget):
         two.of("c").agree(whole(0.2 * ALL), DATA)
+
+
+def test_what_one_device_has_spent_leaves_no_room_for_another_in_the_same_run(
+    tmp_path: Path, clock: Clock
+) -> None:
+    one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
+    one.of("a").agree(whole(0.6 * ALL), DATA)
+    one.of("a").count(tally(0.6 * ALL), lambda: 1)
+    one.of("b").agree(whole(0.2 * ALL), DATA)
+    with pytest.raises(OverBudget, match="the rest of run a"):
+        two.of("a").agree(whole(0.6 * ALL), DATA)
+    two.of("a").agree(whole(0.2 * ALL), DATA)
+    one.of("b").count(tally(0.2 * ALL, 1), lambda: 1)
+    two.of("a").count(tally(0.2 * ALL, 2), lambda: 1)
+
+
+def test_two_devices_in_one_run_may_not_reserve_more_than_a_run_may_spend(
+    tmp_path: Path, clock: Clock
+) -> None:
+    budget = Budget(5.0, DELTA, 5.0, run_epsilon=2.0)
+    one, two = ledger(tmp_path, clock, budget=budget), ledger(tmp_path, clock, "two", budget)
+    one.of("a").agree(whole(0.6 * rho_for(2.0, DELTA)), DATA)
+    with pytest.raises(OverBudget, match="of epsilon 2 for this run"):
+        two.of("a").agree(whole(0.6 * rho_for(2.0, DELTA)), DATA)
+    two.of("a").agree(whole(0.4 * rho_for(2.0, DELTA)), DATA)
 
 
 def test_nothing_is_reserved_before_the_owner_consents(tmp_path: Path, clock: Clock) -> None:
@@ -201,6 +227,8 @@ def test_the_rest_of_a_curve_is_a_curve(tmp_path: Path) -> None:
     assert not once - all_of_it
     assert Cost(0.1) - once == Cost()
     assert once - Cost(0.1) == Cost(0.0, curve)
+    tenth = Cost(0.1, tuple(each / 10 for each in curve))
+    assert not Cost(1.0, curve) - total([tenth] * 10), "the last bits of a sum are no rest"
     steps = tuple(float(order > 1.25) for order in ORDERS)  # from which the first orders keep nothing
     late = tuple(float(order > 2.0) for order in ORDERS)
     left = (Cost(curve=steps) - Cost(curve=late)).curve
@@ -216,12 +244,22 @@ def test_a_chain_goes_on_where_it_stopped_and_finds_every_change() -> None:
     chain, data = Chain(), b""
     for entry in entries:
         data += line_of(entry, chain.head.last)
-        chain.read(data, Head(chain.head.lines, chain.head.last))
-    assert chain.book.entries == [Reserved(1.0, "a", 0.1, [], DATA), entries[1], chain.book.entries[2]]  # type: ignore[arg-type]
+        chain.read(data, chain.head)
+    assert [line_of(entry, "") for entry in chain.book.entries] == [line_of(entry, "") for entry in entries]
     assert chain.book.held(0.0).rho == pytest.approx(0.2)
     again = Chain()
     again.read(data, chain.head)
     assert again.head == chain.head
+    lines = data.splitlines(keepends=True)
+    for changed in (
+        data.replace(b'"rho": 0.1', b'"rho": 0.0001'),
+        data.replace(b'"rho": 0.2', b'"rho": 0.0002'),
+        b"".join(lines[:2]),
+        b"".join(lines[1:]),
+        b"".join([lines[1], lines[0], lines[2]]),
+    ):
+        with pytest.raises(LedgerFault):
+            Chain().read(changed, chain.head)
 
 
 def test_only_new_lines_are_read_and_a_change_of_an_old_one_is_found(
@@ -245,6 +283,11 @@ def test_only_new_lines_are_read_and_a_change_of_an_old_one_is_found(
     assert len(taken) == 1
     assert len(own.entries()) == 21, "what another process has added is read, too"
     assert len(taken) == 2
+    file = tmp_path / "privacy" / LEDGER
+    file.write_bytes(file.read_bytes().replace(b'"accuracy"', b'"accuracv"', 1))
+    for each in (own, other):
+        with pytest.raises(LedgerFault, match="does not follow from the line before it"):
+            each.entries()
 
 
 def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
@@ -263,7 +306,9 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
         shown = await call("consent", "show", "-c", path)
         assert "is reserved for it" in shown.out
         assert (await call("consent", "revoke", "a", "-c", path)).code == 0
-        assert (await call("consent", "revoke", "a", "-c", path)).code == NotFound.exit_code
+        again = await call("consent", "revoke", "a", "-c", path)
+        assert again.code == NotFound.exit_code
+        assert "you have refused run 'a' already" in again.err
         shown = await call("consent", "show", "-c", path)
         assert "run a: you have refused it" in shown.out
         assert "is reserved" not in shown.out

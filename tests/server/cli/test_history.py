@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +71,47 @@ def test_tables_have_all_columns(tmp_path: Path) -> None:
     assert (first["parents"], first["loss"], second["loss"]) == ("c0 c2", "0.25", "")
 
 
-def test_parquet_has_the_same_tables_or_says_what_it_needs(tmp_path: Path) -> None:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        with pytest.raises(ConfigError, match="pyarrow, which is not installed"):
-            write_tables(tmp_path, "parquet", {}, [ROUND])
-        assert not list(tmp_path.iterdir())
-        return
+def test_without_pyarrow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="pyarrow, which is not installed"):
+        write_tables(tmp_path, "parquet", {}, [ROUND])
+    assert not list(tmp_path.iterdir())
+
+
+def test_parquet_has_the_same_tables(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra data")
     write_tables(tmp_path, "parquet", {"run": "toy"}, [ROUND, RoundHistory(8)])
     for name, columns in COLUMNS.items():
-        assert pyarrow.parquet.read_table(tmp_path / f"{name}.parquet").column_names == columns
-    first, second = pyarrow.parquet.read_table(tmp_path / "clusters.parquet").to_pylist()
+        assert parquet.read_table(tmp_path / f"{name}.parquet").column_names == columns
+    first, second = parquet.read_table(tmp_path / "clusters.parquet").to_pylist()
     assert (first["parents"], first["loss"], second["loss"]) == ("c0 c2", 0.25, None)
 
 
-def test_tensorboard_gets_the_curves_or_the_error_says_what_it_needs(tmp_path: Path) -> None:
-    cluster = ClusterRound("c0", devices=3, loss=0.25, accuracy=0.75)
-    first = RoundHistory(1, ended=1e9, measured_on="held_out", loss=0.5, accuracy=0.5, clusters=(cluster,))
+FIRST = RoundHistory(
+    1,
+    ended=1e9,
+    measured_on="held_out",
+    loss=0.5,
+    accuracy=0.5,
+    clusters=(ClusterRound("c0", devices=3, loss=0.25, accuracy=0.75),),
+)
+
+
+def test_without_tensorboards_package_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ConfigError, match="tensorboardX, which is not installed"):
+        write_events(tmp_path / "curves", "toy", [FIRST])
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_gets_the_curves(tmp_path: Path) -> None:
+    Event = pytest.importorskip("tensorboardX.proto.event_pb2", reason="needs the extra tensorboard").Event
     second = RoundHistory(2, ended=1e9 + 60, asked=4, events=(RunEvent("grouped", "into 2 clusters"),))
-    try:
-        from tensorboardX.proto.event_pb2 import Event
-    except ImportError:
-        with pytest.raises(ConfigError, match="tensorboardX, which is not installed"):
-            write_events(tmp_path / "curves", "toy", [first, second])
-        assert not list(tmp_path.iterdir())
-        return
-    for rounds in ([first], [first, second]):  # another export takes the place of the one before
+    for rounds in ([FIRST], [FIRST, second]):  # another export takes the place of the one before
         path = write_events(tmp_path / "curves", "toy", rounds)
     assert list(path.parent.iterdir()) == [path]
     data, found = path.read_bytes(), dict[tuple[str, int], Any]()

@@ -8,10 +8,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from fedserver.rpc.admission.behalf import ENTRY
+from fedserver.rpc.admission import limits
+from fedserver.rpc.admission.behalf import ENTRY, MAX_CERTIFICATE
 from fedserver.rpc.admission.identity import spread
+from fedserver.rpc.gateway import brain, carrying
+from fedserver.rpc.gateway.folder import GatewayFolder
+from fedserver.rpc.gateway.stream import Caller
 from fedserver.rpc.tls import device_credentials
-from shoal.core.errors import Refused
+from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
@@ -220,15 +224,80 @@ def test_a_gateway_finds_the_server_again(tmp_path: Path) -> None:
             assert world.listeners.gateways is not None
             world.listeners.gateways.close()  # as a server does that stops
             await until(lambda: not found.brain.here.is_set())
+            cellar = behind(await world.device("cellar"), found)  # it has joined at the server meanwhile
+            with pytest.raises(aio.AioRpcError) as caught:
+                await hello(cellar)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             world.listeners.gateways._closing.clear()
             await until(found.brain.here.is_set)
             await hello(device)
+            await hello(cellar)
+
+    play(story, tmp_path / "s")
+
+
+def test_more_calls_than_fit_into_a_message_go_in_several(tmp_path: Path) -> None:
+    """After a takeover, all devices of a gateway may call at one moment."""
+
+    async def story(world: World) -> None:
+        async with gateway(await added(world, tmp_path / "gate")) as found:
+            devices = [Caller(b"?" * MAX_CERTIFICATE, f"ipv4:127.0.0.1:{port}") for port in range(1100)]
+            asking = (found.brain.ask(each, "/fed.v1.NoService/NoCall", b"", "") for each in devices)
+            answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(each) for each in answers} == {Refused}
+
+    play(story, tmp_path / "s")
+
+
+def test_a_stream_is_replaced_before_it_has_too_many_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brain, "MOST_CALLERS", 2)
+    monkeypatch.setattr(carrying, "MOST_CALLERS", 2)
+
+    async def story(world: World) -> None:
+        async with gateway(await added(world, tmp_path / "gate")) as found:
+            device = behind(await world.device("attic"), found)
+            for _ in range(5):  # each of these is a caller, since it has a connection of its own
+                await hello(device)
+
+    play(story, tmp_path / "s")
+
+
+def test_a_gateway_has_more_streams_than_a_device_may_have_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CALLS", 1)
+
+    async def story(world: World) -> None:
+        async with gateway(await added(world, tmp_path / "gate")) as found:
+            await hello(behind(await world.device("attic"), found))
+
+    play(story, tmp_path / "s")
+
+
+def test_a_gateway_whose_disk_is_full_goes_on_with_new_authorities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(authorities: bytes) -> None:
+        raise DiskFull("no space")
+
+    async def story(world: World) -> None:
+        folder = await added(world, tmp_path / "gate")
+        monkeypatch.setattr(folder, "learn", full)
+        async with gateway(folder) as found:
+            await world.api.add_root()
+            await until(lambda: found.shown[1] == world.peers.authority.bundle)
+            await hello(behind(await world.device("attic"), found))
+            assert not any(task.done() for task in found.tasks)
 
     play(story, tmp_path / "s")
 
 
 def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Path) -> None:
     async def story(world: World) -> None:
+        lost = GatewayFolder(tmp_path / "gate").key()
+        await world.api.add_gateway("gate", (HOST,), request(lost))  # an answer that never arrived
         folder = await added(world, tmp_path / "gate")
         first = folder.pair().certificate.serial_number
         async with gateway(folder):

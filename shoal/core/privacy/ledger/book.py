@@ -1,12 +1,13 @@
 """All entries of a ledger, with their sums: what was spent, what can be given again, what is reserved.
 
-Sums grow with each entry, so a question looks at few entries, however long the ledger is.
+Sums grow with each entry, so that most questions look at few entries; only sums over a window, and a search
+for an earlier release, look at all payments.
 
 **Reservations.** Before its first task a run reserves what all of it costs. Until it has spent that, no other
 run can; so two runs of which each fits cannot both begin and then fail in the middle. What is held for a run
 is what it reserved less what it has spent, and never below nothing: a payment turns a reserved part into a
 spent one, and counts once. A reservation changes only who may spend: what a limit allows is still compared
-with what was paid, so the proof of docs/privacy.md needs no word about it. It is given back when the run is
+with what was paid, so the proof in docs/privacy.md does not depend on it. It is given back when the run is
 over, or when the owner refuses the run; and it lapses when the run has spent nothing for a whole window,
 since a server that never returns cannot say that its run is over.
 """
@@ -99,12 +100,8 @@ class Book:
         """The runs that have spent or reserved something, in order."""
         return [run for run in dict.fromkeys([*self._of_run, *self._reserved]) if run]
 
-    def not_of_run(self, run: str) -> Cost:
-        """What all other runs have spent."""
-        return total(cost for each, cost in self._of_run.items() if each != run)
-
-    def within(self, data: str, source: str, since: float, but: str | None = None) -> Cost:
-        """What was paid for these data after `since`, by all runs or by all `but` one.
+    def within(self, data: str, source: str, since: float) -> Cost:
+        """What was paid for these data after `since`.
 
         For a named source, everything counts that was paid for it, whatever its data were, and what earlier
         versions paid; so what is left does not depend on whether the data have changed.
@@ -112,9 +109,7 @@ class Book:
         return total(
             each.cost
             for each in self._paid
-            if each.at > since
-            and (but is None or each.run != but)
-            and (each.source in ("", source) if source else each.data == data)
+            if each.at > since and (each.source in ("", source) if source else each.data == data)
         )
 
     # -- reservations -----------------------------------------------------------------------------------

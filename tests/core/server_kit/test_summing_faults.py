@@ -1,0 +1,196 @@
+"""Secure aggregation with devices that leave, forget their part of a sum, or lie about it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.core import algorithm
+from shoal.core.algorithm import Report
+from shoal.core.errors import Refused, Unavailable
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.summing import (
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    TrainMasked,
+    Unmask,
+    letters_of,
+    letters_part,
+)
+from shoal.core.types import DeviceId
+from shoal.lab.devices.simulated import Simulated
+from tests.core.server_kit.summed import DEVICES, Fleet
+
+
+@pytest.mark.parametrize("kind", [Share, TrainMasked, Unmask])
+def test_where_too_many_have_lost_their_part_the_round_begins_again(kind: type[Message]) -> None:
+    forgot: set[DeviceId] = set()
+
+    def forgets(device: DeviceId, message: Message, number: int) -> None:
+        if isinstance(message, kind) and device < "d06" and device not in forgot:
+            forgot.add(device)
+            fleet.memories.pop(device)
+
+    fleet = Fleet(fault=forgets)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert not outcome.failed
+    assert outcome.state.progress == 1
+    assert len(forgot) == 6
+    sessions = [message.session for device, message in fleet.tasks if isinstance(message, Announce)]
+    assert dict.fromkeys(sessions) == dict.fromkeys(["round 1, attempt 1", "round 1, attempt 2"])
+
+
+def test_a_run_in_which_no_sum_is_ever_completed_fails_and_says_why() -> None:
+    def forgets(device: DeviceId, message: Message, number: int) -> None:
+        if isinstance(message, Unmask) and device < "d06":
+            fleet.memories.pop(device)
+
+    fleet = Fleet(fault=forgets)
+    with pytest.raises(Refused, match="began 5 times in a row without a result"):
+        fleet.run(rounds=1)
+
+
+def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        if isinstance(message, Share) and device == "d05":
+            right: Any = Simulated(
+                algorithm.discover()["fedavg"].device(), fleet.context(device), device, fleet.memories
+            )(message, 0)
+            letters = letters_of(right.letters)
+            wrong = {name: each if name == "" else bytes(len(each)) for name, each in letters.items()}
+            return replace(right, letters=letters_part(wrong))
+        return None
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=2, evaluate=False)
+    assert not outcome.failed
+    assert outcome.state.progress == 2
+    assert outcome.state.summing is not None
+    assert outcome.state.summing.excluded == ("d05",)
+    asked = [
+        message.session
+        for device, message in fleet.tasks
+        if device == "d05" and isinstance(message, Announce)
+    ]
+    assert asked == ["round 1, attempt 1"]
+
+
+def wrong_shares(own: "Fleet", message: Message, device: DeviceId) -> Message:
+    """What a device answers that makes the sum fail if it is believed."""
+    right: Any = Simulated(
+        algorithm.discover()["fedavg"].device(), own.context(device), device, own.memories
+    )(message, 0)
+    return replace(right, shares=letters_part(dict.fromkeys(letters_of(right.shares), b"\1" * 33)))
+
+
+def test_wrong_shares_of_two_devices_cost_nothing_and_no_honest_device_is_blamed() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        lying = isinstance(message, Unmask) and device in ("d00", "d06")
+        return wrong_shares(fleet, message, device) if lying else None
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert outcome.state.summing is None
+    assert len([each for _, each in fleet.tasks if isinstance(each, Announce)]) == 10
+
+
+def test_where_most_shares_are_wrong_no_device_is_blamed() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        lying = isinstance(message, Unmask) and device < "d06" and message.session.endswith("attempt 1")
+        return wrong_shares(fleet, message, device) if lying else None
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert outcome.state.summing is None  # it has no `excluded`
+    assert set(outcome.state.assignments) == set(DEVICES)
+
+
+def test_devices_that_announce_the_same_keys_are_left_out_of_the_cohort() -> None:
+    same: list[Message] = []
+
+    def copies(device: DeviceId, message: Message, number: int) -> Message | None:
+        if isinstance(message, Announce) and device in ("d02", "d08"):
+            if not same:
+                half = algorithm.discover()["fedavg"].device()
+                same.append(Simulated(half, fleet.context(device), device, fleet.memories)(message, 0))
+            return same[0]
+        return None
+
+    fleet = Fleet(fault=copies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert outcome.state.progress == 1
+    assert set(outcome.state.assignments) == {*DEVICES} - {"d02", "d08"}
+
+
+@pytest.mark.parametrize("kind", [Share, TrainMasked, Unmask])
+def test_where_just_as_many_as_begin_are_there_one_may_still_leave(kind: type[Message]) -> None:
+    """The minimum holds for those that begin a sum; more than two thirds of them complete it."""
+    gone: set[DeviceId] = set()
+
+    def leaves(device: DeviceId, message: Message, number: int) -> None:
+        if (isinstance(message, kind) and device in ("d02", "d05")) or device in gone:
+            gone.add(device)
+            raise Unavailable("gone for good")
+
+    fleet = Fleet(fault=leaves)
+    outcome = fleet.run(minimum=len(DEVICES), rounds=1, evaluate=False)
+    assert not outcome.failed, outcome.reason
+    assert outcome.state.progress == 1
+    assert {message.session for _, message in fleet.tasks if isinstance(message, Announce)} == {
+        "round 1, attempt 1"
+    }
+    enough = [getattr(state, "enough", 0) for state in fleet.states]
+    assert enough == [7, 7, 7, 0], "more than two thirds of ten, until the sum is complete"
+
+
+def test_a_device_that_is_gone_at_the_end_costs_nothing() -> None:
+    def gone(device: DeviceId, message: Message, number: int) -> None:
+        if isinstance(message, Unmask) and device in ("d00", "d09"):
+            raise Unavailable("gone")
+
+    outcome = Fleet(fault=gone).run(rounds=1, evaluate=False)
+    assert not outcome.failed
+    assert len(outcome.state.assignments) == 10
+
+
+def test_an_answer_of_another_shape_is_refused() -> None:
+    fleet = Fleet(
+        fault=lambda device, message, number: (
+            Masked({"sum": np.zeros(3, np.int32)})
+            if isinstance(message, TrainMasked) and device == "d01"
+            else None
+        )
+    )
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert not outcome.failed
+    assert "d01" not in outcome.state.assignments
+
+
+def test_a_device_that_steps_into_an_exchange_is_asked_for_it_only_if_it_has_a_part_in_it() -> None:
+    fleet = Fleet()
+    fleet.run(rounds=1, evaluate=False)
+    half = algorithm.discover()["fedavg"].server()
+    at_share = next(state for state in fleet.states if state.summing and state.summing.stage == "share")
+    (one,) = half.plan(at_share, ["d04"]).tasks.items()  # type: ignore[union-attr]
+    assert (one[0], type(one[1])) == ("d04", Share)
+    assert half.plan(at_share, ["d99"]).tasks == {}  # type: ignore[union-attr]
+    again = half.plan(at_share, [f"d{number}" for number in range(90, 98)])
+    assert {type(task) for task in again.tasks.values()} == {Announce}  # type: ignore[union-attr]
+
+
+def test_where_a_sum_fails_a_device_that_came_meanwhile_does_not_end_the_run() -> None:
+    """Announcements that few devices made, among answers to another question, are no cohort."""
+    fleet = Fleet()
+    fleet.run(rounds=1, evaluate=False)
+    half = algorithm.discover()["fedavg"].server()
+    at_share = next(state for state in fleet.states if state.summing and state.summing.stage == "share")
+    announced = next(iter(at_share.summing.cohorts[0].announcements.values()))
+    late = Announced(letters_part({"": bytes.fromhex(announced)}))
+    after = half.reduce(at_share, [Report("d99", late)])
+    assert after.summing.stage == "announce"
+    assert after.summing.attempt == 1
