@@ -94,8 +94,13 @@ def _executor(settings: ClientConfig, file: Path | None) -> Remembering:
 
 
 def _placing(settings: ClientConfig, console: Console, executor: Remembering, run: str) -> Place:
+    store = BlobStore(DeviceFolder(settings.state).blobs)
+
     async def place() -> PlacementResult:
-        return await placed(settings, console, executor, run, True, GIVE_UP_AFTER)
+        found = await placed(settings, console, executor, run, True, GIVE_UP_AFTER)
+        model = None if found.model is None else found.model.blob
+        store.trim(settings.limits.kept_bytes, [blob.sha256 for blob in (model, found.graph) if blob])
+        return found
 
     return place
 

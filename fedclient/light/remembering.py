@@ -57,6 +57,8 @@ class Remembering:
         if task is self._graph:
             result = await self._executor.perform(task)
             self._loaded = isinstance(result, Payload)
+            if not self._loaded:  # no question follows, after which the process would be stopped
+                await self.stop()
             return result
         try:
             if self._graph is not None and not self._loaded:

@@ -103,7 +103,7 @@ def test_what_failed_is_tried_again_only_after_an_hour(monkeypatch: pytest.Monke
     async def story(executor: Remembering, inner: Played, data: list[object]) -> None:
         inner.failing = True
         assert isinstance(await asked(executor), Failure)
-        assert inner.noted() == ["open1"]
+        assert inner.noted() == ["open1", "stop"]
         assert isinstance(await asked(executor), Failure)
         assert inner.noted() == []
         inner.failing = False

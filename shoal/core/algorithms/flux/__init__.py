@@ -164,6 +164,12 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 f"grouping=density does not work with the noise of privacy={self.privacy}",
                 "set grouping=likelihood, or privacy=off",
             )
+        if self.encoded and self.mixing == "soft":
+            raise ConfigError(
+                "with mixing=soft devices train a mixture of models, which has no encoding and no frozen "
+                "tensors",
+                "set encoding=full and no trainable, or mixing=hard",
+            )
         if self.secure_aggregation and self.mixing == "soft":
             raise ConfigError(
                 "with mixing=soft an update counts in several models, which a sum does not tell apart",
