@@ -63,7 +63,7 @@ class _OperatorRole:
 class _OperatorRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperatorRole.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     OPERATOR_ROLE_UNSPECIFIED: _OperatorRole.ValueType  # 0
-    """Not set: refused."""
+    """Not set: as OPERATOR_ROLE_VIEWER."""
     OPERATOR_ROLE_VIEWER: _OperatorRole.ValueType  # 1
     """See everything that operators see, without models and without changing anything."""
     OPERATOR_ROLE_OPERATOR: _OperatorRole.ValueType  # 2
@@ -73,7 +73,7 @@ class OperatorRole(_OperatorRole, metaclass=_OperatorRoleEnumTypeWrapper):
     """What an operator may do who calls over the network."""
 
 OPERATOR_ROLE_UNSPECIFIED: OperatorRole.ValueType  # 0
-"""Not set: refused."""
+"""Not set: as OPERATOR_ROLE_VIEWER."""
 OPERATOR_ROLE_VIEWER: OperatorRole.ValueType  # 1
 """See everything that operators see, without models and without changing anything."""
 OPERATOR_ROLE_OPERATOR: OperatorRole.ValueType  # 2
