@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclient.config import ClientConfig, DataConfig, LearnerConfig
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig, LimitsConfig
 from fedclient.light import commands
 from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
@@ -82,6 +83,17 @@ def test_a_file_follows_the_run_and_ignores_a_model_that_collapsed(
     playing(monkeypatch, settings, [None, FIRST, look, SAME, look, SECOND, last, SECOND])
     asyncio.run(commands.follow(settings, Console(), None, out, every=0.0))
     assert seen == [wanted(FIRST), wanted(FIRST), wanted(SECOND)]
+
+
+def test_no_more_is_kept_than_the_owner_allows_and_the_model_in_use(
+    settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(settings, limits=LimitsConfig(kept_bytes=1))
+    playing(monkeypatch, small, [FIRST, SECOND, FIRST + SECOND, stop, None])
+    asyncio.run(commands.follow(small, Console(), None, tmp_path / "predictions.csv", 0.0))
+    folder = DeviceFolder(small.state)
+    facts = json.loads((folder.model / "placement.json").read_text())
+    assert {path.name for path in folder.blobs.iterdir()} == {facts["model"], facts["graph"]}
 
 
 def test_predictions_are_served_until_a_signal(
