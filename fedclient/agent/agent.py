@@ -63,7 +63,7 @@ T = TypeVar("T")
 CAPABILITIES = (INLINE_TENSORS, ENCODED_UPDATES)
 
 REST = 600.0
-"""Seconds until an agent outside of its hours looks at the clock again, which somebody may have changed."""
+"""Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
 
 
 class Until(Enum):

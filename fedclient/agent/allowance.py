@@ -1,5 +1,6 @@
 """The owner's limits on what a device does for a server, and when."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,13 +36,12 @@ class Hours:
 
     def closed_for(self) -> float:
         """Seconds until the hours begin; 0 within them. Ask again now and then: clocks are changed."""
-        at = self._time()
-        length = (self.end - self.begin) % DAY or DAY
-        return 0.0 if (at - self.begin) % DAY < length else (self.begin - at) % DAY
+        at, length = self._time(), (self.end - self.begin) % DAY
+        return 0.0 if not length or (at - self.begin) % DAY < length else (self.begin - at) % DAY
 
     def open_for(self) -> float:
-        """Seconds until the hours end, where they have begun."""
-        return (self.end - self._time()) % DAY or DAY
+        """Seconds until the hours end, where they have begun; infinite if they are the whole day."""
+        return (self.end - self._time()) % DAY or DAY if (self.end - self.begin) % DAY else math.inf
 
     def __str__(self) -> str:
         return "-".join(f"{at // 3600:02}:{at % 3600 // 60:02}" for at in (self.begin, self.end))

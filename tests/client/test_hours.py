@@ -1,6 +1,7 @@
 """The owner's hours: read from text, kept to by the agent."""
 
 import asyncio
+import math
 from dataclasses import replace
 from datetime import datetime
 
@@ -45,8 +46,8 @@ class Wall:
         ("00:00-06:00", 23, 1, 7),
         ("18:00-24:00", 23, 0, 1),
         ("18:00-24:00", 0, 18, 24),
-        (ALL_DAY, 0, 0, 24),
-        (ALL_DAY, 23, 0, 1),
+        (ALL_DAY, 0, 0, math.inf),
+        (ALL_DAY, 23, 0, math.inf),
     ],
 )
 def test_hours_of_a_day(text: str, hour: int, closed: float, opened: float) -> None:
