@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance, Hours
 from fedclient.agent.reporter import Reporter
 from fedclient.agent.signals import until_signal
 from fedclient.config import ClientConfig
@@ -55,7 +56,11 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
                 allowance = Allowance(
-                    limits.download_bytes, limits.kept_bytes, give_up_after, limits.bandwidth or math.inf
+                    limits.download_bytes,
+                    limits.kept_bytes,
+                    give_up_after,
+                    limits.bandwidth or math.inf,
+                    Hours.read(limits.hours),
                 )
                 ledger = privacy_report.ledger_of(settings)
                 agent = Agent(

@@ -43,9 +43,20 @@ def operator() -> None:
 @click.option(
     "--ttl", default="90d", show_default=True, metavar="TIME", help="Lifetime: 12h, 30d; at most 400d."
 )
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Where NAME calls, if not at the first host of the server's certificate.",
+)
 @click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
 def add(
-    console: Console, client: "AuthorityClient", name: str, role: str, ttl: str, out: Path | None
+    console: Console,
+    client: "AuthorityClient",
+    name: str,
+    role: str,
+    ttl: str,
+    address: str | None,
+    out: Path | None,
 ) -> Result:
     """Make a folder with a key and a certificate for a person.
 
@@ -53,23 +64,26 @@ def add(
     the server: hand it over as you would hand over a password. If NAME has a certificate already, that one is
     void from then on.
     """
+    from fedserver.config import check_addresses
     from fedserver.rpc.channel import Card, write_folder
     from shoal.core.identity.certificates import key_to_pem, new_key, request
 
+    if address is not None:
+        check_addresses("--address", (address,))
     folder = (out or Path(name)).absolute()
     if folder.exists():
         raise Taken(f"{folder} exists already", "give another --out, or remove it first")
     key = new_key()
     issued = client.add_operator(name, OperatorRole(role), request(key), seconds(ttl))
     made = issued.operator
-    card = Card(made.name, made.role.value, issued.address, made.expires)
+    card = Card(made.name, made.role.value, address or issued.address, made.expires)
     write_folder(folder, card, key_to_pem(key), issued.certificate, issued.authorities)
     summary = (
-        f"operator {made.name} may call {issued.address} as {made.role.value} until {clock(made.expires)}\n"
+        f"operator {made.name} may call {card.address} as {made.role.value} until {clock(made.expires)}\n"
         f"give {made.name} the folder {folder}, and remove it here; on that machine:\n"
         f"  fedserver status --connect {folder.name}"
     )
-    return Result({**facts(made), "address": issued.address, "folder": str(folder)}, summary)
+    return Result({**facts(made), "address": card.address, "folder": str(folder)}, summary)
 
 
 @operator.command("ls", epilog="Example: fedserver operator ls")

@@ -33,7 +33,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     monkeypatch.chdir(tmp_path)
-    init(tmp_path / "server", ("127.0.0.1",), "127.0.0.1:0", "127.0.0.1:0", "shoal")
+    init(tmp_path / "server", ("127.0.0.1", "localhost"), "127.0.0.1:0", "127.0.0.1:0", "shoal")
     with daemon(tmp_path / "server", options=("--operator-listen", "127.0.0.1:0")) as running:
         yield running
 
@@ -87,3 +87,16 @@ def test_a_server_that_does_not_listen_says_how_it_would(tmp_path: Path, command
     assert code == 3
     assert "operator_listen: 0.0.0.0:50053" in off["error"]["hint"]
     assert not folder.exists()
+
+
+def test_the_folder_says_where_to_call(server: Daemon, command: Command) -> None:
+    """A name with the addresses of two servers leads to the one that listens, which is the one that leads."""
+    code, made = command("operator", "add", "anna", "--address", "anna.example.org")
+    assert (code, "is not host:port" in made["error"]["message"]) == (3, True)
+    assert not Path("anna").exists()
+    port = command("operator", "add", "anna")[1]["data"]["address"].rpartition(":")[2]
+    made = command("operator", "add", "anna", "--address", f"localhost:{port}", "--out", "b")[1]
+    assert (
+        made["data"]["address"] == json.loads(Path("b", CARD).read_text())["address"] == f"localhost:{port}"
+    )
+    assert command("status", "--connect", "b")[0] == 0
