@@ -158,6 +158,7 @@ async def listen(
             )
             port = bind(remote, access.operator_listen, device_credentials(access.peers.authority))
             access.operators.address = access.at(port)
+            coordinator.attention.append(access.operators.notices)
             connections.ports.add(port)
             listeners.servers.append(remote)
             at_operators.append(remote)

@@ -136,7 +136,7 @@ def test_a_server_that_answers_after_the_hours_gives_no_task(
         async def next_task(self, wait: float) -> Task | Idle:
             if wall().hour == 23:
                 wall.set(6)
-                raise Unavailable("nobody answers")
+                raise Unavailable("no answer")
             assert wall().hour == 22
             return await super().next_task(wait)
 
