@@ -191,6 +191,7 @@ class _Ports:
         server = aio.server(interceptors=interceptors, options=self._options)
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
+        self._coordinator.attention.append(access.operators.notices)
         return [server]
 
     def for_joining(self, access: Access, devices: Any, addresses: tuple[str, ...]) -> AuthorityApi:
