@@ -52,7 +52,7 @@ from shoal.core.exchange.tensors import digest, pack, unpack
 from shoal.core.identity.certificates import key_to_pem, new_key, pin_of
 from shoal.core.identity.joining import Role
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.core.types import Bytes, Tensors
+from shoal.core.types import Bytes, Scalar, Tensors
 
 MODEL: Tensors = {"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)}
 LONGEST = 300.0
@@ -144,10 +144,8 @@ def enter(state: Path, count: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def playing(
-    address: str, members: Path, count: int, processes: int, pace: float
-) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes that play the devices, until the end of the block."""
+def playing(address: str, members: Path, count: int, processes: int, pace: float) -> Iterator[None]:
+    """Processes that play the devices: all have said hello, and wait for tasks until the end of the block."""
     shares = [count // processes + (number < count % processes) for number in range(processes)]
     firsts = itertools.accumulate([0, *shares[:-1]])
     command = [sys.executable, "-m", __spec__.name, "--play", address, str(members)]
@@ -159,7 +157,10 @@ def playing(
         if share
     ]
     try:
-        yield running
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+        yield
     finally:
         for process in running:
             process.kill()
@@ -175,7 +176,7 @@ def memory(server: Server) -> float:
 def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str, float]:
     """A run that asks this many of the devices in each round."""
     policy = RoundPolicy(devices=asked, minimum=asked, deadline=LONGEST)
-    parameters = {"rounds": rounds, "evaluate": False, "aggregation": "mean"}
+    parameters: dict[str, Scalar] = {"rounds": rounds, "evaluate": False, "aggregation": "mean"}
     spec = RunSpec(f"asked-{asked}", "fedavg", parameters=parameters, policy=policy)
     began, done, marks = time.monotonic(), list[RoundHistory](), list[tuple[float, float, int]]()
     with OperatorClient(state) as operator:
@@ -197,7 +198,9 @@ def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str,
     }
 
 
-def measure(folder: Path, count: int, asked: list[int], rounds: int, arrivals: float, processes: int) -> Any:
+@contextlib.contextmanager
+def serving(folder: Path, count: int, arrivals: float) -> Iterator[tuple[Server, Path, Path]]:
+    """A server that knows this many devices, its state folder, and the file that `playing` needs."""
     state, members = folder / "state", folder / "members.json"
     init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
     settings = state / "fedserver.yaml"
@@ -205,11 +208,13 @@ def measure(folder: Path, count: int, asked: list[int], rounds: int, arrivals: f
     members.write_text(json.dumps(enter(state, count)))
     up = ["-m", "fedserver", "up", "--state", str(state), "--listen", f"{HOST}:0"]
     with started(*up, "--join-listen", f"{HOST}:0") as server:
+        yield server, state, members
+
+
+def measure(folder: Path, count: int, asked: list[int], rounds: int, arrivals: float, processes: int) -> Any:
+    with serving(folder, count, arrivals) as (server, state, members):
         idle, began = memory(server), time.monotonic()
-        with playing(server.address, members, count, processes, arrivals) as running:
-            for process in running:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "here\n"
+        with playing(server.address, members, count, processes, arrivals):
             arrived = time.monotonic() - began
             time.sleep(QUIET)
             waiting, cpu = memory(server), server.cpu()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from fedclient.agent.allowance import ALL_DAY, Hours
 from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
@@ -183,13 +184,15 @@ class ComputeConfig:
 class LimitsConfig:
     """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
     results. memory_bytes: memory of the process that runs a graph, on a device without a learner. bandwidth:
-    bytes a second, in both directions together; unset: no limit.
+    bytes a second, in both directions together. hours: when it asks for tasks, such as "22:00-06:00", see
+    `fedclient.agent.allowance`. Unset: no limit.
     """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
     memory_bytes: int = 1 << 30
     bandwidth: int | None = None
+    hours: str = ALL_DAY
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None and self.bandwidth < LEAST_BANDWIDTH:
@@ -199,6 +202,7 @@ class LimitsConfig:
             )
         if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:
             raise ConfigError("limits are numbers of bytes, 1 or more", "remove them to get the defaults")
+        Hours.read(self.hours)
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,9 @@ class ClientConfig:
     in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
     text, without an identity, to a server on this machine.
 
+    blob_hosts: the hosts, as "host" or "host:port", from which this device may fetch models directly when the
+    server names an address there, see `fedclient.net.direct`; empty: all models come from the server.
+
     ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
     records share one, so that what they spend adds up.
     """
@@ -243,6 +250,7 @@ class ClientConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     ledger: Path | None = None
+    blob_hosts: tuple[str, ...] = ()
 
     @property
     def account(self) -> Path:

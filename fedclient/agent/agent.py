@@ -21,6 +21,7 @@ from random import Random
 from typing import TypeVar
 
 from fedclient import SOFTWARE
+from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
@@ -61,6 +62,9 @@ T = TypeVar("T")
 
 CAPABILITIES = (INLINE_TENSORS, ENCODED_UPDATES)
 
+REST = 600.0
+"""Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
+
 
 class Until(Enum):
     """When the agent ends on its own: never, after one report, or when no run needs this device any more."""
@@ -68,21 +72,6 @@ class Until(Enum):
     STOPPED = "stopped"
     ONCE = "once"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
-    results.
-
-    give_up_after: seconds without a server after which the agent gives up. bandwidth: bytes a second, in both
-    directions together.
-    """
-
-    download_bytes: int = 2 << 30
-    kept_bytes: int = 8 << 30
-    give_up_after: float = float("inf")
-    bandwidth: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class Agent:
         outbox: Outbox,
         mark: Mark,
         reporter: Reporter,
-        allowance: Allowance = Allowance(),
+        allowance: Allowance = DEFAULT,
         chance: Random | None = None,
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
         check_consent: Callable[[RunId, float], None] = lambda run, began: None,
@@ -142,13 +131,14 @@ class Agent:
                 pass
         finally:
             await self._give_up()
-            if self._welcome is not None:
-                with contextlib.suppress(ShoalError, TimeoutError):
-                    await asyncio.wait_for(self._link.leave(), MOMENT)
+            await self._leave()
 
     async def _step(self, until: Until) -> bool:
         """One task, or one wait for it. Returns False when there is nothing left to do."""
         try:
+            if closed := self._closed_for():
+                await self._rest(closed)
+                return True
             if self._welcome is None:
                 self._reporter.doing("saying hello to the server")
                 hello = Hello(SOFTWARE, capabilities=CAPABILITIES, mark=self._mark.read())
@@ -157,7 +147,9 @@ class Agent:
                 self._mark.keep(self._welcome.mark)
                 self._calls.first = max(FIRST, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
-            answer = await self._patiently(lambda: self._link.next_task(poll))
+            answer = await self._patiently(lambda: self._ask(poll))
+            if answer is None:
+                return True
             if isinstance(answer, Task):
                 crash.point("device.task-taken")
                 reported = await self._serve(answer, heartbeat)
@@ -180,6 +172,27 @@ class Agent:
                 raise
             await self._recover(error)
         return True
+
+    def _closed_for(self) -> float:
+        """Seconds until the owner's hours begin; 0 within them, and until all work is reported."""
+        return self._allowance.hours.closed_for() if self._work is None else 0.0
+
+    async def _ask(self, poll: float) -> Task | Idle | None:
+        if self._closed_for():  # by now: the server may not have answered for long
+            return None
+        return await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+
+    async def _rest(self, closed: float) -> None:
+        """Be away outside of the owner's hours, so that no round waits for this device."""
+        await self._leave()
+        self._reporter.doing(f"waiting for limits.hours to begin ({self._allowance.hours})")
+        await asyncio.sleep(min(closed, REST))
+
+    async def _leave(self) -> None:
+        if self._welcome is not None:
+            self._welcome = None
+            with contextlib.suppress(ShoalError, TimeoutError):
+                await asyncio.wait_for(self._link.leave(), MOMENT)
 
     async def _idle(self, idle: Idle) -> None:
         self._reporter.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance, Hours
 from fedclient.agent.reporter import Reporter
 from fedclient.agent.signals import until_signal
 from fedclient.config import ClientConfig
@@ -16,6 +17,7 @@ from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.link import opened
 from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.direct import Direct
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
@@ -48,6 +50,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
             async with opened(reached, folder, console.say) as link, _stopped_at_the_end(executor):
+                link.direct = Direct(settings.blob_hosts)
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
                     hint = "use `fedclient place` for unlabeled data"
@@ -55,7 +58,11 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
                 allowance = Allowance(
-                    limits.download_bytes, limits.kept_bytes, give_up_after, limits.bandwidth or math.inf
+                    limits.download_bytes,
+                    limits.kept_bytes,
+                    give_up_after,
+                    limits.bandwidth or math.inf,
+                    Hours.read(limits.hours),
                 )
                 ledger = privacy_report.ledger_of(settings)
                 agent = Agent(

@@ -18,8 +18,18 @@ if TYPE_CHECKING:
 @verb
 @configured(*CALLING)
 @click.argument("data", type=PATH, required=False)
-@click.option("--model", type=PATH, help="Model file (safetensors).  [default: the one of fedclient place]")
-@click.option("--out", type=PATH, help="Write classes and probabilities to this file: .npz, or else csv.")
+@click.option(
+    "--model",
+    metavar="FILE",
+    type=PATH,
+    help="Model file (safetensors).  [default: the one of fedclient place]",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=PATH,
+    help="Write classes and probabilities to this file: .npz, or else csv.",
+)
 @click.option("--follow", is_flag=True, help="Do it again whenever there is a better model, until stopped.")
 @every
 def predict(

@@ -24,7 +24,7 @@ from fedclient.faults import TaskFailed
 from fedclient.placing.asking import CHOICES, MOST_MODELS, Asks, models_of, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
-from fedclient.store.state import GRAPH, MIXTURE, MODEL, OTHER, PLACEMENT
+from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Chosen, Wish
@@ -242,6 +242,8 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     Others of a mixture come first, under names that their content gives, and those of an earlier one are
     removed last: so the model's file always names files that are there.
     """
+    from fedclient.work.predictions import MIXTURE
+
     assert result.model is not None
     path = folder / MODEL
     make_folder(folder)

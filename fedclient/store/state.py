@@ -35,8 +35,6 @@ MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
 """In the folder `model`: the weights, where they come from, and the network on a device without a learner."""
 OTHER = "model-{}.safetensors"
 """Beside it: another model of its mixture, named by what is in it."""
-MIXTURE = "mixture"
-"""The name under which the header of the model's file has a mixture's files and their shares, as JSON."""
 MAX_MARK = 256
 
 

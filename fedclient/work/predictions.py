@@ -15,13 +15,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors
 
-from fedclient.store.state import MIXTURE
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
 
 Mixture = Sequence[tuple[float, Tensors]]
 """Models, each with its share in the probabilities; the shares sum to 1. One model has the share 1."""
+MIXTURE = "mixture"
+"""The name under which the header of a model's file has a mixture's files and their shares, as JSON."""
 TRIES = 3
 """How many times a mixture is read that another process is replacing meanwhile."""
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents

@@ -19,6 +19,7 @@ import yaml
 from fedserver.authority.setup import init
 from fedserver.config import SETTINGS, read_server
 from tests.buckets import Buckets
+from tests.e2e.test_gateways import make
 from tests.postgresql import Cluster
 from tests.server.processes import daemon
 from tests.waiting import free_port
@@ -30,6 +31,12 @@ VALUES = {
     "hosts": ["first.example.org", "second.example.org"],
     "database": {"url": "postgresql://shoal@db.example.org/shoal?sslmode=verify-full"},
     "bucket": {"address": "s3://shoal-models/fleet"},
+}
+
+GATEWAYS = {
+    "gateways": {"names": ["east", "west"], "host": "fleet.example.org"},
+    "moreHosts": ["operators.example.org"],
+    "operators": {"enabled": True, "from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
 }
 
 pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
@@ -49,10 +56,27 @@ def rendered(tmp_path: Path, **values: Any) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(found.stdout) if each]
 
 
+def pods(resources: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each["spec"]["template"]["spec"] for each in resources if each["kind"] == kind]
+
+
 def pod(resources: list[dict[str, Any]]) -> dict[str, Any]:
-    (servers,) = (each for each in resources if each["kind"] == "StatefulSet")
-    spec: dict[str, Any] = servers["spec"]["template"]["spec"]
-    return spec
+    (servers,) = pods(resources, "StatefulSet")
+    return servers
+
+
+def script(prepare: dict[str, Any], tmp_path: Path) -> str:
+    """What an init container runs, with folders of this machine."""
+    found = prepare["command"][2].replace("/var/lib/shoal", str(tmp_path / "var"))
+    return re.sub(r"(?<![\w-])/run/shoal", str(tmp_path / "run"), found)
+
+
+def mounted(folder: Path, files: dict[str, bytes]) -> None:
+    """A secret, as a pod sees it: readable by its group."""
+    folder.mkdir(parents=True)
+    for file, data in files.items():
+        (folder / file).write_bytes(data)
+        (folder / file).chmod(0o440)
 
 
 def test_the_chart_passes_the_linter_and_says_which_values_are_missing(tmp_path: Path) -> None:
@@ -75,6 +99,8 @@ def test_a_password_in_the_address_of_the_database_is_refused(tmp_path: Path, ur
         {"page": {"enabled": False}, "networkPolicy": {"enabled": False}, "hosts": ["one.example.org"]},
         {"service": {"type": "ClusterIP"}, "metrics": {"port": 9464, "from": [{"podSelector": {}}]}},
         {"database": {**VALUES["database"], "passwordSecret": ""}, "cadence": {"placements": 20}},
+        GATEWAYS,
+        {**GATEWAYS, "service": {"port": 443}, "networkPolicy": {"enabled": False}},
     ],
 )
 def test_every_resource_fits_the_schemas_of_kubernetes(tmp_path: Path, values: dict[str, Any]) -> None:
@@ -84,19 +110,20 @@ def test_every_resource_fits_the_schemas_of_kubernetes(tmp_path: Path, values: d
 
 
 def test_no_container_has_rights_that_it_does_not_need(tmp_path: Path) -> None:
-    found = pod(rendered(tmp_path))
-    assert found["securityContext"]["runAsNonRoot"] is True
-    assert found["automountServiceAccountToken"] is False
-    containers = [*found["initContainers"], *found["containers"]]
-    assert {each["name"] for each in containers} == {"prepare", "server", "page"}
-    for each in containers:
-        assert each["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        assert "memory" in each["resources"]["limits"]
-    assert not any("hostPath" in each for each in found["volumes"])
+    resources, names = rendered(tmp_path, **GATEWAYS), set()
+    for found in (pod(resources), *pods(resources, "Deployment")):
+        assert found["securityContext"]["runAsNonRoot"] is True
+        assert found["automountServiceAccountToken"] is False
+        for each in (*found["initContainers"], *found["containers"]):
+            names.add(each["name"])
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "memory" in each["resources"]["limits"]
+        assert not any("hostPath" in each for each in found["volumes"])
+    assert names == {"prepare", "server", "page", "gateway"}
 
 
 def test_each_host_has_a_pod_and_a_service_at_layer_4(tmp_path: Path) -> None:
@@ -132,17 +159,11 @@ def test_a_server_starts_from_what_the_chart_prepares(
         "authority": {path.name: path.read_bytes() for path in (made / "authority").iterdir()},
         "database": {"pgpass": b"*:*:*:shoal:secret\n"},
     }.items():
-        folder = tmp_path / "run" / name
-        folder.mkdir(parents=True)
-        for file, data in files.items():
-            (folder / file).write_bytes(data)
-            (folder / file).chmod(0o440)
+        mounted(tmp_path / "run" / name, files)
     (prepare,) = pod(resources)["initContainers"]
-    script = prepare["command"][2].replace("/var/lib/shoal", str(tmp_path / "var"))
-    script = re.sub(r"(?<![\w-])/run/shoal", str(tmp_path / "run"), script)
     (tmp_path / "var").mkdir()
     for _ in range(2):  # a pod whose sandbox is made again prepares itself again
-        subprocess.run(["sh", "-euc", script], check=True)
+        subprocess.run(["sh", "-euc", script(prepare, tmp_path)], check=True)
     state = tmp_path / "var" / "state"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (state / "authority").iterdir()} == {0o400}
     assert stat.S_IMODE((tmp_path / "run" / "keys" / "pgpass").stat().st_mode) == 0o400
@@ -155,3 +176,93 @@ def test_a_server_starts_from_what_the_chart_prepares(
         created = subprocess.run(command, capture_output=True, text=True)
         assert created.returncode == 0, created.stderr
         assert "127.0.0.1" in created.stdout
+
+
+def test_gateways_have_a_key_each_and_one_service_which_servers_name_to_devices(tmp_path: Path) -> None:
+    resources = rendered(tmp_path, **GATEWAYS, service={"port": 443})
+    (settings,) = (
+        yaml.safe_load(each["data"][SETTINGS]) for each in resources if each["kind"] == "ConfigMap"
+    )
+    assert settings["gateways"] == ["fleet.example.org:50051"]
+    (service,) = (
+        each for each in resources if each["metadata"]["name"] == "shoal-gateways" and "ports" in each["spec"]
+    )
+    deployments = [each for each in resources if each["kind"] == "Deployment"]
+    (servers,) = (each for each in resources if each["kind"] == "StatefulSet")
+    selects = lambda labels: service["spec"]["selector"].items() <= labels.items()  # noqa: E731
+    for each in deployments:
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert selects(labels)
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert not servers["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not selects(servers["spec"]["template"]["metadata"]["labels"])
+    secrets = [
+        volume["secret"]["secretName"]
+        for each in pods(resources, "Deployment")
+        for volume in each["volumes"]
+        if "secret" in volume
+    ]
+    assert secrets == ["shoal-gateway-east", "shoal-gateway-west"]
+    (policy,) = (
+        each["spec"]
+        for each in resources
+        if each["kind"] == "NetworkPolicy" and "gateways" in each["metadata"]["name"]
+    )
+    assert [port["port"] for port in policy["egress"][1]["ports"]] == [443, 50051]
+
+
+def test_operators_have_a_port_only_if_it_is_said_who_may_call(tmp_path: Path) -> None:
+    resources = rendered(tmp_path)
+    assert "operator_listen" not in str(resources)
+    assert not any("operators" in each["metadata"]["name"] for each in resources)
+    refused = helm(tmp_path, "template", {**VALUES, "operators": {"enabled": True}})
+    assert refused.returncode != 0
+    assert "/operators/from" in refused.stderr
+    resources = rendered(tmp_path, **GATEWAYS)
+    (settings,) = (
+        yaml.safe_load(each["data"][SETTINGS]) for each in resources if each["kind"] == "ConfigMap"
+    )
+    (listening,) = (each for each in pod(resources)["containers"][0]["ports"] if each["name"] == "operators")
+    assert settings["hosts"] == [*VALUES["hosts"], "operators.example.org"]
+    assert len(settings["addresses"]) == len(VALUES["hosts"])
+    assert settings["operator_listen"] == f"0.0.0.0:{listening['containerPort']}"
+    (policy,) = (
+        each["spec"]
+        for each in resources
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "shoal"
+    )
+    (rule,) = (
+        each for each in policy["ingress"] if {"protocol": "TCP", "port": "operators"} in each["ports"]
+    )
+    assert rule["from"] == [{"ipBlock": {"cidr": "192.0.2.0/24"}}]
+    services = {each["metadata"]["name"]: each["spec"] for each in resources if each["kind"] == "Service"}
+    for number in (0, 1):
+        found = services[f"shoal-operators-{number}"]
+        assert found["type"] == "ClusterIP"
+        assert found["selector"] == {"statefulset.kubernetes.io/pod-name": f"shoal-{number}"}
+
+
+def test_a_gateway_starts_from_what_the_chart_prepares(tmp_path: Path) -> None:
+    """The secret has the folder that `fedserver gateway add` made, and the init container prepares it."""
+    state = tmp_path / "server"
+    init(state, ["127.0.0.1"], f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", "chart")
+    (found, _) = pods(rendered(tmp_path, **GATEWAYS), "Deployment")
+    with daemon(state, options=()):
+        made = make(state, tmp_path / "east", free_port())
+        mounted(tmp_path / "run" / "gateway", {path.name: path.read_bytes() for path in made.iterdir()})
+        (tmp_path / "var").mkdir()
+        (prepare,) = found["initContainers"]
+        for _ in range(2):
+            subprocess.run(["sh", "-euc", script(prepare, tmp_path)], check=True)
+        folder = tmp_path / "var" / "gateway"
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o400}
+        (container,) = found["containers"]
+        arguments = [each.replace("/var/lib/shoal", str(tmp_path / "var")) for each in container["args"]]
+        arguments = [each.replace("0.0.0.0:50051", f"127.0.0.1:{free_port()}") for each in arguments]
+        command = [sys.executable, "-m", "fedserver", *arguments]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as gateway:
+            assert gateway.stderr is not None
+            try:
+                assert any("connected to the server at" in line for line in gateway.stderr)
+            finally:
+                gateway.kill()

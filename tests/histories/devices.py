@@ -9,7 +9,8 @@ from random import Random
 
 import numpy as np
 
-from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore

@@ -7,6 +7,7 @@ import click
 
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.text import clock, table
+from fedserver.cli.trust.renewing import renew
 from fedserver.cli.trust.token import seconds
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
@@ -25,7 +26,7 @@ def operator() -> None:
     The server has to listen for them: write `operator_listen: 0.0.0.0:50053` into fedserver.yaml. Then:
       fedserver operator add anna --role viewer    on the server's machine; makes the folder anna
       fedserver status --connect anna              on Anna's machine, with a copy of that folder
-    These three verbs work only on the server's machine.
+    All verbs but `renew` work only on the server's machine.
     """
 
 
@@ -43,9 +44,20 @@ def operator() -> None:
 @click.option(
     "--ttl", default="90d", show_default=True, metavar="TIME", help="Lifetime: 12h, 30d; at most 400d."
 )
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Where NAME calls, if not at the first host of the server's certificate.",
+)
 @click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
 def add(
-    console: Console, client: "AuthorityClient", name: str, role: str, ttl: str, out: Path | None
+    console: Console,
+    client: "AuthorityClient",
+    name: str,
+    role: str,
+    ttl: str,
+    address: str | None,
+    out: Path | None,
 ) -> Result:
     """Make a folder with a key and a certificate for a person.
 
@@ -53,23 +65,52 @@ def add(
     the server: hand it over as you would hand over a password. If NAME has a certificate already, that one is
     void from then on.
     """
+    from fedserver.config import check_addresses
     from fedserver.rpc.channel import Card, write_folder
     from shoal.core.identity.certificates import key_to_pem, new_key, request
 
+    if address is not None:
+        check_addresses("--address", (address,))
     folder = (out or Path(name)).absolute()
     if folder.exists():
         raise Taken(f"{folder} exists already", "give another --out, or remove it first")
     key = new_key()
     issued = client.add_operator(name, OperatorRole(role), request(key), seconds(ttl))
     made = issued.operator
-    card = Card(made.name, made.role.value, issued.address, made.expires)
+    card = Card(made.name, made.role.value, address or issued.address, made.expires)
     write_folder(folder, card, key_to_pem(key), issued.certificate, issued.authorities)
     summary = (
-        f"operator {made.name} may call {issued.address} as {made.role.value} until {clock(made.expires)}\n"
+        f"operator {made.name} may call {card.address} as {made.role.value} until {clock(made.expires)}\n"
         f"give {made.name} the folder {folder}, and remove it here; on that machine:\n"
         f"  fedserver status --connect {folder.name}"
     )
-    return Result({**facts(made), "address": issued.address, "folder": str(folder)}, summary)
+    return Result({**facts(made), "address": card.address, "folder": str(folder)}, summary)
+
+
+@operator.command("renew", epilog="Example: fedserver operator renew --connect anna")
+@verb
+@click.option(
+    "--connect",
+    type=PATH,
+    envvar="FEDSERVER_CONNECT",
+    required=True,
+    show_envvar=True,
+    metavar="FOLDER",
+    help="The folder of the certificate.",
+)
+def renew_(console: Console, connect: Path) -> Result:
+    """Renew the certificate in FOLDER, on the machine where it is used.
+
+    It gets the lifetime that it had, for the same key. Verbs with --connect and `fedserver page` do so by
+    themselves when a third of the lifetime is left, so this is for a machine that seldom calls. A certificate
+    of which more than half of the lifetime is left is refused, and so is one that was revoked.
+    """
+    from fedserver.rpc.channel import read_card
+
+    read_card(connect)
+    card = renew(connect.absolute())
+    text = f"the certificate of operator {card.name} is valid until {clock(card.expires)}"
+    return Result({"operator": card.name, "role": card.role, "expires": card.expires}, text)
 
 
 @operator.command("ls", epilog="Example: fedserver operator ls")

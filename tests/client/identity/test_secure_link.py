@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fedclient.agent.agent import Agent, Allowance, Until
+from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.identity import link as links
 from fedclient.identity.keyring import Keyring
