@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import NotFound, ShoalError, near
-from shoal.core.types import Tensors
+from shoal.core.types import ModelKey, Tensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,7 @@ class Round:
     devices that measured them, accuracy 0 to 1; None where nothing was measured. measured_on: "train" (while
     training), "held_out" or "test"; "" where nothing was. trained: whether it was a round of training.
     clusters: models after it. bytes_up, bytes_down: sent to and fetched from the server by all devices.
+    accuracies: of each cluster, the mean over its devices that measured one.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Round:
     clusters: int
     bytes_up: int
     bytes_down: int
+    accuracies: Mapping[ModelKey, float] = field(default_factory=dict)
 
 
 class Accuracy(dict[str, float]):
