@@ -336,7 +336,7 @@ class Agent:
         crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")
-        self._reporter.ended(task, receipt)
+        self._reporter.ended(task, receipt, result)
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:

@@ -12,6 +12,7 @@ import click
 
 from shoal.core.algorithm import Written
 from shoal.core.errors import ConfigError, DataFault
+from shoal.lab.cli import plot as picture
 from shoal.lab.cli.results import experiment_text, files_text, spreads, write_rows
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
@@ -195,6 +196,12 @@ PATH = click.Path(path_type=Path)
     help="Where workers run: processes of this machine, or a cluster of Ray.",
 )
 @click.option("--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed.")
+@click.option(
+    "--plot",
+    type=PATH,
+    metavar="FILE",
+    help="Draw accuracy and loss over the rounds, by cluster or with --seeds by run: svg, png or pdf.",
+)
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
 def simulate(
     console: Console,
@@ -209,6 +216,7 @@ def simulate(
     seed: int,
     seeds: str,
     table: Path | None,
+    plot: Path | None,
     **others: Any,
 ) -> Result:
     """Train a fleet of simulated devices on this machine, and measure what each of them gets.
@@ -225,6 +233,8 @@ def simulate(
     if data is None and (learner is not None or regression):
         name = "--regression" if learner is None else "--learner"
         raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
+    if plot is not None:
+        picture.check(plot)
     found = {}
     for number in chosen:
         say = console if len(chosen) == 1 else _Numbered(console, number)
@@ -235,6 +245,9 @@ def simulate(
             found[number] = _own(say, own, learner, {**settings, "seed": number})
     if table is not None:
         write_rows(table, found)
+    if plot is not None:
+        title = f"{settings['algorithm']} on {settings['dataset'] if data is None else data}"
+        picture.draw(plot, title, {seed: each["history"] for seed, each in found.items()})
     shown = experiment_text if data is None else files_text
     if len(chosen) == 1:
         return Result(found[chosen[0]], shown(found[chosen[0]]))
