@@ -78,7 +78,7 @@ def measure(state: Path, devices: int, rounds: int, turns: int) -> dict[str, Any
     with daemon(state) as server, OperatorClient(state) as operator, page(state) as at:
         restored(operator, LONG)
         found: dict[str, Any] = {"devices": devices, "rounds": rounds}
-        found["load_s"] = [loads(at, rounds) for _ in range(4)]
+        found["open_s"], found["load_s"] = zip(*(loads(at, rounds) for _ in range(4)), strict=True)
         found["memory_mb"] = memory(at.process.pid)
         cookie, lags, seconds = at.cookie(), [], {True: [], False: []}  # type: ignore[var-annotated]
         used: dict[bool, list[float]] = {True: [], False: []}
@@ -136,17 +136,19 @@ def history(number: int, devices: int) -> RoundHistory:
     return replace(found, digest=digest_of(found, before))
 
 
-def loads(at: Page, rounds: int) -> float:
-    """Seconds until a new browser shows the last round of the long run. The first look is at a cold page."""
+def loads(at: Page, rounds: int) -> tuple[float, float]:
+    """Seconds until a new browser that follows a link shows a view, and those until it then shows the last
+    round of the long run, with the page's files in its cache. The first look is at a cold page."""
     with browser() as chromium:
-        tab = chromium.new_page()
-        tab.goto(f"http://{at.address}{path_of(at.new_link())}")
-        tab.wait_for_selector("h1")
+        tab, link = chromium.new_page(), at.new_link()
         began = time.monotonic()
+        tab.goto(f"http://{at.address}{path_of(link)}")
+        tab.wait_for_selector("h1")
+        opened, began = time.monotonic() - began, time.monotonic()
         tab.goto(f"http://{at.address}/?#/run/{LONG}")
         tab.locator(f"text={rounds} of").first.wait_for(state="attached")
         tab.locator(".cell").first.wait_for(state="attached")
-        return round(time.monotonic() - began, 3)
+        return round(opened, 3), round(time.monotonic() - began, 3)
 
 
 class Viewer:

@@ -233,6 +233,9 @@ class ClientConfig:
     in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
     text, without an identity, to a server on this machine.
 
+    blob_hosts: the hosts, as "host" or "host:port", from which this device may fetch models directly when the
+    server names an address there, see `fedclient.net.direct`; empty: all models come from the server.
+
     ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
     records share one, so that what they spend adds up.
     """
@@ -247,6 +250,7 @@ class ClientConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     ledger: Path | None = None
+    blob_hosts: tuple[str, ...] = ()
 
     @property
     def account(self) -> Path:

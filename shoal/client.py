@@ -205,6 +205,7 @@ def _rounds(found: "Iterable[RoundHistory]") -> list[Round]:
                 len(each.clusters),
                 each.bytes_up,
                 each.bytes_down,
+                {one.key: one.accuracy for one in each.clusters if one.accuracy is not None},
             )
         )
         progress = each.progress

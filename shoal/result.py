@@ -5,13 +5,13 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import NotFound, ShoalError, near
-from shoal.core.types import Tensors
+from shoal.core.types import ModelKey, Tensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,7 @@ class Round:
     devices that measured them, accuracy 0 to 1; None where nothing was measured. measured_on: "train" (while
     training), "held_out" or "test"; "" where nothing was. trained: whether it was a round of training.
     clusters: models after it. bytes_up, bytes_down: sent to and fetched from the server by all devices.
+    accuracies: of each cluster, the mean over its devices that measured one.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Round:
     clusters: int
     bytes_up: int
     bytes_down: int
+    accuracies: Mapping[ModelKey, float] = field(default_factory=dict)
 
 
 class Accuracy(dict[str, float]):
@@ -82,7 +84,8 @@ class Placement:
 
     cluster: its name; None where the run abstains. confidence: 0 (the runner-up is as near) to 1. reason: why
     the run abstains, or how it decided. nearest: the nearest cluster all the same, if any. distance,
-    runner_up_distance: in the algorithm's own units; NaN where it has none.
+    runner_up_distance: in the algorithm's own units; NaN where it has none. mixture: cluster -> its model's
+    share in the newcomer's predictions, where several models predict together; empty where one does.
     """
 
     cluster: str | None
@@ -92,6 +95,7 @@ class Placement:
     distance: float = float("nan")
     runner_up: str | None = None
     runner_up_distance: float = float("nan")
+    mixture: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def abstained(self) -> bool:

@@ -21,7 +21,7 @@ from random import Random
 from typing import TypeVar
 
 from fedclient import SOFTWARE
-from fedclient.agent.allowance import Allowance
+from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
@@ -98,7 +98,7 @@ class Agent:
         outbox: Outbox,
         mark: Mark,
         reporter: Reporter,
-        allowance: Allowance,
+        allowance: Allowance = DEFAULT,
         chance: Random | None = None,
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
         check_consent: Callable[[RunId, float], None] = lambda run, began: None,
@@ -336,7 +336,7 @@ class Agent:
         crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")
-        self._reporter.ended(task, receipt)
+        self._reporter.ended(task, receipt, result)
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:

@@ -67,6 +67,9 @@ class Allowance:
     hours: Hours = Hours()
 
 
+DEFAULT = Allowance()
+
+
 def _seconds(time: str) -> int:
     hour, minute = map(int, time.split(":"))
     return hour * 3600 + minute * 60

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fedclient.store.state import Status
 from shoal.core.errors import LearnerFault, ShoalError, StorageFault
-from shoal.core.exchange.link import Outcome, Receipt, Task
+from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
+from shoal.core.exchange.payload import Payload
 from shoal.shell.console import continued
 
 
@@ -38,13 +39,15 @@ class Reporter:
             status.cluster = cluster
         self.doing(named(task))
 
-    def ended(self, task: Task, receipt: Receipt) -> None:
-        """A report was answered."""
+    def ended(self, task: Task, receipt: Receipt, result: Payload | Failure) -> None:
+        """The report of a result was answered."""
         self.status.outcome = receipt.outcome.value
         self.status.tasks += 1
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
             said = f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}"
             self._say(continued(said))
+        elif isinstance(result, Payload) and (found := figures(result)):
+            self._say(continued(f"{named(task)}: {found}"))
         self._save()
 
     def failed(self, error: ShoalError) -> None:
@@ -69,6 +72,26 @@ class Reporter:
         """The status must not stop the work: on a full disk the previous one stays."""
         with suppress(StorageFault):
             self.status.save(self._root)
+
+
+def figures(result: Payload) -> str:
+    """What a result says of learning, as it left the device; "" if it says nothing.
+
+    Example:
+        >>> figures(Payload("evaluated", {"accuracy": 0.912, "loss": 0.31, "examples": 80}))
+        'accuracy 91.2 %, loss 0.3100, 80 samples'
+    """
+    accuracy, loss, examples = (result.parts.get(name) for name in ("accuracy", "loss", "examples"))
+    found = []
+    if isinstance(accuracy, float):
+        noise = " with noise" if result.parts.get("rho") is not None else ""
+        found.append(f"accuracy{noise} {100 * accuracy:.1f} %")
+    private = result.parts.get("private") is not None or result.parts.get("rho") is not None
+    if isinstance(loss, float) and not private:  # with a guarantee it does not leave; 0 stands in its place
+        found.append(f"loss {loss:.4f}")
+    if found and isinstance(examples, int):
+        found.append(f"{examples} {'sample' if examples == 1 else 'samples'}")
+    return ", ".join(found)
 
 
 def named(task: Task) -> str:

@@ -83,13 +83,14 @@ def give(console: Console, settings: ClientConfig, run: str, everything: bool) -
 @verb
 @configured("state")
 @click.argument("run")
-def revoke(console: Console, settings: ClientConfig, run: str) -> Result:
+@click.option("--unseen", is_flag=True, help="Also refuse a run that `fedclient consent show` does not list.")
+def revoke(console: Console, settings: ClientConfig, run: str, unseen: bool) -> Result:
     """Take consent to RUN back, or refuse a run that needs none. What has left cannot be called back; nothing
     more leaves, and what was reserved for RUN is free again."""
     from fedclient.store.privacy_report import ledger_of
 
     try:
-        settings.consents.revoke(run)
+        settings.consents.revoke(run, unseen)
     finally:  # also where it was revoked before, and the reservation was not given back any more
         ledger_of(settings).give_back(run)
     return Result({"run": run}, f"nothing more leaves for run {run}")

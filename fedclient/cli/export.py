@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--whole-numbers", is_flag=True, help="With --shape: samples are whole numbers, such as tokens."
 )
-@click.option("--out", type=PATH, default=Path("graph.onnx"), show_default=True, help="File to write.")
+@click.option(
+    "--out", metavar="FILE", type=PATH, default=Path("graph.onnx"), show_default=True, help="File to write."
+)
 def export(
     console: Console,
     settings: ClientConfig,

@@ -46,7 +46,12 @@ def configured(*names: str) -> Callable[[Callable[..., Result]], Callable[..., R
             flag = f"--{name.replace('_', '-')}"
             found = click.option(flag, name, hidden=name not in names, **FLAGS[name])(found)
         config = click.option(
-            *("-c", "--config", "path"), type=PATH, envvar="FEDCLIENT_CONFIG", help="Settings file, in YAML."
+            *("-c", "--config", "path"),
+            type=PATH,
+            metavar="FILE",
+            envvar="FEDCLIENT_CONFIG",
+            show_envvar=True,
+            help="Settings file (YAML).",
         )
         return config(found)
 

@@ -63,9 +63,11 @@ async def placed(
     """Find the model by a link of this process. It is among the folder's blobs then; the caller has locked
     the folder, and stops the executor."""
     from fedclient.identity.link import opened, renewed_if_required  # gRPC, which light devices spare
+    from fedclient.net.direct import Direct
 
     folder, light = DeviceFolder(settings.state), settings.learner is None
     async with opened(endpoint(settings), folder, console.say) as link:
+        link.direct = Direct(settings.blob_hosts)
         store, most = BlobStore(folder.blobs), settings.limits.download_bytes
         asker = Asker(link, store, console.progress, most, give_up_after, light)
         found = await Placer(asker, executor, console.progress, light).place(run, accept_nearest)

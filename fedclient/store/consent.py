@@ -22,7 +22,7 @@ from shoal.shell.disk import make_folder, storing, write
 ASKED, GIVEN, REVOKED, TERMS = "asked.json", "given.json", "revoked.json", "terms.json"
 EVERYTHING = "*"
 RUNS = 100
-"""Runs whose requests are kept: a hostile server must not fill the disk with names."""
+"""Runs whose requests and terms are kept: a hostile server must not fill the disk with names."""
 
 
 class Consents:
@@ -82,24 +82,28 @@ class Consents:
         self._write(GIVEN, given)
         return given[run]
 
-    def revoke(self, run: RunId) -> None:
+    def revoke(self, run: RunId, unseen: bool = False) -> None:
         """Take consent back, or refuse a run that needs none: nothing more leaves for it until `give`.
 
-        Raises NotFound for a run that is refused already, or that has no consent and has said nothing of what
-        it asks for.
+        unseen: also a run that is not listed, since it has not come yet, or since many newer ones have.
+        Raises NotFound for such a run otherwise, and for one that is refused already.
         """
         given, revoked = self.given(), self._read(REVOKED, float)
         if run in revoked and run not in given:
             raise NotFound(
                 f"you have refused run {run!r} already", f"`fedclient consent give {run}` lets it go on"
             )
-        known = {*given, *({*self.terms()} - {*revoked})}
-        if run not in known:
+        known = {*given, *({*self.terms(), *self.asked()} - {*revoked})}
+        if run not in known and not unseen:
             listed = ", ".join(sorted(known)) or "none"
-            raise NotFound(f"you have not consented to run {run!r}", f"runs that you can refuse: {listed}")
+            raise NotFound(
+                f"run {run!r} has not asked this device for anything, as far as is still known",
+                f"runs that you can refuse: {listed}; --unseen refuses any other run",
+            )
         revoked.pop(run, None)
-        # First this: results that were begun with consent must not leave from now on.
-        self._write(REVOKED, dict(list({**revoked, run: time.time()}.items())[-RUNS:]))
+        # First this: results that were begun with consent must not leave from now on. None is ever forgotten,
+        # as only the owner adds to it.
+        self._write(REVOKED, {**revoked, run: time.time()})
         if given.pop(run, None) is not None:
             self._write(GIVEN, given)
 

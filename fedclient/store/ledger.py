@@ -64,6 +64,9 @@ from shoal.shell.disk import write
 T = TypeVar("T")
 
 DAY = 86400.0
+CHANGES, RESERVATIONS = 20, 1000
+"""How often a run, and how often all runs of a device, may reserve something in one window. The terms of an
+honest run change seldom; a server that alternates between two would fill the disk with lines."""
 
 
 class Ledger:
@@ -100,6 +103,11 @@ class Ledger:
     def _holder(self) -> str:
         return self._consents.holder if self._consents else ""
 
+    @property
+    def _now(self) -> tuple[float, str, str, str]:
+        """When a payment is made, from which data, for which run, and by which device."""
+        return self._clock(), self._source, self._run, self._holder
+
     def entries(self) -> list[Entry]:
         """All entries. Raises LedgerFault if the ledger was changed or is damaged."""
         return list(self._file.read().entries)
@@ -135,7 +143,7 @@ class Ledger:
         with self._file.locked() as book:
             if (found := self._recalled(book, order)) is not None:
                 return found
-            debit = Debit.of(order, book.next, self._clock(), self._source, self._run)
+            debit = Debit.of(order, book.next, *self._now)
             self._pay(book, debit)
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             crash.point("device.drawn")
@@ -147,7 +155,7 @@ class Ledger:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
         does."""
         with self._file.locked() as book:
-            training = Training.of(lesson, book.next, self._clock(), self._source, self._run)
+            training = Training.of(lesson, book.next, *self._now)
             self._pay(book, training)
         found = work(token_bytes)
         crash.point("device.drawn")
@@ -160,7 +168,7 @@ class Ledger:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
 
         def made(number: int) -> Counted:
-            return Counted.of(tally, number, self._clock(), self._source, self._run)
+            return Counted.of(tally, number, *self._now)
 
         return self._number(tally, made, exact, lambda value: noisy_count(value, tally.rho))
 
@@ -168,7 +176,7 @@ class Ledger:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
 
         def made(number: int) -> Cast:
-            return Cast.of(poll, number, self._clock(), self._source, self._run)
+            return Cast.of(poll, number, *self._now)
 
         return self._number(poll, made, exact, lambda scores: drawn(scores, poll.epsilon))
 
@@ -215,6 +223,7 @@ class Ledger:
             self._check_permitted(what)
         if not reserved and self._run:
             with self._file.locked() as book:  # another run may have come first
+                self._check_changes(book)
                 self._check_whole(book, whole.cost, data)
                 rho, curve = whole.cost.rho, whole.cost.curve
                 self._file.append(
@@ -228,15 +237,25 @@ class Ledger:
         return active and book.reserved(self._run, self._holder) == cost
 
     def _check_whole(self, book: Book, cost: Cost, data: str) -> None:
-        """Raises OverBudget unless there is room for what would be held for this run then: its cost, and what
-        other devices that share this ledger have reserved for it, less what it has spent."""
-        before, mine = book.of_run(self._run), book.reserved(self._run, self._holder)
-        rest = book.reserved(self._run) - mine + cost - before
+        """Raises OverBudget unless there is room for what would be held for this device in this run then: its
+        cost less what the device has paid, beside what is held for others."""
+        before, rest = book.of_run(self._run), cost - book.paid_by(self._run, self._holder)
         if rest:
-            others = book.held(self._since, but=self._run)
-            recent = book.within(data, self._source, self._since)
             what = f"{'the rest' if before else 'all'} of run {self._run}"
-            self._budget.check(rest, recent, book.spent, before, what, others)
+            others = book.held(self._since, but=self._run), book.rest(self._run, but=self._holder)
+            recent = book.within(data, self._source, self._since)
+            self._budget.check(rest, recent, book.spent, before, what, *others)
+
+    def _check_changes(self, book: Book) -> None:
+        """Raises OverBudget where a server has had too much written down: each reservation is a line."""
+        for run, most in ((self._run, CHANGES), (None, RESERVATIONS)):
+            if book.reservations(self._holder, self._since, run) >= most:
+                raise OverBudget(
+                    f"within {self._budget.window_days:g} days {most} reservations were made for "
+                    f"{f'run {run}' if run else 'the runs of this device'}, and no more are",
+                    "ask the operator to leave the parameters of a run as they are, and to list runs until "
+                    "they are over",
+                )
 
     def give_back(self, run: RunId) -> None:
         """Give back what this device has reserved for a run, as far as it is not spent. Raises LedgerFault,
@@ -317,8 +336,9 @@ class Ledger:
         recent = book.within(debit.data, self._source, self._since)
         of_this_run = book.of_run(self._run) if self._run else None
         what = "a vote" if isinstance(debit, Cast) else ""
-        others = book.held(self._since, but=self._run)
-        self._budget.check(debit.cost, recent, book.spent, of_this_run, what, others)
+        run, since = self._run, self._since
+        others = book.held(since, but=run), book.held_for(run, since, but=self._holder)
+        self._budget.check(debit.cost, recent, book.spent, of_this_run, what, *others)
 
     def _pay(self, book: Book, debit: Paid) -> None:
         self._check(book, debit)

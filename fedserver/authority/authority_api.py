@@ -102,18 +102,24 @@ class AuthorityApi:
 
     @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
-        """Revoke an identity: its open calls are cut, its leases withdrawn, and its next call is refused."""
+        """Revoke an identity: its open calls are cut, its leases withdrawn, and its next call is refused.
+
+        The answer names the latest rounds with its updates, also of runs that are over.
+        """
         await self._storage.identities.device(device)  # or there is nothing to revoke
         cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
         if visitor := self._coordinator.visitors.get(device):
             await self._coordinator.leave(visitor)
         counted = []
-        for run in self._coordinator.active():
+        for run in list(self._coordinator.runs.values()):  # the models of a run that is over are still in use
             rounds = await self._storage.reports.rounds_of(run.run, device)
+            if not run.active:  # the round that was open when it ended was never combined
+                rounds = [number for number in rounds if number < run.engine.round]
             counted += [(run.run, number) for number in rounds]
-            named = ", ".join(map(str, rounds)) or "none known"
-            note = run.note(f"revoked; rounds in which its updates count: {named}", device)
-            await self._coordinator.in_turn(note)
+            if rounds or run.active:
+                named = ", ".join(map(str, rounds)) or "none known"
+                note = run.note(f"revoked; rounds in which its updates count: {named}", device)
+                await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))
 
     async def _end(self, device: DeviceId, reason: str) -> int:

@@ -12,14 +12,17 @@ from fedserver.authority.open_calls import OpenCalls, to_the_end
 from fedserver.authority.roots import Authority
 from fedserver.store.identities.records import DAY, Issued, Operator
 from fedserver.store.store import Storage
-from shoal.core.errors import ConfigError, Revoked, Unauthenticated
-from shoal.core.identity.certificates import key_of_request
+from shoal.core.errors import ConfigError, Revoked, TooOften, Unauthenticated
+from shoal.core.identity.certificates import certificate, key_in, key_of_request
 from shoal.core.identity.joining import NAME, OperatorRole
-from shoal.core.identity.operators import NamedOperator
+from shoal.core.identity.operators import NamedOperator, operator_named_by
 
 SHORTEST, USUAL, LONGEST = 3600.0, 90 * DAY, 400 * DAY
 """Seconds for which an operator's certificate may be valid, and for which it is by default."""
 LONGEST_REASON = 500
+RENEWED, NOTED = 1 / 2, 1 / 6
+"""The parts of its lifetime that a certificate has left at most when it can be renewed, and when operators
+hear of it. Programs renew it when a third is left."""
 ANOTHER = "get another one on the server's machine, with: fedserver operator add"
 
 
@@ -47,7 +50,8 @@ class OperatorAccounts:
             raise Unauthenticated(
                 f"no operator {peer.name} of federation {peer.federation} is known here", ANOTHER
             )
-        if (known.serial, known.spki) != (peer.serial, peer.spki) or known.root not in self.authority.roots:
+        # Renewed certificates have the key of the former ones, which so are as good as these until they end.
+        if known.spki != peer.spki or known.root not in self.authority.roots:
             raise Unauthenticated(
                 f"this certificate of operator {peer.name} is not valid: a newer one has replaced it, or its "
                 "authority is not trusted any more",
@@ -110,7 +114,47 @@ class OperatorAccounts:
         return IssuedOperator(added, issued.pem, authorities, self.address)
 
     @to_the_end
+    async def renew(self, shown: bytes) -> IssuedOperator:
+        """Give an operator who calls another certificate with the key and the lifetime of the present one.
+
+        shown: the certificate of the caller, who was admitted, PEM. Raises TooOften until half of the
+        lifetime is over.
+        """
+        found = certificate(shown)
+        name = operator_named_by(found).name
+        known = self._known[name]
+        if _left(known) > RENEWED:
+            raise TooOften(
+                f"the certificate of operator {name} is too new to be renewed",
+                "it can be when half of its lifetime is over",
+            )
+        ttl = known.expires - known.issued
+        issued: Issued = self.authority.issue_operator(name, key_in(found), ttl)
+        bundle, authorities = tuple(self.authority.roots), self.authority.bundle
+        renewed = await self.storage.identities.renew_operator(name, issued, bundle)
+        self._known[name] = renewed
+        return IssuedOperator(renewed, issued.pem, authorities, self.address)
+
+    def notices(self) -> tuple[str, ...]:
+        """A sentence for each certificate that is about to end, although each use renews it in time."""
+        return tuple(
+            f"the certificate of operator {each.name} ends on {_date(each.expires)}; each use of it renews"
+            " it, and so does: fedserver operator renew --connect FOLDER"
+            for each in self.current()
+            if _left(each) < NOTED
+        )
+
+    @to_the_end
     async def revoke(self, name: str, reason: str) -> tuple[Operator, int]:
         """Revoke an operator; also return how many open calls were cut. Raises NotFound."""
         self._known[name] = await self.storage.identities.revoke_operator(name, reason[:LONGEST_REASON])
         return self._known[name], self._calls.cut(name)
+
+
+def _left(known: Operator) -> float:
+    """The part of a certificate's lifetime that is left."""
+    return (known.expires - time.time()) / max(1.0, known.expires - known.issued)
+
+
+def _date(clock: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(clock))

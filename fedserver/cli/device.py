@@ -76,7 +76,8 @@ def approve(console: Console, client: "AuthorityClient", name: str) -> Result:
 def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
     """Revoke a device for good: its open calls are cut, and its next call is refused.
 
-    Prints the rounds in which its updates count; the runs' logs have them too. The name cannot be used again.
+    Prints the latest rounds in which its updates count, also of runs that are over; the runs' logs have them
+    too. The name cannot be used again.
     """
     ended = client.revoke(name, reason)
     counted = [{"run": run, "round": number} for run, number in ended.counted]

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from fedserver.cli.trust.renewing import keep_valid
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.shell.console import Console, Result
@@ -86,6 +87,8 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
             from fedserver.rpc.channel import wait_for
 
             wait_for(folder, patience)
+        if connect is not None:
+            keep_valid(folder, console)
         with AuthorityClient(folder) as client:
             return function(console, client, **options)
 

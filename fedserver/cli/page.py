@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedserver.cli.options import connect_option, place, state_option
+from fedserver.cli.trust.renewing import keep_valid
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Group, Result, verb
 
@@ -63,6 +64,8 @@ def serve(console: Console, state: Path, connect: Path | None, listen: str) -> R
     folder = place(state, connect)
     if not folder.is_dir():
         raise ConfigError(f"there is no server folder at {state}", "give --state, or --connect")
+    if connect is not None:
+        keep_valid(folder, console)
     address = ""
 
     def announce(running: "Running", key: bytes) -> None:

@@ -93,7 +93,17 @@ def summary(found: RunSummary) -> str:
     devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
-    return one_line(step(found) + waiting)
+    return one_line(step(found) + waiting + _rest(found))
+
+
+def _rest(found: RunSummary) -> str:
+    """How long the rounds that are left will take, at the pace so far; "" while that is unknown."""
+    took = _duration(found)
+    if took is None or found.stage not in ("open", "reducing") or not 0 < found.progress < found.rounds:
+        return ""
+    rest = found.rounds - found.progress
+    left = span(took / found.progress * rest)
+    return f"; about {left} for the {rest} rounds left" if rest > 1 else f"; about {left} for the last round"
 
 
 def runs(found: Sequence[RunSummary]) -> str:

@@ -100,14 +100,20 @@ class DeviceApi(Link):
             yield frame.data
 
     async def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
-        """In a session the blob is for a task, which a restarted server leases again when the device
-        joins."""
+        """The same in the messages in which they travel."""
+        async for frame in transfer.fetch(self._coordinator, await self._fetching(), blob, start):
+            yield frame
+
+    async def address(self, blob: BlobRef) -> str:
+        """Where this device can get a blob by itself, for some minutes; "" if it cannot."""
+        return await transfer.address(self._coordinator, await self._fetching(), blob)
+
+    async def _fetching(self) -> Visitor:
+        """In a session a blob is for a task, which a restarted server leases again when the device joins."""
         self._coordinator.check_serving()
         if self._session:
             await self._coordinator.join(self._visitor())
-        visitor = self._coordinator.visitor(self._device)
-        async for frame in transfer.fetch(self._coordinator, visitor, blob, start):
-            yield frame
+        return self._coordinator.visitor(self._device)
 
     async def uploaded(self, blob: BlobRef) -> int:
         self._coordinator.check_deciding()

@@ -36,7 +36,7 @@ class Recipe:
         if model is None:
             return Unstarted()
         check_finite(model, "the initial model")
-        encoded.split(model, getattr(self.server_half.parameters, "trainable", ""))  # refused now or never
+        encoded.check(model, self.server_half.parameters)  # refused now or never
         started: State = self.server_half.start(model, self.server_half.parameters)
         return started
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,10 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from fedserver.page.access import SESSION_SECONDS, Access
 from fedserver.page.feed import FLEET, Event, Feed
+from fedserver.page.files import ROOT, Files
 from fedserver.page.guard import OPEN, Guard
 
-STATIC = Path(__file__).parent / "static"
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 VIEWERS = 32
 """How many streams of events are open at a time."""
 STALLED = 30.0
@@ -33,17 +31,14 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
     """The whole page. cookie: the name of the cookie that has the session."""
     viewers = asyncio.Semaphore(VIEWERS)
 
-    files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*.*")}
+    files = Files()
+    index = files.page()
 
     async def page(request: Request) -> Response:
-        return HTMLResponse(files["index.html"])
+        return HTMLResponse(index)
 
     async def static(request: Request) -> Response:
-        """A file of the page, from memory: a browser asks for thirty of them before it shows anything."""
-        path = request.path_params["path"]
-        if path not in files:
-            return PlainTextResponse("There is no such file.\n", 404)
-        return Response(files[path], media_type=TYPES[path.rpartition(".")[2]])
+        return files.answer(request.url.path)
 
     async def opened(request: Request) -> Response:
         """Trade a link for a session. The answer is a page and no redirect: a browser that comes from another
@@ -51,7 +46,7 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
         session = access.trade(request.path_params["link"], time.time())
         if session is None:
             return PlainTextResponse(USED, 401)
-        answer = HTMLResponse(OPENED)
+        answer = HTMLResponse(files.linked(OPENED))
         answer.set_cookie(
             cookie, session, max_age=int(SESSION_SECONDS), path="/", httponly=True, samesite="strict"
         )
@@ -69,7 +64,7 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
                 Route("/", page),
                 Route(OPEN + "{link}", opened),
                 Route("/events", events),
-                Route("/static/{path:path}", static),
+                Route(ROOT + "{path:path}", static),
             ]
         ),
         access,

@@ -37,7 +37,11 @@ class Blobs:
         self._blobs = blobs
 
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[bytes]:
-        async for frame in self._blobs(context).frames(wire.blob_from_pb(request.blob), request.start):
+        access, blob = self._blobs(context), wire.blob_from_pb(request.blob)
+        if request.elsewhere and isinstance(access, DeviceApi) and (address := await access.address(blob)):
+            yield wire.fetch_address(address)
+            return
+        async for frame in access.frames(blob, request.start):
             yield frame.message
 
     async def Uploaded(self, request: pb.UploadedRequest, context: Context) -> pb.UploadedResponse:

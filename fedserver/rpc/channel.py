@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 
 from shoal.core.engine.timeouts import CONNECTION
-from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.errors import BadPayload, ConfigError, Unavailable
+from shoal.core.identity.certificates import certificate
 from shoal.shell import disk
 
 SOCKET = "operator.sock"
@@ -56,7 +57,31 @@ def write_folder(folder: Path, card: Card, key: bytes, certificate: bytes, autho
     disk.write(folder / KEY, key, mode=0o600)
     disk.write(folder / CERTIFICATE, certificate)
     disk.write(folder / AUTHORITIES, authorities)
-    disk.write(folder / CARD, (json.dumps(asdict(card), indent=2) + "\n").encode())
+    disk.write(folder / CARD, _written(card))
+
+
+def replace_certificate(folder: Path, card: Card, certificate: bytes, authorities: bytes) -> None:
+    """Put a renewed certificate in the folder. Whenever the machine stops meanwhile, what is there is valid.
+
+    Raises StorageFault.
+    """
+    disk.write(folder / AUTHORITIES, authorities)
+    disk.write(folder / CERTIFICATE, certificate)
+    disk.write(folder / CARD, _written(card))
+
+
+def left(folder: Path) -> float:
+    """The part of its lifetime that the certificate in this folder has left. Raises ConfigError."""
+    try:
+        found = certificate((folder / CERTIFICATE).read_bytes())
+    except (OSError, BadPayload) as error:
+        raise ConfigError(f"{folder / CERTIFICATE} cannot be read: {error}", AGAIN) from None
+    begin, end = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return (end - time.time()) / max(1.0, end - begin)
+
+
+def _written(card: Card) -> bytes:
+    return (json.dumps(asdict(card), indent=2) + "\n").encode()
 
 
 def read_card(folder: Path) -> Card:

@@ -305,6 +305,13 @@ class AuthorityClient(OperatorClient):
         with self._errors():
             return authority_wire.issued_from_pb(self._stub.AddOperator(request, timeout=ANSWER))
 
+    def renew_operator(self) -> tuple[Operator, bytes, bytes]:
+        """Another certificate for the key with which this client calls: the operator, the certificate and the
+        authorities, both PEM. Raises TooOften until half of the lifetime is over."""
+        with self._errors():
+            found = self._stub.RenewOperator(authority_pb.RenewOperatorRequest(), timeout=ANSWER)
+        return authority_wire.renewed_from_pb(found)
+
     def operators(self) -> list[Operator]:
         with self._errors():
             found = self._stub.ListOperators(authority_pb.ListOperatorsRequest(), timeout=ANSWER)

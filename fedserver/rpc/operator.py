@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.operator_accounts import USUAL
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.admission.identity import Context, Verified
+from fedserver.rpc.admission.identity import Context, Verified, shown_by
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
@@ -199,6 +199,12 @@ class Authorities(AuthorityServiceServicer):
         ttl = wire.seconds_from_pb(request.ttl, "ttl") if request.HasField("ttl") else USUAL
         accounts = self._authority.operators
         return authority_wire.issued_to_pb(await accounts.add(request.operator, role, request.csr, ttl))
+
+    async def RenewOperator(
+        self, request: authority_pb.RenewOperatorRequest, context: Context
+    ) -> authority_pb.RenewOperatorResponse:
+        accounts = self._authority.operators
+        return authority_wire.renewed_to_pb(await accounts.renew(shown_by(context)))
 
     async def ListOperators(
         self, request: authority_pb.ListOperatorsRequest, context: Context

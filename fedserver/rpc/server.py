@@ -74,18 +74,23 @@ class Listeners:
     """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
     places: how many more calls, calls that wait for a task, and transfers devices may begin."""
 
-    def __init__(
-        self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
-    ) -> None:
-        self.servers, self._checks = servers, checks
+    def __init__(self, connections: Connections, places: Callable[[], Mapping[str, int]]) -> None:
+        self.servers: list[aio.Server] = []
+        self.checks, self.places = health.HealthServicer(), places
         self.address = self.join_address = ""
-        self.places: Callable[[], Mapping[str, int]] = dict
         self.gateways: Gateways | None = None
         self._watching = asyncio.create_task(connections.watch())
 
+    async def start(self) -> None:
+        """Accept calls, and report to health checks that this server serves."""
+        for server in self.servers:
+            await server.start()
+        for service in ("", *DEVICE_SERVICES):
+            await self.checks.set(service, health_pb2.HealthCheckResponse.SERVING)
+
     async def stop_accepting(self) -> None:
         """Report to health checks that this server is about to end."""
-        await self._checks.enter_graceful_shutdown()
+        await self.checks.enter_graceful_shutdown()
         if self.gateways is not None:
             self.gateways.close()
 
@@ -107,88 +112,133 @@ async def listen(
     addresses: where devices may find the leader, here or elsewhere, if there are several servers. Raises
     ConfigError for an address that is not available.
     """
-    verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
-    callers: Callers = verified or Unverified()
-    connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
-    authorization = () if access is None else (AuthInterceptor(access.peers, connections.trust),)
-    if access is not None:
+    if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
-    options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
-    admission = Admission(callers, coordinator.settings.arrivals, coordinator.settings.waiting)
-    at_devices = (
-        Errors(connections, attention[0], count=coordinator.meter.refused, is_deposed=deposed),
-        *authorization,
-        admission,
-        Requests(),
-    )
-    devices = aio.server(interceptors=at_devices, options=options)
-    operators = aio.server(
-        interceptors=(Errors(own_disk=True), Requests()),
-        options=OPTIONS,
-        maximum_concurrent_rpcs=OPERATOR_CALLS,
-    )
-    at_operators: list[Any] = [operators]
-    checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
-    listeners = Listeners([devices, operators], checks, connections)
-    listeners.places = admission.places
-    served: Any = RecordingServer(devices)  # all of a server that generated code asks for
-    if access is None or verified is None:
-        host, port = loopback(address), bind(devices, address)
-        listeners.address = f"{host}:{port}"
-        connections.ports.add(port)
-    else:
-        port = bind(devices, address, device_credentials(access.peers.authority))
-        listeners.address = access.at(port)
-        joins = JoinService(access.peers, lambda device: access.address_for(device, listeners.address))
-        refusing = Errors(connections, attention[1], count=coordinator.meter.refused, is_deposed=deposed)
-        joining = joining_server(joins, refusing)
-        join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
-        listeners.join_address = access.at(join_port)
-        connections.ports.update((port, join_port))
-        listeners.servers.append(joining)
-        add_IdentityServiceServicer_to_server(Identities(joins), served)
-        add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
-        if access.operator_listen:
-            attention.append(Attention("the operators' port"))
-            refusing = Errors(connections, attention[2], count=coordinator.meter.refused, is_deposed=deposed)
-            remote = aio.server(
-                interceptors=(refusing, OperatorInterceptor(access.operators), Requests()), options=options
-            )
-            port = bind(remote, access.operator_listen, device_credentials(access.peers.authority))
-            access.operators.address = access.at(port)
-            connections.ports.add(port)
-            listeners.servers.append(remote)
-            at_operators.append(remote)
-        servers = addresses or (listeners.address,)
-        authority_api = AuthorityApi(
-            coordinator, access.peers, access.at(join_port), access.operators, servers
-        )
-        listeners.gateways = Gateways(access.peers)
-        add_GatewayServiceServicer_to_server(listeners.gateways, served)
-        for server in at_operators:
-            add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
+    ports = _Ports(coordinator, access)
+    # Typed as Any: all of a server that generated code asks for.
+    devices: Any = RecordingServer(ports.for_devices(address))
+    here = ports.for_operators_here()
+    operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
     gateways = () if access is None else access.gateways
-    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses, gateways), served)
-    add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
-    add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
-    for server in at_operators:
+    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, addresses, gateways), devices)
+    add_PlacementServiceServicer_to_server(Placements(coordinator, ports.callers), devices)
+    add_blobs(Blobs(blobs_of_device(coordinator, ports.callers)), devices)
+    operator_api, listeners = OperatorApi(coordinator), ports.listeners
+    for server in operators:
         add_OperatorServiceServicer_to_server(Operators(operator_api), server)
         add_blobs(Blobs(lambda context: operator_api), server)
-    for server in (served, operators):
-        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    if access is not None and listeners.gateways is not None:
-        check_complete(served.calls)
-        carried = Errors(None, attention[0], count=coordinator.meter.refused, is_deposed=deposed)
-        listeners.gateways.runs = await runs(served.calls, (carried, *authorization, admission))
-    bind_socket(operators, socket)
-    coordinator.attention.extend(each.notices for each in attention)
-    for each in listeners.servers:
-        await each.start()
-    for service in ("", *DEVICE_SERVICES):
-        await checks.set(service, health_pb2.HealthCheckResponse.SERVING)
+    for server in (devices, here):
+        health_pb2_grpc.add_HealthServicer_to_server(listeners.checks, server)
+    if access is not None:
+        observed = Observers(operator_api, Verified(access.peers, coordinator.settings.placements))
+        add_ObserverServiceServicer_to_server(observed, devices)
+        authority_api = ports.for_joining(access, devices, addresses)
+        for server in operators:
+            add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
+        listeners.gateways = await ports.for_gateways(access, devices)
+        check_complete(devices.calls)
+    bind_socket(here, socket)
+    await listeners.start()
     return listeners
+
+
+class _Ports:
+    """Makes the servers of the ports and binds them; the services are added to them afterwards."""
+
+    def __init__(self, coordinator: Coordinator, access: Access | None) -> None:
+        settings = coordinator.settings
+        self.callers: Callers = Unverified()
+        authorization: tuple[AuthInterceptor, ...] = ()
+        self._coordinator, self._access, self._connections = coordinator, access, Connections()
+        if access is not None:
+            self.callers = Verified(access.peers, settings.placements)
+            authorization = (AuthInterceptor(access.peers, self._connections.trust),)
+        admission = Admission(self.callers, settings.arrivals, settings.waiting)
+        self._admitting = (*authorization, admission)
+        self._at_devices = self._attention("the devices' port")
+        self._options = (*OPTIONS, *_ageing(settings.age))
+        self.listeners = Listeners(self._connections, admission.places)
+
+    def for_devices(self, address: str) -> aio.Server:
+        """The port where devices call. Sets the address of the listeners."""
+        interceptors = (self._errors(self._at_devices), *self._admitting, Requests())
+        server = aio.server(interceptors=interceptors, options=self._options)
+        if self._access is None:
+            host, port = loopback(address), self._open(server, address)
+            self.listeners.address = f"{host}:{port}"
+        else:
+            port = self._open(server, address, device_credentials(self._access.peers.authority))
+            self.listeners.address = self._access.at(port)
+        return server
+
+    def for_operators_here(self) -> aio.Server:
+        """The server of the Unix socket, which is bound when all else is ready."""
+        interceptors = (Errors(own_disk=True), Requests())
+        server = aio.server(
+            interceptors=interceptors, options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS
+        )
+        self.listeners.servers.append(server)
+        return server
+
+    def for_operators_elsewhere(self, access: Access) -> list[aio.Server]:
+        """The port of operators with certificates, if there is to be one."""
+        if not access.operator_listen:
+            return []
+        errors = self._errors(self._attention("the operators' port"))
+        interceptors = (errors, OperatorInterceptor(access.operators), Requests())
+        server = aio.server(interceptors=interceptors, options=self._options)
+        port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
+        access.operators.address = access.at(port)
+        self._coordinator.attention.append(access.operators.notices)
+        return [server]
+
+    def for_joining(self, access: Access, devices: Any, addresses: tuple[str, ...]) -> AuthorityApi:
+        """The port where devices join, and what knows all identities. Devices renew theirs at `devices`."""
+        listeners = self.listeners
+        joins = JoinService(access.peers, lambda device: access.address_for(device, listeners.address))
+        add_IdentityServiceServicer_to_server(Identities(joins), devices)
+        server = joining_server(joins, self._errors(self._attention("the joining port")))
+        port = self._open(server, access.join_listen, joining_credentials(access.peers.authority))
+        listeners.join_address = access.at(port)
+        return AuthorityApi(
+            self._coordinator,
+            access.peers,
+            listeners.join_address,
+            access.operators,
+            addresses or (listeners.address,),
+        )
+
+    async def for_gateways(self, access: Access, devices: Any) -> Gateways:
+        """What carries the calls that gateways bring to the services of `devices`, which are all there."""
+        gateways = Gateways(access.peers)
+        add_GatewayServiceServicer_to_server(gateways, devices)
+        carried = self._errors(self._at_devices, ends_connections=False)  # each has the calls of many
+        gateways.runs = await runs(devices.calls, (carried, *self._admitting))
+        return gateways
+
+    def _open(
+        self, server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
+    ) -> int:
+        port = bind(server, address, credentials)
+        self._connections.ports.add(port)
+        self.listeners.servers.append(server)
+        return port
+
+    def _attention(self, port: str) -> Attention:
+        found = Attention(port)
+        self._coordinator.attention.append(found.notices)
+        return found
+
+    def _errors(self, attention: Attention, ends_connections: bool = True) -> Errors:
+        """What answers the errors of a port that others reach. attention: counts the refused calls."""
+        return Errors(
+            self._connections if ends_connections else None,
+            attention,
+            count=self._coordinator.meter.refused,
+            is_deposed=self._coordinator.storage.is_deposed,
+        )
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:

@@ -393,4 +393,5 @@ class IdentityCalls:
         self.note_event = Call(on, part.audit.note)
         operators = part.operators
         self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
+        self.renew_operator = Call(on, operators.renew)
         self.revoke_operator = Call(on, operators.revoke)

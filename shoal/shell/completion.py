@@ -13,7 +13,7 @@ SHELLS = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"
 """The shells, and the file in the home folder that each reads at its start."""
 
 
-@click.command(epilog="Example: fedclient completion --install")
+@click.command(epilog="Examples: fedserver completion --install; fedclient completion --install")
 @verb
 @click.option("--shell", type=click.Choice(list(SHELLS)), help="The shell.  [default: that of $SHELL]")
 @click.option("--install", is_flag=True, help="Add the line to the file that the shell reads at its start.")

@@ -1,18 +1,20 @@
 """A server that asks for everything, of a device whose owner lets nothing leave in the open.
 
-More than 400 requests: every message of every algorithm and of secure aggregation, with ordinary,
-amplified, infinite and missing weights, parameters that nothing sane has, and terms that lie about the run.
-The learner prints its tensors when a check fails, as PyTorch's own distributions do. What leaves is then a
+More than 400 requests: every message of every algorithm, with ordinary, amplified, infinite and missing
+weights, parameters that nothing sane has, and terms that lie about the run; and all four exchanges of secure
+aggregation, in which the server plays the rest of the cohort with the keys that the device has announced. The
+learner prints its tensors when a check fails, as PyTorch's own distributions do. What leaves is then a
 code with a fixed text, or something that a line of the ledger pays for, or a fact that does not depend on
 data.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import typing
-from collections.abc import Iterator
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedclient.config import LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
+from fedclient.store.memory import Memory
 from fedclient.work.failures import TEXTS, outgoing
 from fedclient.work.runtime import Runtime
 from shoal.core import algorithm
@@ -46,20 +48,35 @@ from shoal.core.exchange.messages import (
     TrainingSettings,
 )
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.exchange.payload import Payload, encode
-from shoal.core.exchange.summing import Announce, Share, TrainMasked, Unmask, letters_part
-from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.summing import (
+    SECURE,
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    Shared,
+    TrainMasked,
+    Unmask,
+    Unmasked,
+    letters_of,
+    letters_part,
+)
+from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
-from shoal.core.privacy.ledger import Entry, Open, Reserved, chosen, paid
-from shoal.core.privacy.secure.cohort import FEWEST, KEY
+from shoal.core.privacy.ledger import Entry, Open, Reserved, Summed, chosen, paid
+from shoal.core.privacy.secure import member as members
+from shoal.core.privacy.secure.cohort import FEWEST, Manifest, Unsigned
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.core.types import Tensors
 
 INPUTS, CLASSES, SAMPLES, HIDDEN = 6, 3, 90, 4
-FREE = {"built", "latents_counted", "announced"}
+FREE = {"built", "latents_counted", "announced", "shared", "unmasked"}
 """Kinds of answers that do not depend on data."""
 SETTINGS = TrainingSettings(epochs=1, batch_size=200)
+Asking = Generator[Message, Message | None, None]
+"""A server: it asks, and gets the answers, None where the device has failed."""
 
 
 class Talkative(nn.Module):
@@ -124,7 +141,7 @@ def privacies() -> list[PrivacySettings]:
     ]
 
 
-def asks() -> Iterator[Message]:
+def asks() -> Asking:
     every = models()
     for model in every.values():
         yield Train(model, SETTINGS)
@@ -150,16 +167,38 @@ def asks() -> Iterator[Message]:
                         yield made
 
 
-def summing(model: Tensors) -> Iterator[Message]:
-    """A sum over made-up devices, without the keys of this one, and a sum that never began."""
-    session = "round 1, attempt 1"
-    letters = letters_part({f"d{number}": token_bytes(2 * KEY) for number in range(FEWEST)})
-    yield Announce(session)
-    for each in (session, "another"):
-        yield Share(each, letters)
-        for clip, noise in ((1.0, 0.0), (1e9, 0.0), (1.0, 1e-9), (1.0, 4.0)):
-            yield TrainMasked(model, SETTINGS, session=each, letters=letters, clip=clip, noise=noise)
-        yield Unmask(each, letters)
+def summing(model: Tensors) -> Asking:
+    """A sum in which the server invents all other devices; each question also out of turn and twice."""
+    session, me = "round 1, attempt 1", "d0"
+    others = {f"d{number}": members.announced(session, Unsigned()) for number in range(1, FEWEST)}
+    invented = {name: announcement for name, (announcement, _) in others.items()}
+    yield from exchanges(model, session, invented, {})
+    answer = yield Announce(session)
+    assert isinstance(answer, Announced)
+    own = letters_of(answer.keys)[""]
+    few = dict([(me, own), *invented.items()][: FEWEST - 1])
+    for cohort in (invented, few, {**invented, me: own, "d8": own}, {**invented, me: own[:-1]}):
+        yield Share(session, letters_part(cohort))
+    whole = {**invented, me: own}
+    shared = yield Share(session, letters_part(whole))
+    assert isinstance(shared, Shared)
+    assert not shared.lost
+    sent = {
+        name: members.shared(member, Manifest(session, whole), Unsigned())[0][me]
+        for name, (_, member) in others.items()
+    }
+    yield from exchanges(model, session, whole, sent)
+    yield from exchanges(model, "another", whole, sent)
+
+
+def exchanges(model: Tensors, session: str, cohort: dict[str, bytes], letters: dict[str, bytes]) -> Asking:
+    yield Share(session, letters_part(cohort))
+    for clip, noise in ((1.0, 4.0), (1.0, 0.0), (1e9, 0.0), (1.0, 1e-9)):
+        sent = letters_part(letters)
+        yield TrainMasked(model, SETTINGS, session=session, letters=sent, clip=clip, noise=noise)
+    names = sorted(cohort)
+    for survivors in (names[:5], names[1:], names, names[:6], [*names, "d9"]):
+        yield Unmask(session, letters_part(dict.fromkeys(survivors, b"")))
 
 
 def lie() -> str:
@@ -214,43 +253,99 @@ def data() -> Dataset:
     return Dataset(x, np.arange(SAMPLES) % CLASSES)
 
 
-def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dataset) -> None:
-    pytest.importorskip("opacus")
-    budget = Budget(30.0, total_epsilon=30.0, allow_unprotected=False, allow_plain_weights=False)
-    ledger = Ledger(tmp_path / "privacy", budget, "records")
-    views = Views.of(data, data.subset(slice(0, 9)))
-    context = DeviceContext(LEARNER, views, "cpu", 1, np.random.default_rng(), account=ledger)
-    work = WorkConfig(tmp_path / "blobs", tmp_path / "privacy", LearnerConfig(builtin="mlp"))
-    store = BlobStore(work.blobs)
-    runtime = Runtime(context, store)
-    records = {row.tobytes()[start : start + 4] for row in data.x for start in range(0, 4 * INPUTS, 4)}
-    seen, failed, answered, terms = 0, dict[str, int](), dict[str, int](), lie()
-    for number, message in enumerate(asks()):
-        seen += 1
-        before, lines = len(paid(ledger.entries())), len(unreserved(ledger))
-        run, given = ("honest", "") if number % 2 else ("lying", terms)
-        result = runtime.perform(Task(run, number + 1, 1, 0, "", encode(message, store.keep), given))
+@dataclass
+class Device:
+    """A device of this owner. answered, failed: how often, by kind of answer and by code of failure."""
+
+    folder: Path
+    data: Dataset
+    budget: Budget
+    answered: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.folder / "privacy", self.budget, "records")
+        views = Views.of(self.data, self.data.subset(slice(0, 9)))
+        context = DeviceContext(LEARNER, views, "cpu", 1, np.random.default_rng(), account=self.ledger)
+        self.store = BlobStore(self.folder / "blobs")
+        self.memory = Memory.beside(self.store.folder)
+        self.runtime, self.tasks = Runtime(context, self.store), 0
+        size = 4 * INPUTS
+        self.records = {row.tobytes()[at : at + 4] for row in self.data.x for at in range(0, size, 4)}
+
+    def serve(self, server: Asking, terms: str) -> int:
+        """Answer everything that the server asks; every other run lies about its terms. Returns how often it
+        asked."""
+        answer: Message | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = self.answer(server.send(answer), terms)
+        return self.tasks
+
+    def answer(self, message: Message, terms: str) -> Message | None:
+        self.tasks += 1
+        before, lines = len(paid(self.ledger.entries())), len(unreserved(self.ledger))
+        # A sum takes several tasks of one run.
+        lying = self.tasks % 2 == 0 and not isinstance(message, SECURE)
+        run, given = ("lying", terms) if lying else ("honest", "")
+        task = Task(run, self.tasks, 1, 0, "", encode(message, self.store.keep), given)
+        result = self.runtime.perform(task)
         if isinstance(result, Failure):
             sent = outgoing(result)
             assert sent.message == TEXTS[sent.code], message
             assert sent.details == ""
-            failed[sent.code] = failed.get(sent.code, 0) + 1
-            continue
+            self.failed[sent.code] = self.failed.get(sent.code, 0) + 1
+            return None
         assert isinstance(result, Payload)
-        answered[result.kind] = answered.get(result.kind, 0) + 1
-        if result.kind in FREE:
-            continue
-        # Paid for now, or given again: what was paid for before.
-        assert len(paid(ledger.entries())) > before or lines == len(unreserved(ledger)) > 0, message
-        whole = payload_to_bytes(result) + b"".join(
-            b"".join(store.chunks(weights.blob, 0)) for weights in result.weights()
-        )
-        assert not [each for each in records if each in whole], message
+        self.memory.settle(work_key(task))  # as the agent does, once the result is in its outbox
+        self.answered[result.kind] = self.answered.get(result.kind, 0) + 1
+        if result.kind not in FREE:
+            # Paid for now, or given again: what was paid for before. Masks cost nothing, and have a line.
+            now, after = len(paid(self.ledger.entries())) > before, len(unreserved(self.ledger))
+            assert now or lines == after > 0 or (isinstance(message, TrainMasked) and lines < after), message
+        if result.kind != "built":  # which has nothing of the data in it, but may have the same four bytes
+            whole = payload_to_bytes(result) + b"".join(
+                b"".join(self.store.chunks(weights.blob, 0)) for weights in result.weights()
+            )
+            assert not [each for each in self.records if each in whole], message
+        reply = type(message).reply
+        return decode(result, {reply.kind: reply}, self.store.load)
+
+
+def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dataset) -> None:
+    pytest.importorskip("opacus")
+    budget = Budget(30.0, total_epsilon=30.0, allow_unprotected=False, allow_plain_weights=False)
+    device = Device(tmp_path, data, budget)
+    seen = device.serve(asks(), lie())
     assert seen >= 400, seen
+    ledger, answered = device.ledger, device.answered
     assert not [each for each in ledger.verify() if isinstance(each, Open)]
-    assert {"unprotected", "learner-failed", "bad-payload", "over-budget"} <= set(failed), failed
-    assert {"latents_counted", "evaluated", "described", "trained", "announced"} <= set(answered), answered
-    assert "masked" not in answered
+    assert {"unprotected", "learner-failed", "bad-payload", "over-budget"} <= set(device.failed)
+    expected = {"latents_counted", "evaluated", "described", "trained", "announced", "shared", "unmasked"}
+    assert expected <= set(answered), answered
+    assert "masked" not in answered, "the owner allows no update to leave, under masks or not"
     assert chosen(ledger.entries(), Reserved), "lies about what a run costs change nothing"
     spent = total(each.cost for each in paid(ledger.entries()))
     assert budget.epsilon_of(spent) <= budget.total_epsilon * (1 + 1e-6)
+
+
+def test_where_sums_are_allowed_one_update_leaves_under_masks_and_its_masks_are_given_once(
+    tmp_path: Path, data: Dataset
+) -> None:
+    device, seen = Device(tmp_path, data, Budget(allow_plain_weights=True)), list[Message]()
+
+    def watched(server: Asking) -> Asking:
+        answer: Message | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = yield server.send(answer)
+                seen.extend([answer] if answer else [])
+
+    device.serve(watched(summing(models()["usual"])), "")
+    masked = [each for each in seen if isinstance(each, Masked) and not each.lost]
+    assert len(masked) == 1
+    given = [letters_of(each.shares) for each in seen if isinstance(each, Unmasked) and not each.lost]
+    assert len(given) == 1, "lists of too few devices, or of others, and a second list get nothing"
+    assert len(given[0]) == FEWEST
+    (line,) = chosen(device.ledger.verify(), Summed)
+    assert (line.devices, line.fewest) == (FEWEST, 6)

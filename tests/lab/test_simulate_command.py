@@ -3,12 +3,15 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from fedserver.__main__ import main
+from shoal.lab.cli import plot
 from shoal.lab.cli.simulate import fleet_of
 from tests.api.wards import ward
 
@@ -62,6 +65,56 @@ def test_own_files_and_an_own_network(files: Path) -> None:
     assert "rounds of training" in data["summary"]
 
 
+def test_a_plot_has_a_line_for_each_cluster_and_each_round_that_was_measured(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"), "--rounds", "6", *FAST)
+    done = simulate(*own, "--plot", str(files / "out.svg"), "--json")
+    assert done.exit_code == 0, done.stderr
+    history = json.loads(done.stdout)["data"]["history"]
+    drawn = plot.accuracies({42: history})
+    last = history[-1]
+    assert last["measured_on"] == "test"
+    assert len(last["accuracies"]) == last["clusters"] > 0
+    for key, accuracy in last["accuracies"].items():
+        assert drawn[key][-1] == (last["number"], pytest.approx(100 * accuracy))
+    texts = {each.text for each in ElementTree.parse(files / "out.svg").iter() if each.tag.endswith("text")}
+    assert not texts  # matplotlib draws letters as paths, so that the picture looks the same everywhere
+    comments = (files / "out.svg").read_text()
+    for shown in (*drawn, "accuracy, %", "loss in training", "round"):
+        assert f"<!-- {shown} -->" in comments
+    trained = [(each["number"], each["loss"]) for each in history if each["measured_on"] == "train"]
+    assert plot.losses({42: history}) == {plot.MEAN: trained}
+
+
+def test_a_plot_over_seeds_has_a_line_for_each(tmp_path: Path) -> None:
+    def run(*figures: tuple[int, float | None, float | None]) -> list[dict[str, Any]]:
+        return [
+            {
+                "number": number,
+                "accuracy": accuracy,
+                "accuracies": {} if accuracy is None else {"c0": accuracy, "c1": accuracy},
+                "loss": loss,
+                "measured_on": "train" if accuracy is None else "held_out",
+            }
+            for number, accuracy, loss in figures
+        ]
+
+    first, second = run((1, None, 2.0), (2, 0.5, None)), run((1, None, 3.0), (2, 0.25, None))
+    assert plot.accuracies({1: first, 2: second}) == {"seed 1": [(2, 50.0)], "seed 2": [(2, 25.0)]}
+    assert plot.losses({1: first, 2: second}) == {"seed 1": [(1, 2.0)], "seed 2": [(1, 3.0)]}
+    assert plot.accuracies({1: first}) == {"c0": [(2, 50.0)], "c1": [(2, 50.0)], plot.MEAN: [(2, 50.0)]}
+    assert plot.accuracies({1: run((1, None, None))}) == plot.losses({1: run((1, None, None))}) == {}
+    pytest.importorskip("matplotlib")
+    nothing, two = {1: run((1, None, None))}, {1: first, 2: second}
+    for name, runs, begins in (
+        ("a.png", two, b"\x89PNG"),
+        ("a.PDF", two, b"%PDF"),
+        ("a.svg", nothing, b"<?xml"),
+    ):
+        plot.draw(tmp_path / name, "flux", runs)
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+
 def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -> None:
     table = files / "out.csv"
     done = simulate(
@@ -107,6 +160,7 @@ def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
         (("--data", "{}/*.npz", "--learner", "{}/learner.py", "--model", "mlp"), "give one of them"),
         (("--data", "{}/*.npz", "--set", "round=3"), 'did you mean "rounds"'),
         (("--data", "{}/*.npy"), "is a single array, not an npz file"),
+        (("--plot", "{}/out.gif"), "name it .svg, .png or .pdf"),
         (("--seeds", "1;2"), "is not a list of whole numbers"),
     ],
 )

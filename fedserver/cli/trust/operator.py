@@ -7,6 +7,7 @@ import click
 
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.text import clock, table
+from fedserver.cli.trust.renewing import renew
 from fedserver.cli.trust.token import seconds
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
@@ -25,7 +26,7 @@ def operator() -> None:
     The server has to listen for them: write `operator_listen: 0.0.0.0:50053` into fedserver.yaml. Then:
       fedserver operator add anna --role viewer    on the server's machine; makes the folder anna
       fedserver status --connect anna              on Anna's machine, with a copy of that folder
-    These three verbs work only on the server's machine.
+    All verbs but `renew` work only on the server's machine.
     """
 
 
@@ -84,6 +85,32 @@ def add(
         f"  fedserver status --connect {folder.name}"
     )
     return Result({**facts(made), "address": card.address, "folder": str(folder)}, summary)
+
+
+@operator.command("renew", epilog="Example: fedserver operator renew --connect anna")
+@verb
+@click.option(
+    "--connect",
+    type=PATH,
+    envvar="FEDSERVER_CONNECT",
+    required=True,
+    show_envvar=True,
+    metavar="FOLDER",
+    help="The folder of the certificate.",
+)
+def renew_(console: Console, connect: Path) -> Result:
+    """Renew the certificate in FOLDER, on the machine where it is used.
+
+    It gets the lifetime that it had, for the same key. Verbs with --connect and `fedserver page` do so by
+    themselves when a third of the lifetime is left, so this is for a machine that seldom calls. A certificate
+    of which more than half of the lifetime is left is refused, and so is one that was revoked.
+    """
+    from fedserver.rpc.channel import read_card
+
+    read_card(connect)
+    card = renew(connect.absolute())
+    text = f"the certificate of operator {card.name} is valid until {clock(card.expires)}"
+    return Result({"operator": card.name, "role": card.role, "expires": card.expires}, text)
 
 
 @operator.command("ls", epilog="Example: fedserver operator ls")

@@ -33,24 +33,31 @@ async def fetch(
     Raises NotFound unless its task or placement names it.
     """
     run = _run_of(coordinator, visitor, blob)
-    if run is None:
-        _check_recovered(coordinator)
-        raise NotFound(
-            f"blob {blob.sha256[:12]} is not for device {visitor.device}",
-            "ask for the next task, or for a placement",
-        )
     async for frame in read(coordinator.storage.blobs, blob, start):
         coordinator.heard(visitor)
         coordinator.meter.down(run, visitor.device, len(frame.data))
         yield frame
 
 
-def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
-    """The run whose task or placement named this blob to the device."""
+async def address(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> str:
+    """Where a device can get a blob by itself; "" if it cannot. Raises NotFound as `fetch` does."""
+    _run_of(coordinator, visitor, blob)
+    coordinator.heard(visitor)
+    return await asyncio.to_thread(coordinator.storage.blobs.copies.address, blob.sha256)
+
+
+def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId:
+    """The run whose task or placement named this blob to the device. Raises NotFound if there is none."""
     for lease in coordinator.leases(visitor):
         if any(weights.blob == blob for weights in lease.task.payload.weights()):
             return lease.task.run
-    return visitor.granted.get(blob.sha256)
+    if found := visitor.granted.get(blob.sha256):
+        return found
+    _check_recovered(coordinator)
+    raise NotFound(
+        f"blob {blob.sha256[:12]} is not for device {visitor.device}",
+        "ask for the next task, or for a placement",
+    )
 
 
 async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:

@@ -1,6 +1,7 @@
-"""Who calls, as the services see it. For calls that a gateway brings for devices, it is whose certificate the
-gateway has seen in TLS: to what comes after the authorization interceptor, such a call looks like one over the
-device's connection.
+"""Who calls, as the services see it.
+
+For calls that a gateway brings for devices, it is whose certificate the gateway has seen in TLS: to what comes
+after the authorization interceptor, such a call looks like one over the device's connection.
 """
 
 from typing import Any, NoReturn

@@ -224,6 +224,19 @@ def issued_from_pb(response: pb.AddOperatorResponse) -> IssuedOperator:
     return IssuedOperator(operator, response.certificate, response.authorities, response.address)
 
 
+def renewed_to_pb(issued: IssuedOperator) -> pb.RenewOperatorResponse:
+    return pb.RenewOperatorResponse(
+        operator=operator_to_pb(issued.operator),
+        certificate=issued.certificate,
+        authorities=issued.authorities,
+    )
+
+
+def renewed_from_pb(response: pb.RenewOperatorResponse) -> tuple[Operator, bytes, bytes]:
+    """The operator, the certificate and the authorities."""
+    return operator_from_pb(response.operator), response.certificate, response.authorities
+
+
 def _stamp(clock: float | None) -> Timestamp | None:
     if clock is None:
         return None

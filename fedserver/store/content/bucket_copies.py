@@ -96,6 +96,10 @@ class BucketCopies:
             self._keys.pop(path.name, None)  # so that `add` stores it again
         return False
 
+    def address(self, name: str) -> str:
+        key = self._keys.get(name)
+        return self._bucket.signed(key) if key else ""
+
     def remove(self, names: Iterable[str]) -> None:
         with self._lock:
             doomed = [key for name in names if (key := self._keys.pop(name, ""))]

@@ -87,6 +87,7 @@ class Event(Enum):
     GAP_ACCEPTED = "gap-accepted"
     CERTIFICATE_FOUND = "certificate-found"
     OPERATOR_ADDED = "operator-added"
+    OPERATOR_RENEWED = "operator-renewed"
     OPERATOR_REVOKED = "operator-revoked"
 
 

@@ -5,7 +5,7 @@ import json
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import Issued, Operator
-from shoal.core.errors import NotFound
+from shoal.core.errors import NotFound, Revoked, Unauthenticated
 from shoal.core.identity.joining import OperatorRole
 
 
@@ -32,23 +32,41 @@ class Operators:
         bundle: the roots that were sent with it.
         """
         with self._db.transaction():
-            self._db.execute("DELETE FROM operators WHERE name = ?", (name,))
-            self._db.execute(
-                "INSERT INTO operators (name, role, serial, spki, root, bundle, issued, expires, revoked)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                (
-                    name,
-                    role.value,
-                    issued.serial,
-                    issued.spki.hex(),
-                    issued.root,
-                    json.dumps(bundle),
-                    issued.issued,
-                    issued.expires,
-                ),
-            )
+            self._enter(name, role, issued, bundle)
             self._audit.record(Event.OPERATOR_ADDED, name=name, role=role.value, serial=issued.serial)
             return self.get(name)
+
+    def renew(self, name: str, issued: Issued, bundle: tuple[str, ...]) -> Operator:
+        """Enter another certificate for the key that the operator has.
+
+        Raises NotFound, Revoked, and Unauthenticated if the operator has another key meanwhile.
+        """
+        with self._db.transaction():
+            known = self.get(name)
+            if known.revoked:
+                raise Revoked(f"operator {name} was revoked", "ask who runs the server")
+            if known.spki != issued.spki.hex():
+                raise Unauthenticated(f"operator {name} has a newer certificate", "use that one")
+            self._enter(name, known.role, issued, bundle)
+            self._audit.record(Event.OPERATOR_RENEWED, name=name, serial=issued.serial)
+            return self.get(name)
+
+    def _enter(self, name: str, role: OperatorRole, issued: Issued, bundle: tuple[str, ...]) -> None:
+        self._db.execute("DELETE FROM operators WHERE name = ?", (name,))
+        self._db.execute(
+            "INSERT INTO operators (name, role, serial, spki, root, bundle, issued, expires, revoked)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (
+                name,
+                role.value,
+                issued.serial,
+                issued.spki.hex(),
+                issued.root,
+                json.dumps(bundle),
+                issued.issued,
+                issued.expires,
+            ),
+        )
 
     def revoke(self, name: str, reason: str) -> Operator:
         """Revoke an operator's certificate. Safe to repeat. Raises NotFound."""

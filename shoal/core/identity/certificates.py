@@ -98,6 +98,14 @@ def certificate(pem: bytes) -> x509.Certificate:
         raise BadPayload("that is not a certificate", "send PEM") from None
 
 
+def key_in(found: x509.Certificate) -> ec.EllipticCurvePublicKey:
+    """The key of a certificate that an authority of ours has signed. Raises BadPayload for any other key."""
+    key = found.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise BadPayload("the key of the certificate is not on the curve P-256", "get another certificate")
+    return key
+
+
 def uri_of(federation: str, device: DeviceId) -> str:
     return f"spiffe://{federation}/device/{device}"
 

@@ -53,14 +53,20 @@ class Budget:
         return cost.epsilon(self.delta, self.group_size)
 
     def left(
-        self, of_data: Cost, in_all: Cost, of_run: Cost | None = None, reserved: Cost = NOTHING
+        self,
+        of_data: Cost,
+        in_all: Cost,
+        of_run: Cost | None = None,
+        reserved: Cost = NOTHING,
+        reserved_of_run: Cost = NOTHING,
     ) -> float:
         """rho for one sample that may still be spent.
 
         of_data: spent on these data within the window. in_all: ever, on all data. of_run: by this run.
-        reserved: for other runs, and not yet spent by them.
+        reserved: for other runs, and not yet spent by them. reserved_of_run: the same for this run, by other
+        devices that share the ledger.
         """
-        limits = self._limits(of_data, in_all, of_run, reserved)
+        limits = self._limits(of_data, in_all, of_run, reserved, reserved_of_run)
         return max(0.0, min(self._room(getattr(self, name), spent + kept) for name, spent, kept, _ in limits))
 
     def check(
@@ -71,20 +77,24 @@ class Budget:
         of_run: Cost | None = None,
         what: str = "",
         reserved: Cost = NOTHING,
+        reserved_of_run: Cost = NOTHING,
     ) -> None:
         """Raise OverBudget unless a release of this cost fits; arguments as in `left`.
 
         what: the release is, in the error; by default DP-SGD if its cost is a curve.
         """
-        for name, spent, kept, of_what in self._limits(of_data, in_all, of_run, reserved):
+        arguments = (of_data, in_all, of_run, reserved, reserved_of_run)
+        for name, spent, kept, of_what in self._limits(*arguments):
             allowed = getattr(self, name)
             if self._room(allowed, spent + kept + cost) < -ROUNDING * cost.rho:
-                left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run, reserved)))
+                left = self.epsilon_of(Cost(self.left(*arguments)))
                 asked = what or ("DP-SGD" if cost.curve else "a release")
-                others = f", {self.epsilon_of(kept):.4g} is reserved for other runs" if kept else ""
+                runs = reserved and name != "run_epsilon"
+                others = "other runs" if runs else "other devices in this run"
+                held = f", {self.epsilon_of(kept):.4g} is reserved for {others}" if kept else ""
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent{others}; one "
+                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent{held}; one "
                     f"of up to {left:.4g} would fit (delta {self.delta:g})",
                     self._hint(
                         asked, name, (spent + kept + cost).limit(self.delta, self.group_size), bool(kept)
@@ -92,15 +102,16 @@ class Budget:
                 )
 
     def _limits(
-        self, of_data: Cost, in_all: Cost, of_run: Cost | None, reserved: Cost
+        self, of_data: Cost, in_all: Cost, of_run: Cost | None, reserved: Cost, reserved_of_run: Cost
     ) -> list[tuple[str, Cost, Cost, str]]:
         """Every limit: its name, what is spent of it, what is reserved of it, and on what."""
+        kept = reserved + reserved_of_run
         found = [
-            ("epsilon", of_data, reserved, "these data"),
-            ("total_epsilon", in_all, reserved, "all releases of this device"),
+            ("epsilon", of_data, kept, "these data"),
+            ("total_epsilon", in_all, kept, "all releases of this device"),
         ]
         if self.run_epsilon and of_run is not None:
-            found.append(("run_epsilon", of_run, NOTHING, "this run"))
+            found.append(("run_epsilon", of_run, reserved_of_run, "this run"))
         return found
 
     def allows(self, what: str) -> bool | None:

@@ -2,10 +2,11 @@
 
 A newcomer that can try models itself is given those of all clusters, the common one, and what the run knows
 of where each cluster's data lie, and chooses by its own samples (`shoal.core.inference.choosing`): nothing
-about its data leaves it, and it needs no labels. The algorithm's own way, `place` of its server half, answers
-those that cannot, runs whose parameter `placing` asks for it, and runs with more models than a newcomer may
-have. In between is a vote (`shoal.core.exchange.choosing.vote`), for runs that know where their clusters'
-data lie: the newcomer names one cluster, with a privacy guarantee, and gets that one's model.
+about its data leaves it, and it needs no labels. Where there is one cluster, it gets that one's model and is
+asked for nothing. The algorithm's own way, `place` of its server half, answers newcomers that cannot choose,
+runs whose parameter `placing` asks for it, and runs with more models than a newcomer may have. In between is
+a vote (`shoal.core.exchange.choosing.vote`), for runs that know where their clusters' data lie: the newcomer
+names one cluster, with a privacy guarantee, and gets that one's model.
 """
 
 from collections import Counter
@@ -35,8 +36,11 @@ def place(
         return half.place(state, evidence)
     answer = half.place(state, None)
     way, count = _way(state), len(clusters(state))
-    if isinstance(answer, ClusterAssignment) or count < 2 or way not in (OWN_MODELS, VOTE):
+    if isinstance(answer, ClusterAssignment) or way not in (OWN_MODELS, VOTE):
         return answer
+    if count < 2:  # there is nothing to choose, so a newcomer that can choose is asked for nothing
+        only = ClusterAssignment(next(iter(clusters(state))), reason="the run has one cluster")
+        return only if isinstance(evidence, Wish) else answer
     if way == VOTE or isinstance(evidence, Wish):
         if way == OWN_MODELS and isinstance(evidence, Wish) and count <= min(most_models, evidence.models):
             return offer(half, state)

@@ -3,18 +3,17 @@
 PyTorch and the data sets are imported when the command runs, so that a server never loads them.
 """
 
-import csv
 import glob
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.core.algorithm import Written
 from shoal.core.errors import ConfigError, DataFault
+from shoal.lab.cli import plot as picture
+from shoal.lab.cli.results import experiment_text, files_text, spreads, write_rows
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 
@@ -25,18 +24,15 @@ PATH = click.Path(path_type=Path)
 
 
 @click.command(
+    context_settings={"show_default": True},
     epilog="Examples: fedserver simulate --algorithm flux --dataset digits --shift px --level 5; "
-    "fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10"
+    "fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )
 @verb
 @click.option(
-    "--algorithm",
-    default="flux",
-    show_default=True,
-    metavar="NAME",
-    help="The algorithm, such as fedavg or flux-soft.",
+    "--algorithm", default="flux", metavar="NAME", help="The algorithm, such as fedavg or flux-soft."
 )
-@click.option("--preset", default="default", show_default=True, help="Named parameters, such as paper.")
+@click.option("--preset", metavar="NAME", default="default", help="Named parameters, such as paper.")
 @click.option(
     "--data",
     metavar="PATTERN",
@@ -46,25 +42,25 @@ PATH = click.Path(path_type=Path)
 @click.option("--label", metavar="COLUMN", help="The column of classes, of a csv or parquet file.")
 @click.option(
     "--test",
+    metavar="SHARE",
     type=click.FloatRange(0.0, 1.0, max_open=True),
     default=0.2,
-    show_default=True,
     help="Share of each file's samples that accuracy is measured on; npz may bring x_test and y_test.",
 )
 @click.option("--regression", is_flag=True, help="Labels are numbers to predict, not classes; with --data.")
 @click.option("--learner", type=PATH, metavar="FILE", help="Your own learner.py, for --data.")
 @click.option(
     "--dataset",
+    metavar="NAME",
     default="digits",
-    show_default=True,
     help="digits, mnist, fashion-mnist, kmnist, cifar-10 or cifar-100; elec2 or hapt, whose devices differ "
     "by nature; or the path of a data set: npz, csv or parquet, or a folder or archive of images.",
 )
-@click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
+@click.option("--data-dir", metavar="DIR", type=PATH, help="The folder with the data set's files.")
 @click.option(
     "--shift",
+    metavar="NAME",
     default="px",
-    show_default=True,
     help="How the devices differ. px: how images look; py: which classes there are; pyx: what classes are "
     "called; pxy: how the images of some classes look; px+py, pxy+py, pyx+py: two of these; dirichlet: "
     "shares of classes; fedrc: all of these; qs-features, qs-labels, qs-skew: concepts, and numbers of "
@@ -72,57 +68,66 @@ PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--level",
+    metavar="LEVEL",
     default="5",
-    show_default=True,
     help="How much they differ, 1 to 8; low, medium or high with --drifts; for qs-* scenario 0 (none), "
     "1 (within concepts) or 2 (between them).",
 )
 @click.option(
     "--drifts",
+    metavar="N",
     type=click.IntRange(min=0),
     default=0,
     help="Number of stages that each device's data go through.",
 )
 @click.option(
     "--mode",
+    metavar="NAME",
     default="trDR_teND",
-    show_default=True,
     help="What drifts: trDR_teND, trDR_teDR, trDA or trND_teDR.",
 )
 @click.option(
     "--labels",
+    metavar="N",
     type=click.IntRange(min=0),
     default=0,
     help="Number of labeled samples of each class that a newcomer shows, for algorithms that need them.",
 )
-@click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
+@click.option("--clients", metavar="N", type=int, default=10, help="Number of devices.")
 @click.option(
     "--public",
+    metavar="SHARE",
     type=float,
     default=0.0,
-    show_default=True,
     help="Share of the training images that no device gets: a frozen encoder is trained on them (fmcl, "
     "fecfl).",
 )
 @click.option(
-    "--samples", type=int, default=0, help="Number of training images of each device.  [default: all]"
+    "--samples",
+    show_default=False,
+    metavar="N",
+    type=int,
+    default=0,
+    help="Number of training images of each device.  [default: all]",
 )
 @click.option(
     "--participation",
+    metavar="SHARE",
     type=click.FloatRange(0.0, 1.0, min_open=True),
     default=1.0,
-    show_default=True,
     help="Share of the devices that a round asks.",
 )
 @click.option(
     "--copies",
+    metavar="N",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="How many times each device has its training samples.",
 )
 @click.option(
     "--unseen",
+    show_default=False,
+    metavar="SHARE",
     type=float,
     default=-1.0,
     help="With --drifts: share of the devices that are tested on a distribution that they did not train on.  "
@@ -130,13 +135,17 @@ PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--held-out",
+    metavar="SHARE",
     type=click.FloatRange(0.0, 1.0, max_open=True),
     default=0.2,
-    show_default=True,
     help="Share of each device's training samples that it measures on during the run instead.",
 )
 @click.option(
-    "--model", default="", metavar="NAME", help="A built-in network, such as mlp.  [default: one that fits]"
+    "--model",
+    show_default=False,
+    default="",
+    metavar="NAME",
+    help="A built-in network, such as mlp.  [default: one that fits]",
 )
 @click.option(
     "--option",
@@ -145,22 +154,33 @@ PATH = click.Path(path_type=Path)
     metavar="NAME=VALUE",
     help="An option of the network, such as hidden=[200].",
 )
-@click.option("--rounds", type=int, default=0, help="Rounds of training.  [default: the preset's]")
 @click.option(
-    "--seed", type=int, default=42, show_default=True, help="Random seed for the data split and shuffling."
+    "--rounds",
+    show_default=False,
+    metavar="N",
+    type=int,
+    default=0,
+    help="Rounds of training.  [default: the preset's]",
 )
 @click.option(
-    "--seeds", default="", metavar="N,N", help="Several seeds, one run each; prints means and deviations."
+    "--seed", metavar="SEED", type=int, default=42, help="Random seed for the data split and shuffling."
 )
 @click.option(
-    "--model-seed", type=int, default=42, show_default=True, help="Random seed for the initial weights."
+    "--seeds",
+    show_default=False,
+    default="",
+    metavar="N,N",
+    help="Several seeds, one run each; prints means and deviations.",
 )
-@click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")
+@click.option(
+    "--model-seed", metavar="SEED", type=int, default=42, help="Random seed for the initial weights."
+)
+@click.option("--device", metavar="NAME", default="auto", help="Where to compute: auto, cpu or cuda.")
 @click.option(
     "--threads",
+    metavar="N",
     type=click.IntRange(min=0),
     default=1,
-    show_default=True,
     help="Number of PyTorch's threads; 0 leaves it to PyTorch.",
 )
 @click.option(
@@ -173,10 +193,15 @@ PATH = click.Path(path_type=Path)
     "--backend",
     type=click.Choice(["processes", "ray"]),
     default="processes",
-    show_default=True,
     help="Where workers run: processes of this machine, or a cluster of Ray.",
 )
 @click.option("--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed.")
+@click.option(
+    "--plot",
+    type=PATH,
+    metavar="FILE",
+    help="Draw accuracy and loss over the rounds, by cluster or with --seeds by run: svg, png or pdf.",
+)
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
 def simulate(
     console: Console,
@@ -191,6 +216,7 @@ def simulate(
     seed: int,
     seeds: str,
     table: Path | None,
+    plot: Path | None,
     **others: Any,
 ) -> Result:
     """Train a fleet of simulated devices on this machine, and measure what each of them gets.
@@ -207,6 +233,8 @@ def simulate(
     if data is None and (learner is not None or regression):
         name = "--regression" if learner is None else "--learner"
         raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
+    if plot is not None:
+        picture.check(plot)
     found = {}
     for number in chosen:
         say = console if len(chosen) == 1 else _Numbered(console, number)
@@ -216,8 +244,11 @@ def simulate(
             own = fleet_of(data, label, test, settings["held_out"], regression)
             found[number] = _own(say, own, learner, {**settings, "seed": number})
     if table is not None:
-        _write(table, found)
-    shown = text if data is None else own_text
+        write_rows(table, found)
+    if plot is not None:
+        title = f"{settings['algorithm']} on {settings['dataset'] if data is None else data}"
+        picture.draw(plot, title, {seed: each["history"] for seed, each in found.items()})
+    shown = experiment_text if data is None else files_text
     if len(chosen) == 1:
         return Result(found[chosen[0]], shown(found[chosen[0]]))
     spread = spreads(found)
@@ -313,83 +344,7 @@ def numbers(seeds: str) -> list[int]:
         ) from None
 
 
-def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over the seeds of each figure, in percent."""
-    figures: dict[str, list[float]] = {}
-    for result in found.values():
-        for name, value in result["accuracy"].items():
-            if isinstance(value, float):
-                percent = value if "known" in result["accuracy"] else 100.0 * value
-                figures.setdefault(name, []).append(percent)
-    return {name: (fmean(own), pstdev(own)) for name, own in figures.items() if len(own) == len(found)}
-
-
-def _write(path: Path, found: Mapping[int, Mapping[str, Any]]) -> None:
-    from shoal.shell import disk
-
-    rows: Sequence[Mapping[str, Any]] = [
-        {"seed": seed, **row}
-        for seed, result in found.items()
-        for row in (result.get("devices") or result["accuracy"]["per_device"])
-    ]
-    file = io.StringIO(newline="")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, columns, restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    disk.write(path, file.getvalue().encode())
-
-
 def meant(change: str) -> tuple[str, Any]:
     """The same for a network's options, which take the value that YAML reads."""
     name, value = parsed(change)
     return name, value.meant if isinstance(value, Written) else value
-
-
-def text(found: dict[str, Any]) -> str:
-    """The result of an experiment, for people."""
-    accuracy = found["accuracy"]
-    rows = [f"{'device':<12}{'truth':>6}{'cluster':>10}{'known':>8}{'placed':>10}{'test':>8}"]
-    for row in accuracy["per_device"]:
-        test = "-" if row["test"] is None else f"{100 * row['test']:.1f}"
-        rows.append(
-            f"{row['device']:<12}{row['concept']:>6}{row['cluster']:>10}{100 * row['known']:>8.1f}"
-            f"{row['placed'] or '-':>10}{test:>8}"
-        )
-    test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
-    own, newcomers = (
-        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %" for name in ("own", "newcomers")
-    )
-    formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
-    level = f" level {found['level']}" if found["level"] else ""
-    drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
-    return "\n".join(
-        [
-            *rows,
-            "",
-            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, "
-            f"{found['shift']}{level}{drifts}, seed {found['seed']}",
-            f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
-            f"known of the worst device {accuracy['worst']:.2f} %, deviation over devices "
-            f"{accuracy['deviation']:.2f}",
-            *([f"{accuracy['refused']} devices were refused a model"] if accuracy["refused"] else []),
-            f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
-            f"{found['trained']['training']} rounds of training, {found['trained']['clustered']} of them on "
-            "more than one model",
-            *([f"privacy of the descriptors: {found['privacy']}"] if found["privacy"] else []),
-            f"{found['seconds']['total']:.0f} s, {found['seconds']['training']:.0f} s of them training",
-        ]
-    )
-
-
-def own_text(found: dict[str, Any]) -> str:
-    """The result of a run on files, for people."""
-    width = max(len(row["device"]) for row in found["devices"]) + 2
-    rows = [f"{'device':<{width}}{'cluster':>10}{'accuracy':>10}{'samples':>9}"]
-    rows += [
-        f"{row['device']:<{width}}{row['cluster']:>10}{100 * row['accuracy']:>10.1f}{row['samples']:>9}"
-        for row in found["devices"]
-    ]
-    seconds = found["seconds"]
-    end = f"{seconds['total']:.0f} s, {seconds['training']:.0f} s of them training"
-    return "\n".join([*rows, "", found["summary"], end])

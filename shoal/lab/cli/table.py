@@ -13,38 +13,45 @@ from shoal.shell.console import Console, Result, verb
 
 
 @click.command(
+    context_settings={"show_default": True},
     epilog="Example: fedserver table --paper flux --table 1 --dataset mnist --data-dir mnist --seeds 42 "
-    "--methods flux,fedavg --columns 'px-*' --minutes 60"
+    "--methods flux,fedavg --columns 'px-*' --minutes 60",
 )
 @verb
-@click.option("--paper", default="flux", show_default=True, help="flux, feroma, fedrc, fmcl or cornflqs.")
+@click.option("--paper", metavar="NAME", default="flux", help="flux, feroma, fedrc, fmcl or cornflqs.")
 @click.option(
-    "--table", "number", type=int, default=1, show_default=True, help="The number of the table in the paper."
+    "--table", "number", metavar="N", type=int, default=1, help="The number of the table in the paper."
 )
 @click.option(
-    "--dataset", default="mnist", show_default=True, help="The data set, such as mnist or fashion-mnist."
+    "--dataset", metavar="NAME", default="mnist", help="The data set, such as mnist or fashion-mnist."
 )
-@click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
+@click.option("--data-dir", metavar="DIR", type=PATH, help="The folder with the data set's files.")
 @click.option(
-    "--seeds",
-    default="42",
-    show_default=True,
-    metavar="N,N",
-    help="Random seeds; each cell runs once for each of them.",
+    "--seeds", default="42", metavar="N,N", help="Random seeds; each cell runs once for each of them."
 )
 @click.option(
-    "--methods", default="", metavar="A,B", help="Only these methods, by the paper's names.  [default: all]"
+    "--methods",
+    show_default=False,
+    default="",
+    metavar="A,B",
+    help="Only these methods, by the paper's names.  [default: all]",
 )
 @click.option(
     "--columns",
     default="",
+    show_default=False,
     metavar="A,B",
     help="Only these columns; patterns such as px-* work.  [default: all]",
 )
-@click.option("--clients", type=click.IntRange(min=1), help="Number of devices, instead of the paper's.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds, instead of the paper's.")
+@click.option(
+    "--clients", metavar="N", type=click.IntRange(min=1), help="Number of devices, instead of the paper's."
+)
+@click.option(
+    "--rounds", metavar="N", type=click.IntRange(min=1), help="Number of rounds, instead of the paper's."
+)
 @click.option(
     "--samples",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Number of training samples of each device, instead of the paper's.",
 )
@@ -52,19 +59,17 @@ from shoal.shell.console import Console, Result, verb
     "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"
 )
 @click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of cells to run at a time.",
+    "--jobs", metavar="N", type=click.IntRange(min=1), default=1, help="Number of cells to run at a time."
 )
 @click.option(
     "--minutes",
+    show_default=False,
+    metavar="MINUTES",
     type=click.FloatRange(min=0.0),
     default=float("inf"),
     help="Start no new cell after this many minutes.",
 )
-@click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")
+@click.option("--device", metavar="NAME", default="auto", help="Where to compute: auto, cpu or cuda.")
 @click.option(
     "--list",
     "listed",

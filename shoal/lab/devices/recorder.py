@@ -1,7 +1,7 @@
 """The history of a simulated run, written while it goes on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, ModelKey
 from shoal.result import Round, percent, plural
 
 Progress = Callable[[str], None]
@@ -71,6 +71,7 @@ class Recorder:
                 clusters=len(state.models),
                 bytes_up=total[0] - self._bytes[0],
                 bytes_down=total[1] - self._bytes[1],
+                accuracies=_by_cluster(state, self._figures),
             )
         )
         if accuracy is not None:
@@ -84,6 +85,17 @@ class Recorder:
             return ""
         left = (time.perf_counter() - self._began) / done * (self._total - done)
         return f", about {plural(round(left), 'second')} left"
+
+
+def _by_cluster(state: State, figures: Mapping[DeviceId, Figures]) -> dict[ModelKey, float]:
+    """The mean accuracy of each cluster's devices; of all devices, where there is one model."""
+    only = next(iter(state.models)) if len(state.models) == 1 else ""
+    found = dict[ModelKey, list[float]]()
+    for device, each in sorted(figures.items()):
+        home = state.assignments.get(device, only)
+        if home and each.accuracy is not None:
+            found.setdefault(home, []).append(each.accuracy)
+    return {key: float(np.mean(each)) for key, each in sorted(found.items())}
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -119,6 +119,11 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
         logged = (await call("logs", "-c", settings, "--json")).data["lines"]
         assert logged[0].endswith("loading the learner and the data")
         assert any("ZeroDivisionError" in line for line in logged)
+        losses = [
+            report.result.parts["loss"] for report in server.reports if isinstance(report.result, Payload)
+        ]
+        for number, loss in zip((1, 3), losses, strict=True):
+            assert any(f"r1: round {number}: loss {loss:.4f}, " in line for line in logged)
         assert logged[-1].endswith("stopped")
         seen = await call("status", "-c", settings, "--server", address, "--json")
         assert seen.code == 0

@@ -2,13 +2,16 @@
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from fedclient.__main__ import main
+from fedclient.agent.reporter import figures
 from fedclient.store import agent_log
 from fedclient.store.agent_log import AgentLog
+from shoal.core.exchange.payload import Payload
 
 
 class Enough(Exception):
@@ -85,3 +88,20 @@ def test_a_person_reads_the_last_lines(tmp_path: Path) -> None:
     assert texts(lines)[0] == "second"
     assert len(lines) == 2
     assert not {"\x1b", "\u202e"} & set(shown.stdout)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"accuracy": 0.912, "loss": 0.31, "examples": 80}, "accuracy 91.2 %, loss 0.3100, 80 samples"),
+        ({"loss": 2.5, "examples": 1}, "loss 2.5000, 1 sample"),
+        ({"loss": 0.0, "examples": 80, "private": object()}, ""),
+        ({"loss": 0.0, "accuracy": 0.5, "examples": 9, "rho": 0.1}, "accuracy with noise 50.0 %, 9 samples"),
+        ({"examples": 80}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_task_leaves_its_figures_but_not_the_zero_in_place_of_a_private_loss(
+    parts: dict[str, Any], text: str
+) -> None:
+    assert figures(Payload("trained", parts)) == text

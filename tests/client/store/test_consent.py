@@ -78,6 +78,36 @@ def test_a_hostile_server_cannot_fill_the_disk_with_runs(tmp_path: Path) -> None
     assert list(consents.asked()) == [f"r{number}" for number in range(7, RUNS + 7)]
 
 
+def test_a_run_can_be_refused_after_a_hundred_newer_ones_and_before_it_comes(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("{}\n")
+    consents = read(path, {}).consents
+    for number in range(RUNS + 1):
+        consents.note(f"r{number}", {})
+
+    def fedclient(*arguments: object) -> Ended:
+        return asyncio.run(call("consent", "revoke", *arguments, "-c", path))
+
+    found = fedclient("r0")
+    assert found.code == NotFound.exit_code
+    assert "--unseen refuses any other run" in found.err
+    assert fedclient("r0", "--unseen").code == 0
+    for number in range(1, RUNS + 1):
+        consents.revoke(f"r{number}")
+    for run in ("r0", f"r{RUNS}"):  # no refusal is forgotten
+        with pytest.raises(NoConsent, match=f"you have refused run {run}"):
+            consents.check_not_refused(run)
+    consents.give("r0")
+    consents.check_not_refused("r0")
+
+
+def test_a_run_that_waits_for_consent_can_be_refused(tmp_path: Path) -> None:
+    consents = Consents(tmp_path)
+    assert not consents.allows("r1", WEIGHTS)
+    consents.revoke("r1")
+    assert consents.refused() == ["r1"]
+
+
 def test_a_damaged_file_is_no_consent(tmp_path: Path) -> None:
     consents = Consents(tmp_path)
     consents.give("r1", everything=True)

@@ -8,7 +8,7 @@ import pytest
 
 from fedclient.config import read
 from fedclient.store.consent import Consents
-from fedclient.store.ledger import DAY, Ledger
+from fedclient.store.ledger import CHANGES, DAY, Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import by_run, facts, ledger_of, text
 from shoal.core.algorithm.asks import Asks, WholeRun
@@ -16,7 +16,7 @@ from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
 from shoal.core.privacy.accountant import Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
-from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
+from shoal.core.privacy.ledger import Book, Chain, Counted, Entry, GivenBack, Reserved, chosen, line_of
 from tests.client.cli.test_cli import call
 from tests.client.store.test_ledger_windows import Clock
 
@@ -108,6 +108,81 @@ def test_a_device_gives_back_only_what_it_has_reserved_itself(tmp_path: Path, cl
     two.of("b").agree(whole(0.6 * ALL), DATA)
     with pytest.raises(OverBudget):
         two.of("c").agree(whole(0.2 * ALL), DATA)
+
+
+def test_what_one_device_pays_is_not_taken_from_what_another_has_reserved(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Neither once the first has left the run, nor while it repeats rounds of it."""
+    one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
+    one.of("a").agree(whole(0.3 * ALL), DATA)
+    two.of("a").agree(whole(0.3 * ALL), DATA)
+    one.of("a").count(tally(0.3 * ALL), lambda: 1)
+    with pytest.raises(OverBudget, match="is reserved for other devices in this run"):
+        one.of("a").count(tally(0.5 * ALL, 1), lambda: 1)
+    one.of("a").count(tally(0.1 * ALL, 2), lambda: 1)
+    one.of("a").give_back("a")
+    assert Book.of(two.entries()).held(0.0).rho == pytest.approx(0.3 * ALL)
+    with pytest.raises(OverBudget, match="reserved for other runs"):
+        one.of("b").agree(whole(0.4 * ALL), DATA)
+    two.of("a").count(tally(0.3 * ALL, 3), lambda: 1)
+    assert not Book.of(two.verify()).held(0.0)
+
+
+def test_a_device_in_one_run_leaves_another_its_part_of_what_a_run_may_spend(
+    tmp_path: Path, clock: Clock
+) -> None:
+    budget, fits = Budget(5.0, DELTA, 5.0, run_epsilon=2.0), rho_for(2.0, DELTA)
+    one, two = ledger(tmp_path, clock, budget=budget), ledger(tmp_path, clock, "two", budget)
+    one.of("a").agree(whole(0.5 * fits), DATA)
+    two.of("a").agree(whole(0.5 * fits), DATA)
+    one.of("a").count(tally(0.5 * fits), lambda: 1)
+    with pytest.raises(OverBudget, match="of epsilon 2 for this run"):
+        one.of("a").count(tally(0.1 * fits, 1), lambda: 1)
+    two.of("a").count(tally(0.5 * fits, 2), lambda: 1)
+
+
+def test_payments_of_earlier_versions_which_name_no_device_count_for_the_run(clock: Clock) -> None:
+    book, chain = Book(), Chain()
+    entries: list[Entry] = [
+        Reserved(1.0, "a", 0.4, (), DATA, SOURCE, "one"),
+        Counted(1, 2.0, "accuracy", 0.3, "m", "test part", DATA, SOURCE, "a"),
+    ]
+    data = b""
+    for entry in entries:
+        book.add(entry)
+        data += line_of(entry, chain.head.last)
+        chain.read(data, chain.head)
+    assert data.count(b"holder") == 1
+    assert book.held(0.0).rho == chain.book.held(0.0).rho == pytest.approx(0.1)
+
+
+def test_a_server_that_changes_the_terms_again_and_again_fills_no_disk(own: Ledger, clock: Clock) -> None:
+    for number in range(CHANGES):
+        own.of("a").agree(whole((0.1 + 0.1 * (number % 2)) * ALL), DATA)
+    size = len(own.entries())
+    own.of("a").agree(whole(0.2 * ALL), DATA)  # as the last time
+    for _ in range(3):
+        with pytest.raises(OverBudget, match="20 reservations were made for run a") as refused:
+            own.of("a").agree(whole(0.1 * ALL), DATA)
+        assert "leave the parameters of a run" in refused.value.hint
+    assert len(own.entries()) == size
+    own.of("b").agree(whole(0.1 * ALL), DATA)  # another run is as free as before
+    clock.day += 31.0
+    own.of("a").agree(whole(0.1 * ALL), DATA)
+
+
+def test_a_server_that_invents_runs_fills_no_disk(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedclient.store.ledger.RESERVATIONS", 5)
+    one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
+    for number in range(5):
+        one.of(f"r{number}").agree(whole(0.01 * ALL), DATA)
+        one.keep_only(())
+    with pytest.raises(OverBudget, match="5 reservations were made for the runs of this device"):
+        one.of("r5").agree(whole(0.01 * ALL), DATA)
+    two.of("r5").agree(whole(0.01 * ALL), DATA)  # in a federation of its own
 
 
 def test_what_one_device_has_spent_leaves_no_room_for_another_in_the_same_run(

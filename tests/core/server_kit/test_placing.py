@@ -11,7 +11,7 @@ from shoal.core.algorithms.flux.clustering import form_clusters
 from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.messages import Score
+from shoal.core.exchange.messages import Describe, Score
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Moments, Scores
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
@@ -175,3 +175,26 @@ def test_runs_whose_paper_decides_take_no_votes() -> None:
     for half, run in ((FLUX, flux(placing="distance")), (IFCA, state())):
         with pytest.raises(BadPayload, match="takes no votes"):
             placing.place(half, run, Ballot("c1", 1.0), 64)
+
+
+def one_cluster(**changes: Any) -> Any:
+    """The run of `flux` when all of its devices are in one cluster."""
+    run = flux(**changes)
+    models = {"c0": run.models["c0"]}
+    return replace(run, models=models, assignments=dict.fromkeys(run.assignments, "c0"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"placing": "vote"}])
+def test_where_there_is_one_cluster_a_newcomer_gets_its_model_and_nothing_leaves_it(
+    changes: dict[str, Any],
+) -> None:
+    found = placing.place(FLUX, one_cluster(**changes), Wish(64), 64)
+    assert isinstance(found, ClusterAssignment)
+    assert (found.cluster, found.abstained) == ("c0", False)
+
+
+@pytest.mark.parametrize(("changes", "asked"), [({}, None), ({"placing": "distance"}, Wish(64))])
+def test_with_one_cluster_the_paper_still_decides_for_those_that_cannot_choose(
+    changes: dict[str, Any], asked: Wish | None
+) -> None:
+    assert isinstance(placing.place(FLUX, one_cluster(**changes), asked, 64), Describe)

@@ -1,10 +1,11 @@
 """Over real TLS: what operators may call over the network, and what the audit log says of them."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from fedserver.rpc.admission.connections import MOST_REFUSED
 from fedserver.store.backup import backup, restore
 from fedserver.store.identities.audit import ACTING, FILE, Event
 from fedserver.store.store import Store
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import ConfigError, Refused, Revoked, Unauthenticated
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1 import role_pb2 as pb_role
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from shoal.core.identity.certificates import new_key, request
@@ -110,6 +112,7 @@ def test_what_a_viewer_may_call_reads_and_nothing_else() -> None:
     viewers = {
         method.rpartition("/")[2] for method, needed in NEEDED.items() if needed is OperatorRole.VIEWER
     }
+    viewers.remove("RenewOperator")  # of its own certificate
     assert viewers
     assert all(name.startswith(("List", "Get", "Read", "Watch")) for name in viewers)
     assert set(CALLS) == set(NEEDED)
@@ -216,6 +219,72 @@ def test_a_new_certificate_makes_the_former_one_void_also_after_a_restart(tmp_pa
     play(check, tmp_path / "s")
 
 
+def test_a_renewed_certificate_and_the_former_one_are_valid_until_a_new_key_or_a_revocation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is lost locks no one out, and a renewal prolongs nothing but the caller's own access."""
+    people = list[Person]()
+
+    async def story(found: World) -> None:
+        anna = await person(found, "anna", OperatorRole.VIEWER)
+        async with anna.channel() as channel:
+            early = AuthorityServiceStub(channel).RenewOperator(authority_pb.RenewOperatorRequest())
+            assert (await refused(early))[1].code == "too-often"
+        assert found.api.operators.notices() == ()
+        monkeypatch.setattr("fedserver.authority.operator_accounts.time", Later(0.9 * DAY))
+        (notice,) = found.api.operators.notices()
+        assert "certificate of operator anna ends on" in notice
+        assert notice in found.coordinator.notices()
+        async with anna.channel() as channel:
+            renewed = await AuthorityServiceStub(channel).RenewOperator(authority_pb.RenewOperatorRequest())
+        monkeypatch.undo()
+        assert renewed.operator.operator == "anna"
+        assert renewed.operator.role == pb_role.OPERATOR_ROLE_VIEWER
+        assert found.api.operators.notices() == ()
+        people.extend((anna, replace(anna, certificate=renewed.certificate)))
+        (line,) = lines_of(found.state, Event.OPERATOR_RENEWED)
+        assert line["facts"] == {"name": "anna", "operator": "anna", "serial": renewed.operator.serial}
+        await check(found)
+        await found.api.operators.revoke("anna", "")
+        for each in people:
+            async with operator(each) as stub:
+                assert (await refused(stub.ListRuns(pb.ListRunsRequest())))[1].code == "revoked"
+        await person(found, "anna")  # with a new key
+        for each in people:
+            async with operator(each) as stub:
+                _, fault = await refused(stub.ListRuns(pb.ListRunsRequest()))
+                assert "a newer one has replaced it" in fault.message
+
+    async def check(found: World) -> None:
+        for each in people:
+            each.address = found.api.operators.address
+            async with operator(each) as stub:
+                await stub.ListRuns(pb.ListRunsRequest())
+                _, fault = await refused(stub.PruneRuns(pb.PruneRunsRequest()))
+                assert fault.code == "refused"
+
+    play(story, tmp_path / "s")
+
+
+def test_a_renewal_changes_nothing_for_one_who_has_a_new_key_or_was_revoked_meanwhile(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        identities, authority = found.coordinator.storage.identities, found.peers.authority
+        former = await person(found, "anna")
+        issued = authority.issue_operator("anna", former.key.public_key(), DAY)
+        latter = await person(found, "anna")
+        with pytest.raises(Unauthenticated, match="has a newer certificate"):
+            await identities.renew_operator("anna", issued, ())
+        await found.api.operators.revoke("anna", "")
+        issued = authority.issue_operator("anna", latter.key.public_key(), DAY)
+        with pytest.raises(Revoked):
+            await identities.renew_operator("anna", issued, ())
+        (anna,) = await identities.operators()
+        assert anna.revoked
+        assert lines_of(found.state, Event.OPERATOR_RENEWED) == []
+
+    play(story, tmp_path / "s")
+
+
 def test_an_authority_is_not_dropped_under_an_operator(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         await person(found, "anna")
@@ -246,7 +315,7 @@ def test_a_certificate_that_has_expired_or_is_not_asked_for_properly_is_refused(
                 await accounts.add(name, OperatorRole.VIEWER, csr, ttl)
         assert accounts.known() == []
         anna = await person(found, "anna")
-        monkeypatch.setattr("fedserver.authority.operator_accounts.time", Later())
+        monkeypatch.setattr("fedserver.authority.operator_accounts.time", Later(2 * DAY))
         async with operator(anna) as stub:
             _, fault = await refused(stub.ListRuns(pb.ListRunsRequest()))
             assert "has expired" in fault.message
@@ -254,14 +323,17 @@ def test_a_certificate_that_has_expired_or_is_not_asked_for_properly_is_refused(
     play(story, tmp_path / "s")
 
 
+@dataclass
 class Later:
-    """The clock of two days later."""
+    """The module `time`, of `seconds` later."""
 
-    @staticmethod
-    def time() -> float:
-        import time
+    seconds: float
 
-        return time.time() + 2 * DAY
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
 
 
 def test_a_newer_log_revokes_operators_in_a_restored_server(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from shoal.core.identity.certificates import new_key
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
-from tests.server.toys import Hands, honest, pieces_of
+from tests.server.toys import Hands, honest, pieces_of, serve
 from tests.waiting import until
 
 
@@ -80,6 +80,22 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
         assert [line["facts"]["device"] for line in lines_of(found.state, Event.REVOKED)] == ["d0", "d1"]
         await hands[2].link.next_task(0.0)  # the others go on
         await asyncio.gather(*(channel.close() for channel in channels))
+
+    play(story, tmp_path / "s")
+
+
+def test_the_updates_of_a_revoked_device_are_also_named_for_a_run_that_is_over(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
+        run, device = found.coordinator.runs["toy"], await found.device("d0")
+        async with device.channel() as channel:
+            await serve(device.link(channel), honest(0))
+        assert not run.active
+        ended = await found.api.revoke("d0", "stolen")
+        rounds = [number for name, number in ended.counted if name == "toy"]
+        assert rounds == list(range(1, run.engine.round))
+        (*_, last) = await found.coordinator.storage.journal.log_lines("toy", 0)
+        assert last.text == f"revoked; rounds in which its updates count: {', '.join(map(str, rounds))}"
 
     play(story, tmp_path / "s")
 

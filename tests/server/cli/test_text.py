@@ -41,6 +41,22 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
     assert text.summary(OVER) == "old: failed: no memory"
 
 
+def test_a_run_in_a_line_says_how_long_the_rest_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    going = replace(OPEN, created=999_400.0, progress=2, rounds=10)
+    assert text.summary(going).endswith(", for at most 12 s; about 40 min for the 8 rounds left")
+    assert text.summary(replace(going, progress=9)).endswith("; about 67 s for the last round")
+    for unknown in (
+        replace(going, progress=0),
+        replace(going, progress=10),
+        replace(going, rounds=0),
+        replace(going, created=None),
+        replace(going, stage="waiting"),
+        replace(going, stage="finished"),
+    ):
+        assert "about" not in text.summary(unknown)
+
+
 def test_all_runs_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     trained = replace(OPEN, created=999_700.0, cluster_count=2, accuracy=0.7123, progress=2, rounds=10)

@@ -1,6 +1,7 @@
 """Who gets what from the page's process, which runs here as it does for operators."""
 
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.page.app import STATIC
-from tests.server.page.pages import Page, page, path_of
+from fedserver.page import files
+from fedserver.page.files import STATIC
+from tests.server.page.pages import Answer, Page, page, path_of
 from tests.waiting import HANG, free_port
 
 pytest.importorskip("uvicorn", reason="the page needs starlette and uvicorn")
+KEPT = "public, max-age=31536000, immutable"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,10 @@ def test_the_page_only_reads(served: Page, method: str) -> None:
 
 def test_every_answer_forbids_what_the_page_does_not_need(served: Page) -> None:
     cookie = served.cookie()
-    for answer in (served.get("/", cookie=cookie), served.get("/"), served.get("/static/js/main.js")):
+    index = served.get("/", cookie=cookie)
+    without = {path: served.get(path) for path in ("/", "/static/js/main.js", script_of(index))}
+    kept = ["no-store", "no-store", "no-store", KEPT]
+    for answer, caching in zip([index, *without.values()], kept, strict=True):
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
         assert "unsafe" not in policy
@@ -79,7 +85,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Page) -> None:
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cache-control"] == caching
 
 
 @pytest.mark.parametrize(
@@ -93,8 +99,10 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Page) -> None:
     ],
 )
 def test_files_come_from_one_folder_only(served: Page, path: str) -> None:
-    assert served.get(path, cookie=served.cookie()).status in (400, 401, 404, 500)
-    assert b"application" not in served.get(path).body
+    root = script_of(served.get("/", cookie=served.cookie())).removesuffix("js/main.js")
+    for where in (path, root + path.removeprefix("/static/")):
+        assert served.get(where, cookie=served.cookie()).status in (400, 401, 404, 500)
+        assert b"application" not in served.get(where).body
 
 
 def test_the_pages_own_files_are_all_there_and_ask_for_nothing_elsewhere(served: Page) -> None:
@@ -123,10 +131,33 @@ def test_the_pages_own_files_are_all_there_and_ask_for_nothing_elsewhere(served:
     assert len(seen) > 20
 
 
+def test_another_version_of_the_page_has_its_files_at_other_addresses(
+    served: Page, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Browsers keep the files for good, so an address may never mean another content."""
+    shutil.copytree(STATIC, tmp_path / "static")
+    monkeypatch.setattr(files, "STATIC", tmp_path / "static")
+    before = files.Files()
+    assert script_of(served.get("/", cookie=served.cookie())) == before.root + "js/main.js"
+    assert before.answer(before.root + "js/main.js").status_code == 200
+    with (tmp_path / "static" / "css" / "base.css").open("a") as style:
+        style.write("\n")
+    after = files.Files()
+    assert after.root != before.root
+    assert after.answer(before.root + "js/main.js").status_code == 404
+    assert before.root not in after.page()
+    assert after.root in after.page()
+
+
 def test_all_scripts_are_named_at_once_so_that_a_browser_need_not_find_them_one_by_one() -> None:
     named = re.findall(r'modulepreload" href="/static/([^"]+)"', (STATIC / "index.html").read_text())
     there = {path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js")}
     assert sorted(named) == sorted(there - {"js/main.js"})
+
+
+def script_of(index: Answer) -> str:
+    """The address of the page's own script, as the page names it."""
+    return re.search(r'src="(/static/[^"]+)"></script>', index.body.decode())[1]  # type: ignore[index]
 
 
 def test_what_lets_one_in_is_readable_by_the_owner_only(served: Page) -> None:

@@ -271,6 +271,10 @@ def test_a_fetch_that_breaks_goes_on_where_it_broke(
             "s3://models/a?endpoint_url=https://s3.example.org:9000&region_name=eu",
             BucketAddress("models", "a/", "https://s3.example.org:9000", "eu"),
         ),
+        (
+            "s3://models?endpoint_url=http://storage:8333&devices_url=https://s3.example.org",
+            BucketAddress("models", "", "http://storage:8333", "", "https://s3.example.org"),
+        ),
     ],
 )
 def test_an_address_is_read_and_written_back(text: str, expected: BucketAddress) -> None:
@@ -286,6 +290,7 @@ def test_an_address_is_read_and_written_back(text: str, expected: BucketAddress)
         ("s3://models?endpont_url=http://x", "no option 'endpont_url'"),
         ("s3://key:secret@models/x", "user name or a password"),
         ("s3://models?endpoint_url=http://key:secret@host", "user name or a password"),
+        ("s3://models?devices_url=https://key:secret@host", "user name or a password"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_repeating_secrets(text: str, problem: str) -> None:

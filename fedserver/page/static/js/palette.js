@@ -20,7 +20,5 @@ export const tone = (cluster) => (isOne(cluster) ? "tone-none" : `tone-${place(c
 
 export const dash = (cluster) => (isOne(cluster) ? "" : DASHES[Math.floor(place(cluster) / COLORS) % DASHES.length]);
 
-// c2 before c10, and other names after them.
-export function order(a, b) {
-  return a.localeCompare(b, "en", { numeric: true });
-}
+// c2 before c10, and other names after them. One collator for all: to make it takes longer than to compare.
+export const order = new Intl.Collator("en", { numeric: true }).compare;

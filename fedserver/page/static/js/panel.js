@@ -26,13 +26,17 @@ export class Panel {
       html("p", { class: "about" }, about),
       this.saying, this.figure, this.legend, this.empty, this.behind,
     );
+    this.width = 0; // as of the last layout: to ask the element would make the browser lay out the whole page
     this.drawn = null;
-    this.watcher = new ResizeObserver(() => this.redraw());
+    this.watcher = new ResizeObserver(([{ contentRect }]) => {
+      this.width = Math.floor(contentRect.width);
+      this.redraw();
+    });
     this.watcher.observe(this.figure);
   }
 
-  // saying: the finding, in words. rows: of the table. draw: called with the width in pixels; returns the figure's
-  // element, or null if `empty` says what is missing. legend: pairs of a class of a color and a text.
+  // saying: the finding, in words. rows: a function that makes those of the table. draw: called with the figure's element
+  // and its width in pixels, or null where `empty` says what is missing. legend: pairs of a class of a color and a text.
   show({ saying = "", rows, draw = null, empty = "", legend = [] }) {
     say(this.saying, saying);
     this.saying.hidden = !saying;
@@ -50,10 +54,9 @@ export class Panel {
   }
 
   redraw(again = false) {
-    const width = Math.floor(this.figure.clientWidth);
-    if (!this.draw || !width || (!again && width === this.drawn)) return;
-    this.drawn = width;
-    this.draw(this.figure, width);
+    if (!this.draw || !this.width || (!again && this.width === this.drawn)) return;
+    this.drawn = this.width;
+    this.draw(this.figure, this.width);
   }
 
   flip() {

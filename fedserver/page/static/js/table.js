@@ -9,7 +9,7 @@ export class Table {
   // columns: {head, of: row -> value, text: value -> text, number: whether it lines up at the right, who: a name}.
   constructor(title, columns) {
     this.columns = columns;
-    this.rows = [];
+    this.rows = () => [];
     this.body = html("tbody");
     this.more = html("p", { class: "more", hidden: true });
     this.filter = html("input", { type: "search", placeholder: "Filter", "aria-label": `Filter the table: ${title}`, oninput: () => this.refresh(true) });
@@ -28,17 +28,19 @@ export class Table {
     );
   }
 
+  // rows: a function, since most tables are never opened.
   show(rows, visible) {
-    this.rows = rows ?? [];
+    this.rows = rows;
     this.refresh(visible);
   }
 
   refresh(visible) {
     if (!visible) return;
     const wanted = this.filter.value.trim().toLowerCase();
+    const rows = this.rows();
     const found = [];
     let hits = 0;
-    for (const row of this.rows) {
+    for (const row of rows) {
       const texts = this.columns.map((column) => {
         const value = column.of(row);
         return column.text ? column.text(value) : String(value ?? "");
@@ -47,7 +49,7 @@ export class Table {
       hits += 1;
       if (found.length < MOST) found.push(texts);
     }
-    this.filter.hidden = this.rows.length < 12;
+    this.filter.hidden = rows.length < 12;
     this.body.replaceChildren(
       ...found.map((texts) =>
         html("tr", {}, texts.map((text, index) => {

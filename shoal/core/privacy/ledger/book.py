@@ -5,11 +5,12 @@ for an earlier release, look at all payments.
 
 **Reservations.** Before its first task a run reserves what all of it costs. Until it has spent that, no other
 run can; so two runs of which each fits cannot both begin and then fail in the middle. What is held for a run
-is what it reserved less what it has spent, and never below nothing: a payment turns a reserved part into a
-spent one, and counts once. A reservation changes only who may spend: what a limit allows is still compared
-with what was paid, so the proof in docs/privacy.md does not depend on it. It is given back when the run is
-over, or when the owner refuses the run; and it lapses when the run has spent nothing for a whole window,
-since a server that never returns cannot say that its run is over.
+is what each of its devices has reserved less what that device has spent, and never below nothing: a payment
+turns a reserved part into a spent one, and counts once; and a device that repeats rounds does not spend what
+another one, which shares the ledger, has reserved for the same run. A reservation changes only who may spend:
+what a limit allows is still compared with what was paid, so the proof in docs/privacy.md does not depend on
+it. It is given back when the run is over, or when the owner refuses the run; and it lapses when the run has
+spent nothing for a whole window, since a server that never returns cannot say that its run is over.
 """
 
 import math
@@ -42,8 +43,10 @@ class Book:
         self._paid: list[Paid] = []
         self._releases: dict[int, Release] = {}
         self._of_run: dict[str, Cost] = {}
+        self._paid_by: dict[tuple[str, str], Cost] = {}
         self._latest: dict[str, float] = {}
         self._reserved: dict[str, dict[str, Reserved]] = {}
+        self._reservations: list[Reserved] = []
         self._open: set[tuple[str, str]] = set()
         self._cohorts: set[str] = set()
 
@@ -70,6 +73,7 @@ class Book:
             if not entry.cost:
                 raise ValueError("nothing is reserved")
             self._reserved.setdefault(entry.run, {})[entry.holder] = entry
+            self._reservations.append(entry)
         elif isinstance(entry, GivenBack):
             self._reserved.get(entry.run, {}).pop(entry.holder, None)
         self.entries.append(entry)
@@ -81,6 +85,8 @@ class Book:
             raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
         self.spent += entry.cost
         self._of_run[entry.run] = self.of_run(entry.run) + entry.cost
+        key = entry.run, entry.holder
+        self._paid_by[key] = self._paid_by.get(key, NOTHING) + entry.cost
         self._latest[entry.run] = max(entry.at, self._latest.get(entry.run, -math.inf))
         self._paid.append(entry)
 
@@ -94,6 +100,11 @@ class Book:
     def of_run(self, run: str) -> Cost:
         """What one run has spent."""
         return self._of_run.get(run, NOTHING)
+
+    def paid_by(self, run: str, holder: str) -> Cost:
+        """What one device has paid for a run. Earlier versions did not write down which device paid: that
+        counts for each."""
+        return total(self._paid_by.get((run, key), NOTHING) for key in {holder, ""})
 
     @property
     def runs(self) -> list[str]:
@@ -123,13 +134,26 @@ class Book:
         """The runs for which this device has a reservation."""
         return [run for run, found in self._reserved.items() if holder in found]
 
+    def reservations(self, holder: str, since: float, run: str | None = None) -> int:
+        """How many reservations this device has written down after `since`, for one run or for all."""
+        return sum(
+            each.holder == holder and each.at > since and run in (None, each.run)
+            for each in self._reservations
+        )
+
     def held(self, since: float, but: str = "") -> Cost:
         """What is kept for runs, other than `but`, that have reserved or paid something after `since`."""
         return total(self.held_for(run, since) for run in self._reserved if run != but)
 
-    def held_for(self, run: str, since: float) -> Cost:
-        """What is kept for a run: what it has reserved and not yet spent."""
-        return self.reserved(run) - self.of_run(run) if self.is_active(run, since) else NOTHING
+    def held_for(self, run: str, since: float, but: str | None = None) -> Cost:
+        """What is kept for a run: what each device, other than `but`, has reserved for it and not yet
+        spent."""
+        return self.rest(run, but) if self.is_active(run, since) else NOTHING
+
+    def rest(self, run: str, but: str | None = None) -> Cost:
+        """The same, whether or not the reservations have lapsed."""
+        found = self._reserved.get(run, {}).items()
+        return total(each.cost - self.paid_by(run, key) for key, each in found if key != but)
 
     def is_active(self, run: str, since: float) -> bool:
         """Whether a run has reserved or paid something after `since`."""

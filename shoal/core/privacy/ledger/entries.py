@@ -20,7 +20,8 @@ class Debit:
     """A release that is paid for, even if it never leaves. number: 1, 2, ... over debits and trainings.
 
     at: seconds since 1970, by the device's clock. purpose to group_size: what was requested, and for what.
-    source: name of the data source, "" in ledgers of earlier versions. run: that asked for it.
+    source: name of the data source, "" in ledgers of earlier versions. run: that asked for it. holder: which
+    of the devices that share the ledger paid, "" in ledgers of earlier versions.
     delta: as requested; sigma satisfies it, and a smaller one where there are many samples. classes: the
     number of class rows in the release. rho: the cost for one sample. The hashes are those of `Order`.
     """
@@ -41,9 +42,12 @@ class Debit:
     content: str
     source: str = ""
     run: str = ""
+    holder: str = ""
 
     @classmethod
-    def of(cls, order: Order, number: int, at: float, source: str = "", run: str = "") -> "Debit":
+    def of(
+        cls, order: Order, number: int, at: float, source: str = "", run: str = "", holder: str = ""
+    ) -> "Debit":
         asked, agreed = order.settings, order.terms
         return cls(
             number,
@@ -62,6 +66,7 @@ class Debit:
             order.content,
             source,
             run,
+            holder,
         )
 
     @property
@@ -72,7 +77,7 @@ class Debit:
         """Whether the release for this debit can be used for the order. Where the order has no classes, a
         release with classes can be used too, with any labels. A release of a named source is used whatever
         has become of its data since, so that no answer tells whether they have changed."""
-        again = Debit.of(order, self.number, self.at, self.source, self.run)
+        again = Debit.of(order, self.number, self.at, self.source, self.run, self.holder)
         indifferent: dict[str, Any] = {"purpose": ""}
         if self.source:
             indifferent |= {"data": "", "content": ""}
@@ -100,9 +105,12 @@ class Training:
     data: str
     source: str = ""
     run: str = ""
+    holder: str = ""
 
     @classmethod
-    def of(cls, lesson: Lesson, number: int, at: float, source: str = "", run: str = "") -> "Training":
+    def of(
+        cls, lesson: Lesson, number: int, at: float, source: str = "", run: str = "", holder: str = ""
+    ) -> "Training":
         terms = lesson.terms
         return cls(
             number,
@@ -116,6 +124,7 @@ class Training:
             lesson.data,
             source,
             run,
+            holder,
         )
 
     @property
@@ -136,10 +145,14 @@ class Counted:
     data: str
     source: str = ""
     run: str = ""
+    holder: str = ""
 
     @classmethod
-    def of(cls, tally: Tally, number: int, at: float, source: str = "", run: str = "") -> "Counted":
-        return cls(number, at, tally.purpose, tally.rho, tally.model, tally.part, tally.data, source, run)
+    def of(
+        cls, tally: Tally, number: int, at: float, source: str = "", run: str = "", holder: str = ""
+    ) -> "Counted":
+        rest = (tally.model, tally.part, tally.data, source, run, holder)
+        return cls(number, at, tally.purpose, tally.rho, *rest)
 
     @property
     def cost(self) -> Cost:
@@ -147,7 +160,7 @@ class Counted:
 
     def fits(self, tally: Tally) -> bool:
         """Whether this count answers the same question; see `Debit.fits`."""
-        again = Counted.of(tally, self.number, self.at, self.source, self.run)
+        again = Counted.of(tally, self.number, self.at, self.source, self.run, self.holder)
         return self == (replace(again, data=self.data) if self.source else again)
 
 
@@ -164,11 +177,15 @@ class Cast:
     data: str
     source: str = ""
     run: str = ""
+    holder: str = ""
 
     @classmethod
-    def of(cls, poll: Poll, number: int, at: float, source: str = "", run: str = "") -> "Cast":
+    def of(
+        cls, poll: Poll, number: int, at: float, source: str = "", run: str = "", holder: str = ""
+    ) -> "Cast":
         cost = vote.cost(poll.epsilon).curve
-        return cls(number, at, poll.purpose, poll.epsilon, cost, poll.question, poll.data, source, run)
+        rest = (poll.question, poll.data, source, run, holder)
+        return cls(number, at, poll.purpose, poll.epsilon, cost, *rest)
 
     @property
     def cost(self) -> Cost:

@@ -27,6 +27,12 @@ def is_asked(parameters: Any) -> bool:
     return bool(getattr(parameters, "encoded", False))
 
 
+def check(model: Tensors, parameters: Any) -> None:
+    """Raise ConfigError if a run with these parameters is to train tensors that the model does not have."""
+    if is_asked(parameters):
+        split(model, parameters.trainable)
+
+
 def plan(found: Plan, parameters: Any) -> Plan:
     """The same round, with encoded tasks. Raises ConfigError if no tensor is to train."""
     made: dict[int, Message] = {}  # one task for all devices that have the same: it is stored and hashed once

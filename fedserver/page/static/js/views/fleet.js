@@ -68,7 +68,7 @@ export class FleetView {
   runs(runs) {
     const active = runs.filter((run) => !run.over);
     this.waiting.show({
-      rows: active,
+      rows: () => active,
       empty: active.length ? "" : "No run goes on, so nothing is waited for. Start one with: fedserver run start",
       draw: (figure) => figure.replaceChildren(...active.map((run) =>
         html("article", {}, html("h3", {}, html("a", { href: `#/run/${encodeURIComponent(run.id)}` }, name(run.run)), " ", stage(run)), html("p", {}, run.title ? `${capital(run.title)}. ` : "", waits(run), until(run) ? html("span", { class: "until" }, `, ${until(run)}`) : "", "."), chips(run.waiting)))),
@@ -87,7 +87,7 @@ export class FleetView {
     }
     const sorted = [...groups].sort(([a], [b]) => order(a, b));
     this.panel.show({
-      rows: devices,
+      rows: () => devices,
       empty: devices.length ? "" : "No device has joined. Create a join string with: fedserver token create",
       draw: (figure, width) => dots(figure, width, {
         label: `${many(devices.length, "device")}, grouped: ${sorted.map(([group, all]) => `${group} ${all.length}`).join(", ")}. The table has each of them.`,

@@ -56,7 +56,7 @@ export class NewcomersView {
     else if (!run) say(this.saying, "Waiting for the server's answer.");
     else say(this.saying, headline(last));
     this.panel.show({
-      rows: found,
+      rows: () => found,
       empty: found.length ? "" : "A device without labels asks for a model with: fedclient place. Where it compares the models on its own samples, its choice stays on the device, and the server only knows which models it gave away.",
       draw: (figure, width) => bars(figure, width, {
         full: 1,

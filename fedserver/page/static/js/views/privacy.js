@@ -32,7 +32,7 @@ export function privacy() {
       run.central ? `The server adds noise of its own: ${run.central}.` : "",
     ];
     panel.show({
-      rows: found,
+      rows: () => found,
       empty: found.length ? "" : "Nothing about data has left a device in this run.",
       saying: parts.filter(Boolean).join(" "),
       draw: (figure, width) => bars(figure, width, {

@@ -27,7 +27,7 @@ function members() {
     columns: [group, who(), number("Accuracy", (row) => row.accuracy, percent), number("Loss", (row) => row.loss, decimal), number("Samples measured on", (row) => row.examples, count)],
   });
   return { panel, show: ({ run, clusters }) => panel.show({
-    rows: [...run.devices].sort((a, b) => order(a.cluster, b.cluster) || order(a.device, b.device)),
+    rows: () => [...run.devices].sort((a, b) => order(a.cluster, b.cluster) || order(a.device, b.device)),
     empty: clusters.some((cluster) => cluster.members.length) ? "" : "No groups yet. Most algorithms train one model for all devices first.",
     draw: (figure, width) => groups(figure, width, { clusters: clusters.filter((cluster) => cluster.members.length), label: `Groups: ${clusters.map((cluster) => `${cluster.key}, ${many(cluster.members.length, "device")}, accuracy ${percent(cluster.accuracy)}`).join("; ")}` }),
   }) };
@@ -40,7 +40,7 @@ function gain() {
     columns: [who(), group, number("One model", (row) => row.one, percent), number("Its group's model", (row) => row.own, percent), number("Difference", (row) => row.gain, points)],
   });
   return { panel, show: ({ gains, beside }) => panel.show({
-    rows: gains?.devices ?? [],
+    rows: () => gains?.devices ?? [],
     empty: gains ? "" : "There is no single model to compare with. Start a run with fedavg on the same devices, and its accuracy appears here.",
     saying: gains ? `On average ${points(gains.gain)}, from ${percent(gains.one)} to ${percent(gains.own)}. Compared with ${beside.words}.` : "",
     draw: (figure, width) => {
@@ -63,7 +63,7 @@ function curve(figure) {
     const on = new Map(rows.map((row) => [row.round, row.on]));
     const last = found.map((one) => `${one.name} ${accuracy ? percent(one.points.at(-1)[1]) : decimal(one.points.at(-1)[1])}`).join(", ");
     panel.show({
-      rows: found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value, on: on.get(at) }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
+      rows: () => found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value, on: on.get(at) }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
       empty: found.length ? "" : `No round with ${accuracy ? "an accuracy" : "a loss"} is over yet.`,
       legend: found.map((one) => [one.tone, one.name]),
       draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? "accuracy, %" : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
@@ -82,7 +82,7 @@ function history() {
     const found = strips(rows);
     const changes = marks(rows);
     panel.show({
-      rows: found.flatMap((row) => row.runs.map(([from, to, cluster]) => ({ device: row.device, from, to, cluster }))),
+      rows: () => found.flatMap((row) => row.runs.map(([from, to, cluster]) => ({ device: row.device, from, to, cluster }))),
       empty: found.length ? "" : "No device has been in a group yet.",
       saying: changes.length ? `Last change, in round ${changes.at(-1)[0]}: ${changes.at(-1)[1]}.` : "",
       legend: [...new Set(found.flatMap((row) => row.runs.map((run) => run[2])))].sort(order).map((cluster) => [tone(cluster), cluster || "no group"]),
@@ -101,7 +101,7 @@ function places() {
     const of = new Map(run.devices.map((device) => [device.device, device.cluster]));
     const points = (found?.points ?? []).map((point) => ({ ...point, cluster: of.get(point.device) ?? "" }));
     panel.show({
-      rows: points,
+      rows: () => points,
       empty: points.length ? "" : "No device has released a description of its data in this run. Some algorithms never ask for one.",
       saying: points.length ? `As released in round ${found.round}; in units of the typical uncertainty.` : "",
       legend: [...new Set(points.map((point) => point.cluster))].sort(order).map((cluster) => [tone(cluster), cluster || "no group"]),
@@ -120,7 +120,7 @@ function effort() {
     const timed = rows.filter((row) => typeof row.seconds === "number");
     const slow = timed.findLast((row) => row.slow);
     panel.show({
-      rows: timed,
+      rows: () => timed,
       empty: timed.length ? "" : "No round is over yet.",
       saying: slow ? `In round ${slow.round}, ${slow.slow[0]} worked longest: ${duration(slow.slow[1])}.` : "",
       legend: [["tone-0", "round"], ["tone-1", "slowest device"]],
@@ -139,7 +139,7 @@ function traffic() {
     const moved = run.devices.filter((device) => device.up + device.down > 0).sort((a, b) => b.up + b.down - a.up - a.down || order(a.device, b.device));
     const sum = (key) => moved.reduce((total, device) => total + device[key], 0);
     panel.show({
-      rows: moved,
+      rows: () => moved,
       empty: moved.length ? "" : "Nothing has been sent yet.",
       saying: moved.length ? `In all, ${bytes(sum("up"))} were sent and ${bytes(sum("down"))} fetched.` : "",
       draw: (figure, width) => bars(figure, width, { rows: moved.map((device) => ({ name: device.device, value: device.up + device.down, tone: tone(device.cluster), text: bytes(device.up + device.down) })), label: `Bytes of ${many(moved.length, "device")}` }),
@@ -159,7 +159,7 @@ function happened() {
   return { panel, show: ({ rows, run }) => {
     const found = [...events(rows), ...run.missing.map(({ device, reason }) => ({ round: rows.at(-1)?.round ?? 0, kind: "missing", text: `${device}: ${reason}` }))].reverse();
     panel.show({
-      rows: found,
+      rows: () => found,
       empty: found.length ? "" : "Nothing out of the ordinary has happened.",
       draw: (figure) => figure.replaceChildren(list(found.slice(0, 8))),
     });

@@ -1074,6 +1074,55 @@ class AddOperatorResponse(_message.Message):
 Global___AddOperatorResponse: _TypeAlias = AddOperatorResponse  # noqa: Y015
 
 @_typing.final
+class RenewOperatorRequest(_message.Message):
+    """Asks for nothing in particular: the connection says who calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewOperatorRequest: _TypeAlias = RenewOperatorRequest  # noqa: Y015
+
+@_typing.final
+class RenewOperatorResponse(_message.Message):
+    """What takes the place of the present certificate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    AUTHORITIES_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """Set by the server: the certificate, PEM. Unset: never."""
+    authorities: _builtins.bytes
+    """Set by the server: the authorities that it trusts, PEM. Unset: never."""
+    @_builtins.property
+    def operator(self) -> Global___Operator:
+        """Set by the server. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        operator: Global___Operator | None = ...,
+        certificate: _builtins.bytes = ...,
+        authorities: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operator", b"operator"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "certificate", b"certificate", "operator", b"operator"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewOperatorResponse: _TypeAlias = RenewOperatorResponse  # noqa: Y015
+
+@_typing.final
 class ListOperatorsRequest(_message.Message):
     """Asks for nothing in particular."""
 

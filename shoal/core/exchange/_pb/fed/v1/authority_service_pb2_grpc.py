@@ -95,6 +95,11 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
                 _registered_method=True)
+        self.RenewOperator = channel.unary_unary(
+                '/fed.v1.AuthorityService/RenewOperator',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.FromString,
+                _registered_method=True)
         self.ListOperators = channel.unary_unary(
                 '/fed.v1.AuthorityService/ListOperators',
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.ListOperatorsRequest.SerializeToString,
@@ -202,6 +207,15 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewOperator(self, request, context):
+        """Gives the caller, an operator over the network, another certificate for the key and the lifetime of the present one.
+        Both are valid until they end, so that an answer that is lost locks no one out. Refused with "too-often" until half of
+        the lifetime is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOperators(self, request, context):
         """All who ever had such a certificate, by name.
         """
@@ -286,6 +300,11 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.AddOperator,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.SerializeToString,
+            ),
+            'RenewOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewOperator,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.SerializeToString,
             ),
             'ListOperators': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOperators,
@@ -628,6 +647,33 @@ class AuthorityService:
             '/fed.v1.AuthorityService/AddOperator',
             fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/RenewOperator',
+            fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,11 @@ class AuthorityServiceStub:
     """Gives a person a certificate with which to call over the network. A name that has one gets another one, and the
     former is void.
     """
+    RenewOperator: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RenewOperatorRequest, _authority_service_pb2.RenewOperatorResponse]
+    """Gives the caller, an operator over the network, another certificate for the key and the lifetime of the present one.
+    Both are valid until they end, so that an answer that is lost locks no one out. Refused with "too-often" until half of
+    the lifetime is over.
+    """
     ListOperators: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.ListOperatorsRequest, _authority_service_pb2.ListOperatorsResponse]
     """All who ever had such a certificate, by name."""
     RevokeOperator: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeOperatorRequest, _authority_service_pb2.RevokeOperatorResponse]
@@ -102,6 +107,11 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     AddOperator: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.AddOperatorRequest, _authority_service_pb2.AddOperatorResponse]  # type: ignore[assignment]
     """Gives a person a certificate with which to call over the network. A name that has one gets another one, and the
     former is void.
+    """
+    RenewOperator: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RenewOperatorRequest, _authority_service_pb2.RenewOperatorResponse]  # type: ignore[assignment]
+    """Gives the caller, an operator over the network, another certificate for the key and the lifetime of the present one.
+    Both are valid until they end, so that an answer that is lost locks no one out. Refused with "too-often" until half of
+    the lifetime is over.
     """
     ListOperators: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.ListOperatorsRequest, _authority_service_pb2.ListOperatorsResponse]  # type: ignore[assignment]
     """All who ever had such a certificate, by name."""
@@ -213,6 +223,17 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_authority_service_pb2.AddOperatorResponse, _abc.Awaitable[_authority_service_pb2.AddOperatorResponse]]:
         """Gives a person a certificate with which to call over the network. A name that has one gets another one, and the
         former is void.
+        """
+
+    @_abc_1.abstractmethod
+    def RenewOperator(
+        self,
+        request: _authority_service_pb2.RenewOperatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_authority_service_pb2.RenewOperatorResponse, _abc.Awaitable[_authority_service_pb2.RenewOperatorResponse]]:
+        """Gives the caller, an operator over the network, another certificate for the key and the lifetime of the present one.
+        Both are valid until they end, so that an answer that is lost locks no one out. Refused with "too-often" until half of
+        the lifetime is over.
         """
 
     @_abc_1.abstractmethod
