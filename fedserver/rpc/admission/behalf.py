@@ -1,6 +1,6 @@
 """Who calls, as the services see it.
 
-For calls that a gateway brings for devices, it is whose certificate the gateway has seen in TLS: to what comes
+Of a call that a gateway brings, it is the device whose certificate the gateway has seen in TLS: to what comes
 after the authorization interceptor, such a call looks like one over the device's connection.
 """
 
