@@ -6,11 +6,13 @@
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
-seed. `mixture` is what all clusters' models say together, each weighted by the odds that the device finds
-(what no device uses: it would need all models for every prediction). `paper` is the algorithm's own way,
-with labels if it takes them, `models` the mutual information of the clusters' models, `whole` both that and
-the likelihood of the samples in each cluster, and `default` what a device does: the same with models in few
-bits. Newcomers are the run's devices with their test parts, which no training has seen.
+seed. `paper` is the algorithm's own way, with labels if it takes them, `models` the one model that the mutual
+information of the clusters' models names, and `default` what a device does: it weighs both that and the
+likelihood of its samples in each cluster, with models in few bits, and the likeliest models predict together.
+`whole` is the same with whole models, and `single` the one model of `default` that fits best. Newcomers are
+the run's devices with their test parts, which no training has seen.
+
+HAPT's devices differ by themselves: --dataset hapt --shifts natural --clients 30 --rounds 8 --batch-size 16.
 
 A piece is a shift, a level and a seed. With --json, each piece is stored in FILE when it is done, in few
 bytes, and one that is there already is not run again; tables are of the pieces that were asked for.
@@ -38,18 +40,19 @@ import shoal
 from shoal.core.algorithm import ServerHalf, State, densities
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
-from shoal.core.device_kit.choosing import choose, vote
+from shoal.core.device_kit.choosing import vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.mixture import probabilities
 from shoal.core.errors import DeviceFault, Refused
-from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.choosing.vote import vote_on
 from shoal.core.exchange.messages import Describe, Evaluate
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import manifest_of
+from shoal.core.inference.choosing import chosen, members
 from shoal.core.inference.nearness import log_densities
 from shoal.core.privacy.accountant import Poll, Unmetered
 from shoal.core.privacy.noise.vote import drawn
@@ -71,7 +74,7 @@ def main() -> None:
             for seed in map(int, asked.seeds.split(",")):
                 for row in piece(asked, shift, level, seed):
                     rows[row["samples"]].append(row)
-    ways = ("paper", "models", "whole", "default", "mixture", "common", "own_cluster", "best", "fedavg")
+    ways = ("paper", "models", "single", "whole", "default", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
         print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
@@ -163,7 +166,6 @@ def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Itera
     keys = [*placing.clusters(state), "global"]
     question = placing.offer(server, state)
     compacted = compact(question).opened(manifest_of(question.models[-1]))
-    plain = replace(question, encoder=None, projector=None, densities=None)
     for name in fleet:
         test = fleet[name].test
         accuracy, given = (
@@ -171,7 +173,7 @@ def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Itera
             for each in (question, compacted)
         )
         every = devices.context(name, Dataset(test.x))
-        said = np.stack([predictions(every, model) for model in compacted.models[:-1]])
+        tries = [Trial(every, each) for each in (question, compacted)]
         one = fedavg.devices.accuracy(name, Evaluate(fedavg.models["global"], "test"))
         order = generator(seed, "newcomer", name).permutation(len(test))
         for samples in SAMPLES:
@@ -180,18 +182,18 @@ def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Itera
             data = Dataset(test.x[order[:samples]])
             labels = test.subset(order[:samples])
             context = devices.context(name, data)
-            answer = choose(compacted, context)
-            chosen, odds = answer.assignment, np.array(answer.odds[:-1])
-            own = state.assignments[name]
+            rows = order[:samples]
+            answer, predicted = tries[1].placed(rows)
+            where, own = answer.assignment, state.assignments[name]
             best = max(value for key, value in accuracy.items() if key != "global")
             yield {
                 "device": name, "samples": samples,
-                "confidence": chosen.confidence, "placed": chosen.cluster,
-                "default": given[chosen.cluster],
-                "mixture": float((np.tensordot(odds, said, 1).argmax(axis=1) == test.y).mean()),
-                "right": bool(given[chosen.cluster] >= given[own]),
-                "whole": accuracy[choose(question, context).assignment.cluster],
-                "models": accuracy[choose(plain, context).assignment.cluster],
+                "confidence": where.confidence, "placed": where.cluster,
+                "default": float((predicted == test.y).mean()), "single": given[where.cluster],
+                "together": 1 if answer.mixture is None else len(members(answer)),
+                "right": bool(given[where.cluster] >= given[own]),
+                "whole": float((tries[0].placed(rows)[1] == test.y).mean()),
+                "models": accuracy[tries[0].placed(rows, densities=False)[0].assignment.cluster],
                 "paper": accuracy.get(by_paper(result, name, data, labels), accuracy["global"]),
                 "common": accuracy["global"],
                 "own_cluster": accuracy[own], "best": best, "fedavg": one,
@@ -199,10 +201,40 @@ def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Itera
             }  # fmt: skip
 
 
+class Trial:
+    """A newcomer's test part and the models that it is given. Each model is tried once, on all samples; what
+    a device with some of them does follows from that by the device's own function."""
+
+    def __init__(self, context: DeviceContext, question: Choose) -> None:
+        self._question = question
+        self._plain = replace(question, encoder=None, projector=None, densities=None)
+        self._said = np.stack([predictions(context, model) for model in question.models])
+        described = question.described
+        self._projected = (
+            None if described is None else projected(context, described.encoder, described.projector)
+        )
+
+    def placed(self, rows: Integers, densities: bool = True) -> tuple[Chosen, Integers]:
+        """What a device with the samples `rows` finds, and the classes that it predicts of all samples."""
+        shown = self._projected[rows] if densities and self._projected is not None else None
+        question = self._plain if shown is None else self._question
+        found = chosen(question, list(self._said[:, rows]), None, shown)
+        number = question.keys.index(found.assignment.cluster)
+        shares = np.eye(len(question.models))[number] if found.mixture is None else np.array(found.mixture)
+        classes: Integers = np.tensordot(shares, self._said, 1).argmax(axis=1)
+        return found, classes
+
+
 def predictions(context: DeviceContext, model: Tensors) -> FloatArray:
     """p(class | sample), (n, C), of all samples of a device."""
     parts = [context.samples(part) for part in context.usable]
     return np.concatenate([probabilities(context, model, part).exp().cpu().numpy() for part in parts])
+
+
+def projected(context: DeviceContext, encoder: Tensors, projector: Tensors) -> FloatArray:
+    """(n, l): the projected latents of all samples of a device."""
+    parts, network = [context.samples(part) for part in context.usable], context.load(encoder)
+    return project((z for part in parts for z in latents(context.learner, network, part)), projector)
 
 
 class Noted(Unmetered):
@@ -228,9 +260,7 @@ def voted(
     context.account = noted = Noted(np.random.default_rng(1).bytes)
     vote(vote_on(keys, found, epsilon), context)
     named = [keys[drawn(noted.scores, epsilon, np.random.default_rng(n).bytes)] for n in range(50)]
-    parts = [context.samples(part) for part in context.usable]
-    encoder = context.load(found.encoder)
-    shown = project((z for part in parts for z in latents(context.learner, encoder, part)), found.projector)
+    shown = projected(context, found.encoder, found.projector)
     exactly = keys[int(log_densities(shown, found.clusters).sum(axis=0).argmax())]
     return {
         "exactly_named": float(exactly == own), "exactly": accuracy[exactly],

@@ -84,7 +84,8 @@ class Placement:
 
     cluster: its name; None where the run abstains. confidence: 0 (the runner-up is as near) to 1. reason: why
     the run abstains, or how it decided. nearest: the nearest cluster all the same, if any. distance,
-    runner_up_distance: in the algorithm's own units; NaN where it has none.
+    runner_up_distance: in the algorithm's own units; NaN where it has none. mixture: cluster -> its model's
+    share in the newcomer's predictions, where several models predict together; empty where one does.
     """
 
     cluster: str | None
@@ -94,6 +95,7 @@ class Placement:
     distance: float = float("nan")
     runner_up: str | None = None
     runner_up_distance: float = float("nan")
+    mixture: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def abstained(self) -> bool:

@@ -56,9 +56,12 @@ def place(
     predictions, its standard error, the probability that it is the right one, and, where the run knows where
     the clusters' data lie, how likely the samples are there, as a logarithm below the likeliest cluster.
 
+    Where several models may be the right one, predictions are the mean of what up to four of them say,
+    weighted by their probabilities.
+
     A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
-    The model is written to model/model.safetensors in the device's folder, and where it comes from to
-    model/placement.json.
+    The model that fits best is written to model/model.safetensors in the device's folder, others that predict
+    with it are written beside it, and where they come from is in model/placement.json.
 
     With --follow, the command goes on and fetches a newer model when there is one. A model is replaced as a
     whole. The hook runs after that, with SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its environment.
@@ -109,9 +112,17 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
     lines = [one_line(", ".join(words)), *filter(None, [one_line(where.reason)])]
-    lines += [f"confidence {where.confidence:.2f}", *_tried(found), traffic]
+    lines += [f"confidence {where.confidence:.2f}", *_tried(found), *_mixture(found), traffic]
     lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])
+
+
+def _mixture(found: "PlacementResult") -> list[str]:
+    """The models that predict together."""
+    if not found.mixture:
+        return []
+    parts = [f"{one_line(each.cluster)} ({each.share:.2f})" for each in found.mixture]
+    return [f"predictions mix {', '.join(parts[:-1])} and {parts[-1]}"]
 
 
 def _tried(found: "PlacementResult") -> list[str]:

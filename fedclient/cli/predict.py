@@ -43,6 +43,9 @@ def predict(
 ) -> Result:
     """Classify DATA, by default the file of the settings, with the model that `fedclient place` fetched.
 
+    If `fedclient place` found several models that may be the right one, each has a share in the
+    probabilities; with --model, only that model is used.
+
     With data.regression, numbers are predicted instead of classes. With --follow, a device without a learner
     asks for its model every 60 seconds; the file is replaced once a new model has passed a check on the data.
     """
@@ -54,9 +57,10 @@ def predict(
         if model is not None or out is None:
             raise click.UsageError("--follow needs --out, and takes no --model")
         return Result(asyncio.run(followed(settings, console, data, out, every)), "stopped")
+    together = model is None
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
-    found = _classified(settings, data, model, out)
+    found = _classified(settings, data, model, out, together)
     if found.values is not None:
         low, high = float(found.values.min()), float(found.values.max())
         lines = [f"{len(found.values)} samples: from {low:.6g} to {high:.6g}"]
@@ -76,13 +80,15 @@ def predict(
     return Result({**facts, "model": model, "out": out}, "\n".join(lines))
 
 
-def _classified(settings: ClientConfig, data: Path | None, model: Path, out: Path | None) -> "Prediction":
+def _classified(
+    settings: ClientConfig, data: Path | None, model: Path, out: Path | None, together: bool
+) -> "Prediction":
     """With the owner's learner, or else with the graph that `fedclient place` fetched."""
     if settings.learner is None:
         from fedclient.light.predict import classify as with_graph
 
-        return with_graph(settings, data, model, out)
+        return with_graph(settings, data, model, out, together)
     with torch_required():
         from fedclient.work.predict import classify
 
-    return classify(settings, data, model, out)
+    return classify(settings, data, model, out, together)

@@ -18,7 +18,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
 from fedclient.work.executor import Spawned
-from fedclient.work.predictions import read_model, write
+from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console
@@ -66,9 +66,9 @@ async def follow(
 
     async def use(model: Path) -> str:
         with TemporaryDirectory(prefix="fedclient-predict-") as scratch:
-            graph, tensors = read_graph_file(model / GRAPH), read_model(model / MODEL)
+            graph, models = read_graph_file(model / GRAPH), read_mixture(model / MODEL)
             try:
-                found = await predicted(settings, data, graph, tensors, Path(scratch))
+                found = await predicted(settings, data, graph, models, Path(scratch))
                 checked = of_probabilities(found.probabilities, found.values, found.accuracy)
                 compare(checked, before[-1] if before else None)
             except ShoalError as error:
@@ -98,8 +98,8 @@ def _placing(settings: ClientConfig, console: Console, executor: Remembering, ru
 
     async def place() -> PlacementResult:
         found = await placed(settings, console, executor, run, True, GIVE_UP_AFTER)
-        model = None if found.model is None else found.model.blob
-        store.trim(settings.limits.kept_bytes, [blob.sha256 for blob in (model, found.graph) if blob])
+        blobs = [*(each.blob for each in found.models), *filter(None, [found.graph])]
+        store.trim(settings.limits.kept_bytes, [blob.sha256 for blob in blobs])
         return found
 
     return place

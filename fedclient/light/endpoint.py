@@ -29,11 +29,11 @@ from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import take_pipes
-from fedclient.work.predictions import read_model
+from fedclient.work.predictions import read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
-from shoal.core.inference.network import class_scores, numbers, softmax
+from shoal.core.inference.network import Mixed, Scorer, class_scores, numbers, softmax
 from shoal.core.types import Array
 from shoal.shell.config import convert
 
@@ -47,9 +47,9 @@ HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, eq=False)
 class Used:
-    """The model that answers. facts: where it comes from."""
+    """The model that answers, or several together. facts: where they come from."""
 
-    network: OnnxNetwork
+    network: Scorer
     checked: Checked
     facts: Mapping[str, Any]
 
@@ -66,8 +66,12 @@ class Predictions:
 
     def use(self, graph: Path, model: Path, facts: Mapping[str, Any]) -> None:
         """Answer with this model from now on. Raises a ShoalError, and then the earlier one stays."""
-        network = OnnxNetwork(read_graph(graph.read_bytes()), self._config.compute.threads)
-        network.load(read_model(model))
+        opened, parts = read_graph(graph.read_bytes()), list[tuple[float, Scorer]]()
+        for share, tensors in read_mixture(model):
+            part = OnnxNetwork(opened, self._config.compute.threads)
+            part.load(tensors)
+            parts.append((share, part))
+        network = Mixed(parts)
         before = self.used.checked if self.used else None
         checked = check(network, self._data, self._regression, before)
         self.used = Used(network, checked, facts)

@@ -27,7 +27,7 @@ class Follower:
         self, folder: DeviceFolder, store: BlobStore, place: Place, use: Use, say: Callable[[str], None]
     ) -> None:
         self._folder, self._store, self._place, self._use, self._say = folder, store, place, use, say
-        self._seen: set[str] = set()
+        self._seen: tuple[object, ...] = ()
         self._trouble = ""
 
     async def follow(self, every: float, times: int | None = None) -> None:
@@ -48,11 +48,12 @@ class Follower:
     async def step(self) -> bool:
         """Ask once. Returns whether another model is used now. Raises what `place` raises."""
         found = await self._place()
-        if found.model is None or found.model.blob.sha256 in self._seen:
+        used = (found.model, found.mixture)
+        if found.model is None or used == self._seen:
             return False
         staged = self._folder.root / NEXT
         save(found, self._store, staged)
-        self._seen = {found.model.blob.sha256}  # a model that was refused is not tried again
+        self._seen = used  # a model that was refused is not tried again
         where = f"the model of {found.assignment.cluster} in run {found.run}"
         try:
             if refused := await self._use(staged):

@@ -39,9 +39,11 @@ class Predicted(Message):
 
 @dataclass(frozen=True, eq=False)
 class Predict(Message):
-    """Use this model on all of the device's data. regression: whether it predicts numbers."""
+    """Use these models on all of the device's data, each with its share; the shares sum to 1. regression:
+    whether they predict numbers."""
 
     kind: ClassVar[str] = "predict"
     reply: ClassVar[type[Message]] = Predicted
-    model: Tensors
+    models: tuple[Tensors, ...]
+    shares: tuple[float, ...]
     regression: bool = False

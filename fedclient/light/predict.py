@@ -12,7 +12,7 @@ from fedclient.light.messages import Open, Predict, Predicted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
 from fedclient.work.executor import Executor, Spawned
-from fedclient.work.predictions import Prediction, read_model, write
+from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Failure, Task
@@ -21,12 +21,15 @@ from shoal.core.exchange.payload import decode, encode
 from shoal.core.types import Tensors
 
 
-def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path | None) -> Prediction:
+def classify(
+    settings: ClientConfig, file: Path | None, model: Path, out: Path | None, together: bool = False
+) -> Prediction:
     """What the model in `model` says of `file`, or of the file of the settings, written to `out`, too. Its
-    graph is beside it."""
-    graph, tensors = read_graph_file(model.with_name(GRAPH)), read_model(model)
+    graph is beside it. together: with the others of its mixture, if it has some."""
+    graph = read_graph_file(model.with_name(GRAPH))
+    models: Mixture = read_mixture(model) if together else [(1.0, read_model(model))]
     with TemporaryDirectory(prefix="fedclient-predict-") as folder:
-        found = asyncio.run(predicted(settings, file, graph, tensors, Path(folder)))
+        found = asyncio.run(predicted(settings, file, graph, models, Path(folder)))
     if out is not None:
         write(out, found)
     return found
@@ -43,7 +46,7 @@ def read_graph_file(path: Path) -> Tensors:
 
 
 async def predicted(
-    settings: ClientConfig, file: Path | None, graph: Tensors, model: Tensors, folder: Path
+    settings: ClientConfig, file: Path | None, graph: Tensors, models: Mixture, folder: Path
 ) -> Prediction:
     store = BlobStore(folder / "blobs")
     executor = Spawned(light_config(settings, file, store.folder, folder))
@@ -51,7 +54,8 @@ async def predicted(
         await executor.start()
         await asked(executor, store, Open(graph))
         regression = settings.data is not None and settings.data.regression
-        found = await asked(executor, store, Predict(model, regression))
+        shares, tensors = zip(*models, strict=True)
+        found = await asked(executor, store, Predict(tensors, shares, regression))
     finally:
         await executor.stop()
     assert isinstance(found, Predicted)

@@ -24,13 +24,15 @@ from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import ALL
 from shoal.core.inference.graph.model import LATENT, read_graph
-from shoal.core.inference.network import class_scores, numbers, softmax
+from shoal.core.inference.network import class_scores, mean_of, numbers, softmax
 from shoal.core.inference.newcomer import InferenceContext
 from shoal.core.privacy.report import left_open
+from shoal.core.types import Tensors
 
 MAX_DETAILS = 4000
 KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Vote, Describe)
@@ -125,13 +127,19 @@ class LightRuntime:
 
 
 def predicted(context: InferenceContext, asked: Predict) -> Predicted:
-    """What a model says of all samples; with their labels, how well."""
-    context.network.load(asked.model)
+    """What models say of all samples; with their labels, how well."""
     x, y = context.inputs(ALL[:1]), context.views.train.y
+
+    def said(model: Tensors) -> FloatArray:
+        context.network.load(model)
+        if asked.regression:
+            return numbers(context.network, x)
+        return softmax(class_scores(context.network, x, 0))
+
+    found = mean_of(list(zip(asked.shares, asked.models, strict=True)), said)
     if asked.regression:
-        found = numbers(context.network, x)
         return Predicted({"values": found.astype(np.float32)}, None if y is None else explained(found, y))
-    probabilities = softmax(class_scores(context.network, x, 0)).astype(np.float32)
+    probabilities = found.astype(np.float32)
     accuracy = None if y is None else float((probabilities.argmax(axis=1) == y).mean())
     return Predicted({"probabilities": probabilities}, accuracy)
 

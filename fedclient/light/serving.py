@@ -109,7 +109,7 @@ class Endpoint:
 
     async def _order(self, folder: Path) -> str:
         known = read_json(folder / PLACEMENT)
-        facts = {name: known.get(name) for name in ("run", "cluster", "model", "confidence")}
+        facts = {name: known.get(name) for name in ("run", "cluster", "model", "mixture", "confidence")}
         files = {"graph": str(folder / GRAPH), "model": str(folder / MODEL)}
         return await self._ask(json.dumps({**files, "facts": facts}))
 

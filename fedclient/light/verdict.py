@@ -7,7 +7,7 @@ import numpy as np
 from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
 from shoal.core.errors import LearnerFault
-from shoal.core.inference.network import Network, class_scores, numbers, softmax
+from shoal.core.inference.network import Scorer, class_scores, numbers, softmax
 from shoal.core.inference.odds import gain
 from shoal.core.types import Array
 
@@ -30,7 +30,7 @@ class Checked:
     accuracy: float | None
 
 
-def check(network: Network, data: Dataset, regression: bool, before: Checked | None) -> Checked:
+def check(network: Scorer, data: Dataset, regression: bool, before: Checked | None) -> Checked:
     """Try a model on the device's data. before: what was found of the model that it would replace.
 
     Raises LearnerFault, with the reason, for a model that is not to be used.

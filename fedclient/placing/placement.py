@@ -16,15 +16,15 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedclient.faults import TaskFailed
 from fedclient.placing.asking import CHOICES, MOST_MODELS, Asks, models_of, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
-from fedclient.store.state import GRAPH, MODEL, PLACEMENT
+from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Chosen, Wish
@@ -32,8 +32,9 @@ from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.inference.choosing import members
 from shoal.core.inference.graph.model import reference_of
-from shoal.core.types import RunId
+from shoal.core.types import RunId, Tensors
 from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
 
@@ -50,10 +51,20 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A model that predicts together with others, and its share in the probabilities."""
+
+    cluster: str
+    share: float
+    model: Weights
+
+
+@dataclass(frozen=True)
 class PlacementResult:
     """Where these data belong.
 
-    model: None if the server abstained. tried: the models that this device chose among, if it did. seconds:
+    model: None if the server abstained. mixture: the models that predict together, if there are several; the
+    shares sum to 1. tried: the models that this device chose among, if it did. seconds:
     from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
     hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
     this device has released so far, from `fedclient.store.privacy_report`.
@@ -62,12 +73,19 @@ class PlacementResult:
     run: RunId
     assignment: ClusterAssignment
     model: Weights | None
-    seconds: float
-    received: int
-    sent: int
+    seconds: float = 0.0
+    received: int = 0
+    sent: int = 0
     tried: tuple[Tried, ...] = ()
     graph: BlobRef | None = None
     privacy: Mapping[str, Any] = field(default_factory=dict)
+    mixture: tuple[Member, ...] = ()
+
+    @property
+    def models(self) -> list[Weights]:
+        """The model, and those of the mixture besides."""
+        found = [self.model, *(each.model for each in self.mixture)]
+        return list(dict.fromkeys(each for each in found if each is not None))
 
     def facts(self) -> dict[str, Any]:
         """For programs. A missing distance is None, since JSON has no NaN."""
@@ -80,7 +98,11 @@ class PlacementResult:
         traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
         tried = [asdict(each) for each in self.tried]
         graph = {"graph": self.graph.sha256} if self.graph else {}
-        models = {"model": blob, **graph, "tried": tried}
+        mixture = [
+            {"cluster": each.cluster, "share": each.share, "model": each.model.blob.sha256}
+            for each in self.mixture
+        ]
+        models = {"model": blob, "mixture": mixture, **graph, "tried": tried}
         return {"run": self.run, **found, **models, **traffic, "privacy": self.privacy}
 
 
@@ -111,16 +133,17 @@ class Placer:
             self._doing("loading the learner and the data")
             await self._executor.start()
         began = time.monotonic()
-        answer, model, tried = await self._found(run, accept_nearest)
-        seconds = time.monotonic() - began
-        return PlacementResult(
-            answer.run, answer.assignment, model, seconds, self._asks.received, self._sent, tried, self._graph
+        found = await self._found(run, accept_nearest)
+        return replace(
+            found,
+            seconds=time.monotonic() - began,
+            received=self._asks.received,
+            sent=self._sent,
+            graph=self._graph,
         )
 
-    async def _found(
-        self, run: RunId, accept_nearest: bool
-    ) -> tuple[Placement, Weights | None, tuple[Tried, ...]]:
-        """The placement, the model to use, and the models that were tried."""
+    async def _found(self, run: RunId, accept_nearest: bool) -> PlacementResult:
+        """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
         try:
             answer = await self._ask(run, Wish(MOST_MODELS, self._light, compact=True), accept_nearest)
@@ -143,7 +166,7 @@ class Placer:
             answer = await self._ask(answer.run, evidence, accept_nearest)
         if not isinstance(answer, Placement):
             raise BadPayload("the server asked the same question again", "update the server or this device")
-        return answer, wanted(answer, accept_nearest), ()
+        return PlacementResult(answer.run, answer.assignment, wanted(answer, accept_nearest))
 
     async def _ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
@@ -168,7 +191,7 @@ class Placer:
         await self._performed(Task("local", 1, 0, 0, "open", Payload("open", {"graph": weights})))
         self._graph = graph
 
-    async def _chosen(self, question: Question) -> tuple[Placement, Weights, tuple[Tried, ...]]:
+    async def _chosen(self, question: Question) -> PlacementResult:
         """The placement that this device finds for itself among the models, which are here."""
         self._doing("trying the models on the data")
         result = await self._performed(Task(question.run, 1, 0, 0, "choose", question.payload))
@@ -178,11 +201,21 @@ class Placer:
         # The common model has no density.
         near = (*(found.likelihood or (None,) * (len(keys) - 1)), None)
         figures = zip(keys, found.information, found.errors, found.odds, found.agreement, near, strict=True)
-        model = result.parts.get("model")
-        if not isinstance(model, Weights):
-            model = models_of(question.payload)[keys.index(found.assignment.cluster)]
-        placement = Placement(question.run, found.assignment, model)
-        return placement, model, tuple(Tried(*each) for each in figures)
+        chosen, parts = keys.index(found.assignment.cluster), members(found)
+        given = dict(enumerate(models_of(question.payload)))
+        if isinstance(model := result.parts.get("model"), Weights):  # they came in few bits
+            others = result.parts.get("others") or ()
+            assert isinstance(others, tuple)
+            rest = [number for number in parts if number != chosen]
+            given = {chosen: model, **dict(zip(rest, cast(tuple[Weights, ...], others), strict=True))}
+        shares = found.mixture or ()
+        return PlacementResult(
+            question.run,
+            found.assignment,
+            given[chosen],
+            mixture=tuple(Member(keys[number], shares[number], given[number]) for number in parts),
+            tried=tuple(Tried(*each) for each in figures),
+        )
 
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
@@ -204,8 +237,12 @@ class Placer:
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
-    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault."""
-    from safetensors.numpy import save_file
+    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault.
+
+    Others of a mixture come first, under names that their content gives, and those of an earlier one are
+    removed last: so the model's file always names files that are there.
+    """
+    from fedclient.work.predictions import MIXTURE
 
     assert result.model is not None
     path = folder / MODEL
@@ -215,8 +252,24 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     facts = {"run": result.run, "cluster": result.assignment.cluster}
     if result.privacy:
         facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"
-    with storing(path), temporary(folder) as file:
-        save_file(dict(store.load(result.model)), file.name, facts)
-        settle(file, path)
+    files = {each.model: OTHER.format(each.model.blob.sha256[:16]) for each in result.mixture}
+    files.pop(result.model, None)
+    for weights, name in files.items():
+        _write(folder / name, store.load(weights), {})
+    if result.mixture:
+        shares = {files.get(each.model, MODEL): each.share for each in result.mixture}
+        facts |= {"model": result.model.blob.sha256, MIXTURE: json.dumps(shares)}
+    _write(path, store.load(result.model), facts)
     write(folder / PLACEMENT, json.dumps(result.facts()).encode())
+    for old in folder.glob(OTHER.format("*")):
+        if old.name not in files.values():
+            old.unlink(missing_ok=True)
     return path
+
+
+def _write(path: Path, tensors: Tensors, facts: dict[str, str]) -> None:
+    from safetensors.numpy import save_file
+
+    with storing(path), temporary(path.parent) as file:
+        save_file(dict(tensors), file.name, facts)
+        settle(file, path)

@@ -1,15 +1,30 @@
-"""What a model says of data, classes and probabilities or numbers, and the files that it is written to."""
+"""What a model says of data, classes and probabilities or numbers, and the files that both are read from and
+written to.
 
+`fedclient place` may write a mixture of models. Each is a file like any other, so that a program that knows
+nothing of mixtures can use the one that fits best, model.safetensors. Its header names the files of all, with
+their shares: so one rename replaces the whole mixture.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors
 
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
+
+Mixture = Sequence[tuple[float, Tensors]]
+"""Models, each with its share in the probabilities; the shares sum to 1. One model has the share 1."""
+MIXTURE = "mixture"
+"""The name under which the header of a model's file has a mixture's files and their shares, as JSON."""
+TRIES = 3
+"""How many times a mixture is read that another process is replacing meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +55,53 @@ def read_model(path: Path) -> Tensors:
             f"there is no model {path}", "run `fedclient place` first, or give one with --model"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise DataFault(f"{path} is not a model: {error}", "run `fedclient place` again") from None
+        raise _no_model(path, error) from None
+
+
+def read_mixture(path: Path) -> Mixture:
+    """The models by which the one in `path` predicts, as its header names them; itself, if it names none.
+
+    Raises NotFound, DataFault.
+    """
+    header = _header(path)
+    for _ in range(TRIES):
+        try:
+            found = [
+                (share, read_model(path.with_name(name))) for name, share in _files(path, header).items()
+            ]
+        except NotFound as error:
+            missing = error.message
+        else:
+            if _header(path) == header:
+                return found
+            missing = f"{path} is being replaced"
+        header = _header(path)
+    raise DataFault(f"a model of the mixture cannot be read: {missing}", "run `fedclient place` again")
+
+
+def _files(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+    if MIXTURE not in header:
+        return {path.name: 1.0}
+    try:
+        found = {str(name): float(share) for name, share in json.loads(header[MIXTURE]).items()}
+        if not found or any(Path(name).name != name or not share > 0.0 for name, share in found.items()):
+            raise ValueError(f"its mixture is {header[MIXTURE]}")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _no_model(path, error) from None
+    return found
+
+
+def _header(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, "numpy") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError):
+        read_model(path)  # says what is wrong
+        raise
+
+
+def _no_model(path: Path, error: Exception) -> DataFault:
+    return DataFault(f"{path} is not a model: {error}", "run `fedclient place` again")
 
 
 def write(path: Path, prediction: Prediction) -> None:

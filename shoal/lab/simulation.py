@@ -211,9 +211,10 @@ class SimulationResult(Result):
             )
         server = self.card.server()
         try:
-            answer, _ = self.devices.placed(server, self.state, NEWCOMER, data)
+            placed = self.devices.placed(server, self.state, NEWCOMER, data)
         except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples are too few
             return Placement(None, 0.0, str(refusal))
+        answer = placed.assignment
         return Placement(
             None if answer.abstained else answer.cluster,
             answer.confidence,
@@ -222,6 +223,7 @@ class SimulationResult(Result):
             answer.distance,
             answer.runner_up or None,
             answer.runner_up_distance,
+            placed.mixture,
         )
 
     def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:

@@ -10,6 +10,7 @@ from torch import nn
 
 import shoal
 from shoal.core.algorithm import find
+from shoal.core.data.dataset import Dataset
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
 from shoal.lab.experiments.experiment import Experiment
@@ -103,6 +104,23 @@ def test_a_newcomer_is_placed_without_labels_by_the_models(result: SimulationRes
         assert 0.0 < placed.confidence <= 1.0
     with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):
         result.place(np.zeros((5, 3)))
+
+
+def test_a_newcomer_with_one_sample_predicts_with_several_models() -> None:
+    """What is measured of a newcomer is what all of them say together."""
+    result = shoal.simulate("ifca", fleet(), model=Net, rounds=2, clusters=2, **SMALL)
+    assert isinstance(result, SimulationResult)
+    sample, test = ward(6)[0][:1], result.fleet["ward-0"].test
+    shares = result.place(sample).mixture
+    assert set(shares) == set(result.models)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    with torch.no_grad():
+        scores = {key: result.module(key)(torch.from_numpy(test.x)) for key in shares}
+    said = sum(share * torch.softmax(scores[key], 1).numpy() for key, share in shares.items())
+    placed = result.devices.placed(result.card.server(), result.state, "newcomer", Dataset(sample))
+    assert placed.mixture == shares
+    found = result.devices.accuracy("ward-0", placed.task, newcomer=True)
+    assert found == pytest.approx(float((said.argmax(axis=1) == test.y).mean()))
 
 
 def test_by_a_descriptor_a_stranger_is_not_placed() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from fedclient.cli.place import _tried
-from fedclient.config import WorkConfig
+from fedclient.cli.place import _mixture, _tried
+from fedclient.config import ClientConfig, WorkConfig
 from fedclient.faults import TaskFailed
 from fedclient.placing.asking import MOST_MODELS, Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
@@ -17,11 +19,13 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import PLACEMENT
 from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.predict import classify
+from fedclient.work.predictions import read_mixture, read_model
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.errors import BadPayload, Refused
+from shoal.core.errors import BadPayload, DataFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.link import Failure, Placement, Question, Task
@@ -167,6 +171,79 @@ def test_where_the_clusters_data_lie_decides_between_models_that_are_alike(
     assert _tried(found)[0].split()[-1] == "likelihood"
     assert found.sent == 0
     assert store.load(found.model)["2.weight"].tolist() == swapped["2.weight"].tolist()  # type: ignore[arg-type]
+
+
+def undecided(models: list[Tensors], like: float = 1.0) -> Choose:
+    """Among two models that are about equally sure of other classes, and one that knows nothing."""
+    _, sure, nothing = models
+    swapped = {n: like * a[[1, 0, 2]] if n.startswith("2.") else like * a for n, a in sure.items()}
+    return Choose((swapped, sure, nothing), "c0 c1 global", (1.0, 1.0))
+
+
+@pytest.mark.parametrize("bits", [False, True])
+def test_models_that_the_samples_do_not_tell_apart_predict_together(
+    server: MemoryServer,
+    newcomer: WorkConfig,
+    store: BlobStore,
+    models: list[Tensors],
+    tmp_path: Path,
+    bits: bool,
+) -> None:
+    question = undecided(models)
+    server.question = Question("r1", encode(compact(question) if bits else question, server.keep))
+    found = placed(server, newcomer, store)
+    assert [each.cluster for each in found.mixture] == ["c0", "c1"]
+    assert [each.share for each in found.mixture] == pytest.approx([t.probability for t in found.tried[:2]])
+    assert found.model in {each.model for each in found.mixture}
+    path = save(found, store, tmp_path / "model")
+    facts = json.loads(path.with_name(PLACEMENT).read_text())
+    assert [each["cluster"] for each in facts["mixture"]] == ["c0", "c1"]
+    assert len(list(path.parent.glob("*.safetensors"))) == 2
+    settings = ClientConfig(learner=newcomer.learner, data=newcomer.data, state=tmp_path)
+    together = classify(settings, newcomer.file, path, None, together=True)
+    single = {each.name: classify(settings, newcomer.file, each, None) for each in path.parent.glob("*.s*")}
+    weighted = sum(share * single[name].probabilities for name, share in files_of(path).items())
+    assert together.probabilities == pytest.approx(weighted, abs=1e-6)
+    assert not np.allclose(together.probabilities, single[path.name].probabilities, atol=0.05)
+    assert _mixture(found)[0].startswith("predictions mix c0 (0.")
+
+
+def files_of(path: Path) -> dict[str, float]:
+    with safe_open(path, "numpy") as file:
+        found: dict[str, float] = json.loads(file.metadata()["mixture"])
+    return found
+
+
+def test_a_mixture_is_replaced_as_a_whole_and_one_that_is_torn_is_named(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
+) -> None:
+    seen = []
+    for like in (1.0, 0.9):
+        server.question = Question("r1", encode(undecided(models, like), server.keep))
+        path = save(placed(server, newcomer, store), store, tmp_path / "model")
+        seen.append({each.name for each in path.parent.glob("model-*")})
+        assert seen[-1] == set(files_of(path)) - {path.name}
+        assert sum(share for share, _ in read_mixture(path)) == pytest.approx(1.0)
+    assert seen[0].isdisjoint(seen[1]), "what no file names any more is gone"
+    (path.parent / seen[1].pop()).unlink()
+    with pytest.raises(DataFault, match=r"model-.*safetensors") as caught:
+        read_mixture(path)
+    assert caught.value.hint == "run `fedclient place` again"
+    assert read_model(path), "one model by itself can still be used"
+    server.question = Question("r1", encode(Choose(tuple(models), "c0 c1 global", (2.0, 1.0)), server.keep))
+    decided = placed(server, newcomer, store)
+    assert save(decided, store, tmp_path / "model") == path
+    assert [share for share, _ in read_mixture(path)] == [1.0]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["model.safetensors", "placement.json"]
+
+
+@pytest.mark.parametrize(
+    "header", ["[]", "{}", "{", '{"../m": 1.0}', '{"m": "a"}', '{"m": -1}', '{"m": NaN}']
+)
+def test_a_header_that_is_no_mixture_is_refused(tmp_path: Path, header: str) -> None:
+    save_file({"w": np.zeros(2, np.float32)}, tmp_path / "m", {"mixture": header})
+    with pytest.raises(DataFault, match="is not a model"):
+        read_mixture(tmp_path / "m")
 
 
 def test_a_newcomer_that_is_unlike_all_devices_is_told_so(

@@ -45,6 +45,7 @@ def chosen(
     where = assignment(question.keys, found, by)
     if near is not None and near.spread >= STRANGE:
         where = replace(where, reason=f"{where.reason}; {UNLIKE.format(near.spread)}")
+    mixture = tuple(found.mixture.tolist())
     return Chosen(
         where,
         tuple(found.information.tolist()),
@@ -54,12 +55,20 @@ def chosen(
         len(predictions[0]),
         None if near is None else tuple(near.likelihood.tolist()),
         None if near is None else near.spread,
+        mixture=mixture if sum(share > 0.0 for share in mixture) > 1 else None,
     )
 
 
 def with_model(found: Chosen, question: Choose) -> Chosen:
-    """The answer together with the chosen model, which is nowhere else if it was given in few bits."""
-    return replace(found, model=question.models[question.keys.index(found.assignment.cluster)])
+    """The answer together with the models to use, which are nowhere else if they were given in few bits."""
+    chosen = question.keys.index(found.assignment.cluster)
+    others = [question.models[number] for number in members(found) if number != chosen]
+    return replace(found, model=question.models[chosen], others=tuple(others) or None)
+
+
+def members(found: Chosen) -> list[int]:
+    """The numbers of the models in the mixture; none where only the chosen one predicts."""
+    return [number for number, share in enumerate(found.mixture or ()) if share > 0.0]
 
 
 def _nearness(question: Choose, projected: FloatArray) -> Nearness:
@@ -87,7 +96,10 @@ def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> Cluste
             reason=f"chosen on this device by {evidence}",
         )
     likely = " and ".join(keys[index] for index in order[:2])
-    reason = f"these samples do not tell {likely} apart, so the common model serves them best; {HELP}"
+    reason = f"these samples do not tell {likely} apart, and of single models the common one serves them best"
     return ClusterAssignment(
-        keys[best], runner_up=keys[order[0]], confidence=float(found.agreement[best]), reason=reason
+        keys[best],
+        runner_up=keys[order[0]],
+        confidence=float(found.agreement[best]),
+        reason=f"{reason}; {HELP}",
     )

@@ -1,6 +1,6 @@
 """A network that can be used but not trained, as numpy sees it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,9 +12,19 @@ from shoal.core.types import Array, Tensors
 
 PASS = 16
 """Samples at a time. It changes speed and memory, not results; light devices have little memory."""
+LEAST = 1e-300
+"""A probability below this counts as this: its logarithm must be finite."""
 
 
-class Network(Protocol):
+class Scorer(Protocol):
+    """What gives scores of samples, as a `Network` does."""
+
+    def scores(self, x: Array) -> Array:
+        """(B, ...) samples -> (B, C) class scores, or (B,) or (B, 1) numbers. Raises LearnerFault."""
+        ...
+
+
+class Network(Scorer, Protocol):
     """One network, into which the weights of several models are loaded in turn.
 
     name: for people. classifier: whether its scores are of classes, by cross-entropy: false where the learner
@@ -29,16 +39,33 @@ class Network(Protocol):
         """Use these weights from now on. Raises BadPayload if they do not fit."""
         ...
 
-    def scores(self, x: Array) -> Array:
-        """(B, ...) samples -> (B, C) class scores, or (B,) or (B, 1) numbers. Raises LearnerFault."""
-        ...
-
     def latents(self, x: Array) -> Array:
         """(B, ...) samples -> (B, v). Raises LearnerFault, also where the network has no latent."""
         ...
 
 
-def class_scores(network: Network, x: Array, classes: int) -> FloatArray:
+class Mixed:
+    """Several classifiers as one: its probabilities are the weighted mean of theirs, and its scores are their
+    logarithms. parts: each with its share; the shares sum to 1. One by itself keeps its own scores."""
+
+    def __init__(self, parts: Sequence[tuple[float, Scorer]]) -> None:
+        self._parts = parts
+
+    def scores(self, x: Array) -> Array:
+        if len(self._parts) == 1:
+            return self._parts[0][1].scores(x)
+        said = [share * softmax(class_scores(each, x, 0)) for share, each in self._parts]
+        found: Array = np.log(np.maximum(np.sum(said, axis=0), LEAST))
+        return found
+
+
+def mean_of(models: Sequence[tuple[float, Tensors]], said: Callable[[Tensors], Array]) -> Array:
+    """The mean of what models say, each weighted by its share, one after the other."""
+    found: Array = np.sum([share * said(model) for share, model in models], axis=0)
+    return found
+
+
+def class_scores(network: Scorer, x: Array, classes: int) -> FloatArray:
     """(n, C) float64, for all samples, some at a time. classes: highest label + 1, 0 without labels.
 
     Raises LearnerFault for another shape, DataFault where `classes` is more than C.
@@ -57,7 +84,7 @@ def class_scores(network: Network, x: Array, classes: int) -> FloatArray:
     return found.astype(np.float64)
 
 
-def numbers(network: Network, x: Array) -> FloatArray:
+def numbers(network: Scorer, x: Array) -> FloatArray:
     """(n,) float64 predicted numbers, for all samples. Raises LearnerFault for another shape."""
     found = np.concatenate([network.scores(batch) for batch in batches(x)])
     if found.shape not in ((len(x),), (len(x), 1)):

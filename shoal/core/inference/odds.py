@@ -26,6 +26,9 @@ BLUR, LEAST_BLUR = 0.1, 0.05
 """How much two equally good models differ that were trained by themselves: this share of the best one's
 mutual information, and this many nats. So models that have hardly learned anything are no evidence, however
 many samples there are. Chosen on runs with seeds up to 42; see benchmarks/placing.py."""
+MEMBERS, LEAST_SHARE = 4, 0.05
+"""A mixture has at most this many models, each at least this likely, relative to the likeliest. Chosen on the
+same runs: models beyond that hardly change a prediction, and each takes as much time as the first."""
 TAIL = 4.0
 """Degrees of freedom of a t distribution: what is said about how much models differ is itself uncertain, and
 a model that is far too sure of itself must not outweigh all else."""
@@ -56,6 +59,18 @@ class Odds:
         right one says: of two models that do not differ, it does not matter which of them is right."""
         likely = np.append(self.odds, 0.0)
         return int(np.lexsort((-likely, -self.agreement))[0])
+
+    @property
+    def mixture(self) -> FloatArray:
+        """(K + 1,): the share of each model in predictions by the likeliest ones together. They sum to 1.
+
+        Where the samples do not decide between models, the weighted mean of what they say of a new sample is
+        right more often than any one of them; where they do, it is one model.
+        """
+        shares = self.odds.copy()
+        shares[self.order[MEMBERS:]] = 0.0
+        shares[shares < LEAST_SHARE * shares.max()] = 0.0
+        return np.append(shares / shares.sum(), 0.0)
 
 
 def odds(

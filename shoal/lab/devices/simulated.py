@@ -5,7 +5,7 @@ import mmap
 import tempfile
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,17 @@ from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
-from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.messages import Evaluate, Evaluated, Message
+from shoal.core.exchange.messages import Ensemble, Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.inference.choosing import NoClassifier
+from shoal.core.inference.choosing import NoClassifier, members
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.history.figures import trains
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal.lab.fleet import Fleet
 from shoal.lab.shifts.drift import stage_at
 
@@ -47,6 +47,16 @@ class Progress:
     stage: int
     noise: Mapping[str, Any]
     memory: Tensors | None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a newcomer belongs. task: measures what it gets, on its test part. mixture: each model's share in
+    its predictions, if several predict together."""
+
+    assignment: ClusterAssignment
+    task: Message
+    mixture: Mapping[ModelKey, float] = field(default_factory=dict)
 
 
 class Simulated:
@@ -127,16 +137,13 @@ class SimulatedDevices:
         parts = (getattr(answer, part) for part in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
-    def placed(
-        self, server: ServerHalf, state: State, name: DeviceId, data: Dataset
-    ) -> tuple[ClusterAssignment, Message]:
-        """Where a newcomer with these data belongs, by their labels if they have any, and the task that
-        measures what it gets: of a choice, just that model. Raises Refused or DeviceFault."""
+    def placed(self, server: ServerHalf, state: State, name: DeviceId, data: Dataset) -> Placed:
+        """Where a newcomer with these data belongs, by their labels if they have any, and what measures what
+        it gets: of a choice, the models that it predicts with. Raises Refused or DeviceFault."""
         answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
         if isinstance(answer, Choose):
             try:
-                found = choose(answer, self.context(name, data)).assignment
-                return found, Evaluate(answer.models[answer.keys.index(found.cluster)], "test", found.cluster)
+                return _chosen(answer, choose(answer, self.context(name, data)))
             except NoClassifier:
                 answer = server.place(state, None)
         if isinstance(answer, Vote):
@@ -145,7 +152,7 @@ class SimulatedDevices:
         if isinstance(answer, Message):
             answer = server.place(state, self.shown(name, answer, data))
         assert isinstance(answer, ClusterAssignment)
-        return answer, measurement(server, state, answer.cluster)
+        return Placed(answer, measurement(server, state, answer.cluster))
 
     def newcomer(self, name: DeviceId, labels: int) -> Dataset:
         """What a device has as a newcomer: its test part without labels, or `labels` samples of each class
@@ -207,6 +214,17 @@ class SimulatedDevices:
             return answer
 
         return perform
+
+
+def _chosen(question: Choose, found: Chosen) -> Placed:
+    """What a newcomer gets that has chosen for itself."""
+    where, parts = found.assignment, members(found)
+    if found.mixture is None:
+        model = question.models[question.keys.index(where.cluster)]
+        return Placed(where, Evaluate(model, "test", where.cluster))
+    shares = {question.keys[number]: found.mixture[number] for number in parts}
+    models = tuple(question.models[number] for number in parts)
+    return Placed(where, Ensemble(models, tuple(shares.values())), shares)
 
 
 def spooled(tensors: Tensors) -> Tensors:

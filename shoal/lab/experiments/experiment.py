@@ -180,10 +180,11 @@ def measure(
             return row
         by_labels = not (isinstance(answer, Describe | Vote) and label_free(answer))
         data = devices.newcomer(device, labels if by_labels else 0)
-        found, task = devices.placed(server, state, device, data)
+        placed = devices.placed(server, state, device, data)
+        found = placed.assignment
         row["placed"], row["abstained"] = found.cluster, found.abstained
         row["confidence"] = found.confidence
-        row["test"] = devices.accuracy(device, task, newcomer=True)
+        row["test"] = devices.accuracy(device, placed.task, newcomer=True)
     except BadPayload:
         raise
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
@@ -220,9 +221,9 @@ def _newcomers(
     devices = SimulatedDevices(algorithm, fleet, learner, experiment.device, experiment.seed)
     rows = []
     for name, one in zip(fleet, made, strict=True):
-        found, task = devices.placed(server, state, name, one.train)
-        accuracy = devices.accuracy(name, task, newcomer=True)
-        rows.append({"concept": one.concept, "placed": found.cluster, "accuracy": accuracy})
+        placed = devices.placed(server, state, name, one.train)
+        accuracy = devices.accuracy(name, placed.task, newcomer=True)
+        rows.append({"concept": one.concept, "placed": placed.assignment.cluster, "accuracy": accuracy})
     return rows
 
 

@@ -15,11 +15,12 @@ import pytest
 
 from fedclient.config import ClientConfig, DataConfig, LearnerConfig, LimitsConfig
 from fedclient.light import commands
-from fedclient.placing.placement import PlacementResult
+from fedclient.placing.placement import Member, PlacementResult
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.inference.network import softmax
 from shoal.core.types import Array
 from shoal.shell.console import Console
 from tests.core.inference.graphs import graph
@@ -94,6 +95,39 @@ def test_no_more_is_kept_than_the_owner_allows_and_the_model_in_use(
     folder = DeviceFolder(small.state)
     facts = json.loads((folder.model / "placement.json").read_text())
     assert {path.name for path in folder.blobs.iterdir()} == {facts["model"], facts["graph"]}
+
+
+def test_a_mixture_is_followed_and_its_models_are_kept(
+    settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chosen model stays, and what predicts with it changes: that is another answer."""
+    small, out = replace(settings, limits=LimitsConfig(kept_bytes=1)), tmp_path / "classes.npz"
+    store, said = BlobStore(DeviceFolder(small.state).blobs), list[Array]()
+    file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
+    shares = [1.0, 0.75, 0.5]
+
+    async def placed(*_: Any) -> PlacementResult:
+        if out.exists():
+            with np.load(out) as found:
+                said.append(found["probabilities"])
+        if not shares:
+            stop()
+            await asyncio.Event().wait()
+        first, second = (store.keep({"weight": w, "bias": np.zeros(3, np.float32)}) for w in (FIRST, SECOND))
+        share = shares.pop(0)
+        mixture = (Member("c1", share, first), Member("c2", 1.0 - share, second)) if share < 1.0 else ()
+        where = ClusterAssignment("c1")
+        return PlacementResult("r1", where, first, graph=file, mixture=mixture)
+
+    monkeypatch.setattr(commands, "placed", placed)
+    asyncio.run(commands.follow(small, Console(), None, out, 0.0))
+    one, other = (softmax((SAMPLES @ weight).astype(np.float64)) for weight in (FIRST, SECOND))
+    for found, share in zip(said, (1.0, 0.75, 0.5), strict=True):
+        assert found == pytest.approx(share * one + (1.0 - share) * other, abs=1e-4)
+    facts = json.loads((DeviceFolder(small.state).model / "placement.json").read_text())
+    members = {each["model"] for each in facts["mixture"]}
+    kept = {path.name for path in DeviceFolder(small.state).blobs.iterdir()}
+    assert kept == {facts["graph"], *members}
 
 
 def test_predictions_are_served_until_a_signal(

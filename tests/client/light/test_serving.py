@@ -121,6 +121,26 @@ def test_a_newer_model_is_exchanged_without_a_gap_and_a_bad_one_is_not_used(tmp_
     serving(tmp_path, story)
 
 
+def test_models_of_a_mixture_answer_together(tmp_path: Path) -> None:
+    async def story(endpoint: Endpoint, path: str, said: list[str]) -> None:
+        folder = folder_of(tmp_path / "c1", FIRST)
+        save_file(weights(SECOND), folder / "model-2.safetensors")
+        header = {"mixture": json.dumps({MODEL: 0.75, "model-2.safetensors": 0.25})}
+        save_file(weights(FIRST), folder / MODEL, header)
+        assert await endpoint.use(folder) == ""
+        status, answer = await asyncio.to_thread(ask, path, BODY, JSON)
+        assert status == 200
+        first, second = (softmax((SAMPLES @ weight).astype(np.float64)) for weight in (FIRST, SECOND))
+        assert np.array(answer["probabilities"]) == pytest.approx(0.75 * first + 0.25 * second, abs=1e-4)
+        save_file(weights(NAN), folder / "model-2.safetensors")
+        assert "NaN" in await endpoint.use(folder), "one broken model is not used in company either"
+        (folder / "model-2.safetensors").unlink()
+        assert "model-2" in await endpoint.use(folder)
+        assert (await asyncio.to_thread(ask, path, BODY, JSON))[1] == answer
+
+    serving(tmp_path, story)
+
+
 def _loop() -> bytes:
     from tests.core.inference.graphs import LOOP
 

@@ -136,6 +136,9 @@ NEAR: Mapping[str, Message] = {
     "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
     "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
     "chosen_model": replace(MESSAGES[Chosen], model=MODEL),
+    "chosen_mixture": replace(
+        MESSAGES[Chosen], model=MODEL, mixture=(0.25, 0.75, 0.0), others=(MODEL, PROJECTOR)
+    ),
 }
 """Of runs that know where their clusters' data lie."""
 BALLOT = Ballot("c1", 1.5)

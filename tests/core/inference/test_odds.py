@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.odds import BLUR, LEAST_BLUR, TAIL, gain, odds
+from shoal.core.inference.odds import BLUR, LEAST_BLUR, LEAST_SHARE, MEMBERS, TAIL, gain, odds
 
 CHANCE = np.random.default_rng(7)
 
@@ -86,6 +86,26 @@ def test_where_models_contradict_each_other_and_are_equally_sure_the_common_one_
     assert found.odds.tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
     assert found.agreement.tolist() == pytest.approx([5 / 9] * 3 + [2 / 3], abs=0.01)
     assert found.best == 3
+
+
+def test_models_predict_together_as_far_as_the_samples_do_not_decide_between_them() -> None:
+    undecided = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE, UNSURE], None, np.array([0.0, 0.0, -9.0]))
+    likely = undecided.odds[:2] / undecided.odds[:2].sum()
+    assert undecided.odds[2] > 0.0
+    assert undecided.mixture.tolist() == pytest.approx([*likely, 0.0, 0.0])
+    decided = odds([UNSURE, sure(TURNS), UNSURE])
+    assert decided.mixture.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_a_mixture_has_few_models_the_likeliest_and_never_the_common_one() -> None:
+    count = 2 * MEMBERS
+    found = odds([sure(TURNS)] * (count + 1), None, -0.1 * np.arange(count)[::-1])
+    assert np.flatnonzero(found.mixture).tolist() == list(range(count - MEMBERS, count))
+    assert found.mixture.sum() == pytest.approx(1.0)
+    falling = np.diff(found.mixture[count - MEMBERS : count])
+    assert (falling > 0.0).all(), "the likelier a model, the larger its share"
+    assert odds([sure(TURNS)] * 3, None, np.log([1.0, 0.9 * LEAST_SHARE])).mixture.tolist() == [1.0, 0.0, 0.0]
+    assert (odds([sure(TURNS)] * 3, None, np.log([1.0, 1.1 * LEAST_SHARE])).mixture[:2] > 0.0).all()
 
 
 def test_labels_tell_them_apart_and_one_wrong_label_does_not_decide() -> None:

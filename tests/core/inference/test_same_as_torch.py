@@ -98,6 +98,8 @@ def test_the_choice(labels: bool) -> None:
     assert found.assignment.reason == wanted.assignment.reason
     for name in ("information", "errors", "odds", "agreement"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), abs=1e-5), name
+    assert (found.mixture is None) == (wanted.mixture is None)
+    assert found.mixture is None or found.mixture == pytest.approx(wanted.mixture, abs=1e-5)
 
 
 def test_the_choice_where_the_clusters_data_are_known() -> None:

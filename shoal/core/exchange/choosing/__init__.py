@@ -85,7 +85,10 @@ class Chosen(Message):
     likelihood: by the clusters' densities, the mean logarithm of how much less likely a sample is in each
     cluster than in the likeliest one; None without densities. spread: by which factor the samples scatter
     more than those of the run's devices; 1 if they are like them.
-    model: the chosen one, if it was given in few bits.
+    mixture: the share of each model in the device's predictions; they sum to 1. None where only the chosen
+    model predicts. A mixture need not have the chosen model in it, which may be the common one.
+    model, others: the chosen one, and those of the mixture besides, in the order of the question, if they
+    were given in few bits.
     """
 
     kind: ClassVar[str] = "chosen"
@@ -98,6 +101,8 @@ class Chosen(Message):
     likelihood: tuple[float, ...] | None = None
     spread: float | None = None
     model: Tensors | None = None
+    mixture: tuple[float, ...] | None = None
+    others: tuple[Tensors, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
