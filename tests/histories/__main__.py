@@ -4,8 +4,10 @@ import argparse
 import gc
 import sys
 import time
+from contextlib import nullcontext
 
 from tests.histories.world import World, play
+from tests.postgresql import cluster
 
 
 def main() -> int:
@@ -16,21 +18,30 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=0, help="play this many")
     parser.add_argument("--first", type=int, default=1, help="the first seed of them")
+    parser.add_argument(
+        "--postgresql",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="the store is in a PostgreSQL, in this database, whose contents are lost, or in one of its own",
+    )
     arguments = parser.parse_args()
     gc.disable()  # what ends when must not depend on the allocator
-    if arguments.count:
-        return many(range(arguments.first, arguments.first + arguments.count))
-    world = play(arguments.seed or 0, arguments.verbose)
+    with cluster() if arguments.postgresql == "" else nullcontext() as running:
+        url = running.database() if running else arguments.postgresql or ""
+        if arguments.count:
+            return many(range(arguments.first, arguments.first + arguments.count), url)
+        world = play(arguments.seed or 0, arguments.verbose, url)
     print("\n".join(world.trace))
     print(world.plan)
     return _verdict(world)
 
 
-def many(seeds: range) -> int:
-    """Play them all; how many failed."""
+def many(seeds: range, url: str = "") -> int:
+    """Play them all; how many failed. url: as in `play`."""
     began, failed, steps, missed, reports, equalled = time.perf_counter(), [], 0, 0, 0, 0
     for seed in seeds:
-        world = play(seed)
+        world = play(seed, url=url)
         steps += world.steps
         missed += world.invariants.missed
         reports += len(world.invariants.acknowledged)

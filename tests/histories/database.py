@@ -5,9 +5,11 @@ The database itself is real. What its process had not committed is rolled back w
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from fedserver.store.engines import Elsewhere
 from tests.histories.disk import Disk
 from tests.histories.processes import current
 
@@ -42,6 +44,46 @@ class Database(sqlite3.Connection):
         cursor = super().execute("COMMIT")
         self.disk.after("commit", self.path)
         return cursor
+
+
+class Looked:
+    """What a history's rules look at: the database, and the folder of blobs. It has what was committed."""
+
+    elsewhere: Elsewhere | None = None
+    table: Callable[[str], Any] | None = None
+    """Queries the database for `fedserver.store.identities.audit.verify`, if it is not in the folder."""
+    not_yet: type[Exception] = sqlite3.OperationalError
+    """What a query raises while there are no tables."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._connection: sqlite3.Connection | None = None
+
+    def version(self) -> int:
+        """Another number after each commit; 0 while there are no tables."""
+        path = self._state / "shoal.db"
+        if self._connection is None and path.exists():
+            self._connection = _connect(path, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+        return self.query("PRAGMA data_version")[0][0] if self._connection is not None else 0
+
+    @property
+    def folder(self) -> Path:
+        """The folder of blobs."""
+        return self._state
+
+    def query(self, query: str, *values: Any) -> list[Any]:
+        """Rows, whose values have names."""
+        assert self._connection is not None
+        return self._connection.execute(query, values).fetchall()
+
+    def used_by(self, disk: Disk) -> AbstractContextManager[None]:
+        """Around what the server of a history does. disk: its machine's."""
+        return nullcontext()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 def connecting(disk_of: Callable[[Any], Disk | None]) -> Callable[..., sqlite3.Connection]:

@@ -13,7 +13,6 @@ gets two different answers.
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,12 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.types import DeviceId, RunId, Tensors
+from tests.histories.database import Looked
 from tests.histories.devices import base_of
 from tests.histories.expected import Expected
 from tests.histories.plan import Plan as WorldPlan
 
 Key = tuple[RunId, int, DeviceId]
-_connect = sqlite3.connect  # the world's own, which no process opens
 OWN_FAULTS = ("it failed:", "its report was refused:")
 
 
@@ -45,10 +44,10 @@ def check(holds: object, what: str) -> None:
 
 
 class Invariants:
-    """Watches one server's folder and what is said on the network."""
+    """Watches one server's database and folder, and what is said on the network."""
 
-    def __init__(self, plan: WorldPlan, state: Path, initial: Tensors | None) -> None:
-        self._world, self._state, self._initial = plan, state, initial
+    def __init__(self, plan: WorldPlan, looked: Looked, initial: Tensors | None) -> None:
+        self._world, self._looked, self._initial = plan, looked, initial
         self._specs = {run.name: run for run in plan.runs}
         self.runs: dict[RunId, Expected] = {}
         self.counted: dict[Key, bytes] = {}
@@ -57,8 +56,7 @@ class Invariants:
         self.revoked: set[DeviceId] = set()
         self.missed = 0
         self._performed: dict[Key, list[tuple[Payload, Message, str]]] = {}
-        self._database: sqlite3.Connection | None = None
-        self._seen = -1
+        self._seen = 0
 
     # -- what devices did, and were sent --------------------------------------------------------------------
 
@@ -90,28 +88,22 @@ class Invariants:
 
     def look(self) -> None:
         """Compare what was committed since the last look with what had to be."""
-        if self._database is None:
-            if not (self._state / "shoal.db").exists():
-                return
-            self._database = _connect(self._state / "shoal.db", isolation_level=None)
-            self._database.row_factory = sqlite3.Row
         try:
-            (version,) = self._database.execute("PRAGMA data_version").fetchone()
+            version = self._looked.version()
             if version == self._seen:
                 return
-            self._seen, rows = version, self._database.execute("SELECT * FROM runs").fetchall()
-        except sqlite3.OperationalError:  # the tables are being made
+            self._seen, rows = version, self._looked.query("SELECT * FROM runs")
+        except self._looked.not_yet:  # the tables are being made
             return
         for row in rows:
             self._look_at(row)
-        ended = self._database.execute("SELECT device FROM identities WHERE standing = 'revoked'")
-        self.revoked = {device for (device,) in ended}
+        ended = self._looked.query("SELECT device FROM identities WHERE standing = 'revoked'")
+        self.revoked = {row["device"] for row in ended}
 
     def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
+        self._looked.close()
 
-    def _look_at(self, row: sqlite3.Row) -> None:
+    def _look_at(self, row: Any) -> None:
         run: RunId = row["run"]
         expected = self.runs.get(run)
         if expected is None:
@@ -172,10 +164,8 @@ class Invariants:
         check(found == expected.structure(), what)
 
     def _count(self, run: RunId, expected: Expected) -> None:
-        assert self._database is not None
-        rows = self._database.execute(
-            "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, expected.round)
-        ).fetchall()
+        query = "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device"
+        rows = self._looked.query(query, run, expected.round)
         found = {row["device"]: row["message"] for row in rows}
         for device, payload in expected.rows.items():
             check(found.get(device) == payload, f"I1: {run}: the report of {device} counted and is gone")
@@ -199,35 +189,34 @@ class Invariants:
         expected.rows[device], expected.reports[device] = data, made[0]
         self.counted[key] = data
 
-    def _one(self, query: str, *values: Any) -> sqlite3.Row:
-        assert self._database is not None
-        row = self._database.execute(query, values).fetchone()
-        check(row is not None, f"{query} {values}: nothing is there")
-        return row  # type: ignore[no-any-return]
+    def _one(self, query: str, *values: Any) -> Any:
+        rows = self._looked.query(query, *values)
+        check(rows, f"{query} {values}: nothing is there")
+        return rows[0]
 
     def _sound(self, name: str) -> bool:
-        path = self._state / "blobs" / name[:2] / name
+        path = self._looked.folder / "blobs" / name[:2] / name
         return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == name
 
     def _spooled(self) -> set[str]:
         """The blobs that the next start makes whole again before it reads any: after a power cut that came
         between a commit and now, the file of a blob may be torn, and the spool has its bytes."""
-        return {name for name, _ in Spool(self._state / "spool").entries()}
+        return {name for name, _ in Spool(self._looked.folder / "spool").entries()}
 
     # -- the folders ----------------------------------------------------------------------------------------
 
     def rest(self, folders: Mapping[DeviceId, Path], kept: int) -> None:
         """At the end: what is kept is what is needed. kept: bytes that a device may keep of blobs."""
         self.look()
-        assert self._database is not None
+        folder = self._looked.folder
         check(self.acknowledged <= self.counted.keys(), "I1: an acknowledged report never counted")
-        needed = {name for (name,) in self._database.execute("SELECT sha256 FROM needed_blobs")}
-        found = {path.name for path in (self._state / "blobs").glob("??/*")}
+        needed = {row["sha256"] for row in self._looked.query("SELECT sha256 FROM needed_blobs")}
+        found = {path.name for path in (folder / "blobs").glob("??/*")}
         check(found == needed, f"I7: {len(found - needed)} blobs too many, {len(needed - found)} too few")
         check(all(self._sound(name) for name in found), "I7: a blob is damaged")
-        copies = {path.name for path in (self._state / "copies").glob("??/*")}
+        copies = {path.name for path in (folder / "copies").glob("??/*")}
         check(copies <= needed, f"I7: {len(copies - needed)} copies too many")
-        left = [*(self._state / "tmp").iterdir(), *(self._state / "partial").glob("*/*")]
+        left = [*(folder / "tmp").iterdir(), *(folder / "partial").glob("*/*")]
         check(not left, f"I7: left behind: {left}")
         for device, folder in folders.items():
             check(len(list(folder.glob("outbox/*"))) <= 1, f"I7: {device} has more than one result")

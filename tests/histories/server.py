@@ -43,7 +43,7 @@ class Server:
         world = self._world
         identities, folder = world.identities, world.folders[SERVER]
         authority = identities.prepare(folder) if identities is not None else None
-        coordinator = await Coordinator.open(folder, world.plan.settings)
+        coordinator = await Coordinator.open(folder, world.plan.settings, world.looked.elsewhere)
         shown = identities.shown if identities is not None else _nothing
         server = SimServer(process, shown, world.observe, world.bug)
         try:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgresql import Cluster
+
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("SHOAL_HISTORIES", "200"))
 PROCESSES = 2
+ON_POSTGRESQL = max(8, COUNT // 20)
+"""Histories whose store is in PostgreSQL, which take a little longer."""
 
 
 def started(*arguments: object, hash_seed: str = "random") -> "subprocess.Popen[str]":
@@ -33,6 +37,13 @@ def test_every_history_keeps_every_promise() -> None:
     said = [process.communicate()[0] for process in running]
     print("".join(said))
     assert [process.returncode for process in running] == [0] * PROCESSES
+
+
+@pytest.mark.timeout(600)  # only what hangs takes this long
+def test_histories_on_postgresql_keep_every_promise(postgresql: Cluster) -> None:
+    running = started("--count", ON_POSTGRESQL, "--postgresql", postgresql.database())
+    print(running.communicate()[0])
+    assert running.returncode == 0
 
 
 @pytest.mark.parametrize("seed", [11, 14])

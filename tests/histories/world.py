@@ -18,6 +18,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.identities.audit import verify
 from shoal.core import algorithm
 from shoal.core.errors import Refused, ShoalError, StorageFault
+from tests.histories.database import Looked
 from tests.histories.devices import KEPT, Worker, model_of, serve
 from tests.histories.disk import Disk
 from tests.histories.identity import Identities
@@ -44,7 +45,7 @@ class World:
     runs whose bits were compared with those of a run without faults.
     """
 
-    def __init__(self, plan: Plan, folder: Path, verbose: bool) -> None:
+    def __init__(self, plan: Plan, folder: Path, verbose: bool, url: str = "") -> None:
         self.plan, self.verbose = plan, verbose
         self.trace: deque[str] = deque(maxlen=None if verbose else SHOWN)
         self.digest = hashlib.sha256()
@@ -60,7 +61,8 @@ class World:
             path.mkdir()
         self.initial = model_of(plan.values) if plan.initial else None
         self.identities = Identities(self.devices()) if "revoke" in plan.troubles else None
-        self.invariants = Invariants(plan, self.folders[SERVER], self.initial)
+        self.looked = self._looked(url)
+        self.invariants = Invariants(plan, self.looked, self.initial)
         self.loop.after_work = self.look
         self.processes: dict[str, Process] = {}
         self.server = Server(self)
@@ -69,6 +71,13 @@ class World:
         self.gone: set[str] = set()
         self._base = f"{folder}/"
         self._lives: dict[str, int] = {}
+
+    def _looked(self, url: str) -> Looked:
+        if not url:
+            return Looked(self.folders[SERVER])
+        from tests.histories.postgresql import OnPostgresql  # psycopg is optional
+
+        return OnPostgresql(url, self.folders[SERVER])
 
     def devices(self) -> list[str]:
         return [f"d{number}" for number in range(self.plan.devices)]
@@ -206,7 +215,8 @@ class World:
 
     async def rest(self) -> None:
         """The server starts once more, and everything is in its place."""
-        coordinator = await Coordinator.open(self.folders[SERVER], self.plan.settings)
+        opening = Coordinator.open(self.folders[SERVER], self.plan.settings, self.looked.elsewhere)
+        coordinator = await opening
         while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
             await asyncio.sleep(0.1)
         await coordinator.caretaker.check()  # what rotted last was not used yet
@@ -215,18 +225,21 @@ class World:
         check(sound, f"I6: {ends}")
         await coordinator.close()
         if self.identities is not None:
-            verdict = verify(self.folders[SERVER])
+            verdict = verify(self.folders[SERVER], table=self.looked.table)
             check(not verdict.wrong, f"I8: the audit log: {verdict.wrong}")
         folders = {name: self.folders[name] for name in self.devices()}
         self.invariants.rest(folders, KEPT)
         self.equalled = self.invariants.compare_with_simulation()
 
 
-def play(seed: int, verbose: bool = False) -> World:
-    """One history to its end. Raises nothing: what went wrong is in `bugs`."""
+def play(seed: int, verbose: bool = False, url: str = "") -> World:
+    """One history to its end. Raises nothing: what went wrong is in `bugs`.
+
+    url: a database of PostgreSQL, whose contents are lost; "" for SQLite.
+    """
     shm = Path("/dev/shm")
     base = Path(tempfile.mkdtemp(prefix="shoal-history-", dir=shm if shm.is_dir() else None))
-    world = World(plan_of(seed), base, verbose)
+    world = World(plan_of(seed), base, verbose, url)
     world.loop.set_exception_handler(lambda _, context: _unheard(world, context))
     try:
         roots = {world.folders[machine]: disk for machine, disk in world.disks.items()}
@@ -237,6 +250,7 @@ def play(seed: int, verbose: bool = False) -> World:
             quiet(),
             warnings.catch_warnings(),
             installed,
+            world.looked.used_by(world.disks[SERVER]),
             simulated(world.loop, roots, names, chunk, channel),
         ):
             # those of processes that were killed
