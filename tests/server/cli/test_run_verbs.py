@@ -41,8 +41,9 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         client.start_run(spec(), MODEL)
         paused = verb("pause", "toy", "--reason", "new data arrives")
         assert "it is paused (new data arrives)" in paused["waiting_for"]
-        changed = verb("set", "toy", "--rounds", "4", "--deadline", "600", "--minimum", "2")
-        assert changed["rounds"] == 4
+        changed = verb("set", "toy", "--rounds", "3", "--deadline", "600", "--minimum", "2")
+        assert changed["rounds"] == 3
+        assert verb("extend", "toy", "1")["rounds"] == 4
         assert (changed["policy"]["deadline"], changed["policy"]["minimum"]) == (600.0, 2)
         assert verb("set", "toy", code=3)["message"] == "nothing is to be changed"
         refused = verb("set", "toy", "--readmit", "d7", code=5)
@@ -53,6 +54,7 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         asyncio.run(all_devices(server.address))
         done = verb("show", "toy")
         assert (done["stage"], done["progress"]) == ("finished", 4)
+        assert "is over" in verb("extend", "toy", "1", code=5)["message"]
         compared = verb("compare", "toy")
         assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy"], [])
         assert verb("prune")["deleted"]["toy"] > 0
