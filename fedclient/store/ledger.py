@@ -82,8 +82,8 @@ class Ledger:
     ) -> None:
         """source: names where the data come from, such as their file; "": only their content counts.
 
-        clock: seconds since 1970. consents: what the owner has allowed single runs; they also name the device,
-        of those that share a ledger.
+        clock: seconds since 1970. consents: what the owner has allowed single runs; they also name the
+        device, of those that share a ledger.
         """
         self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, ""
         self._clock, self._consents = clock, consents
