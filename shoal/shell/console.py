@@ -159,7 +159,11 @@ def _stdout_kept_free() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """A group whose help says a whole sentence about each verb, where click would cut it to a line."""
+    """A group whose help says a whole sentence about each verb, where click would cut it to a line, in the
+    order in which the verbs were added, where click would sort them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def texts(self, ctx: click.Context) -> dict[str, str]:
         """The help text of each verb that is listed."""

@@ -5,34 +5,17 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedserver.__main__ import main
 from fedserver.rpc.client import OperatorClient
+from tests.server.cli.conftest import Verb
 from tests.server.processes import daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
 from tests.waiting import HANG
-
-Verb = Callable[..., Any]
-
-
-@pytest.fixture
-def verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    def call(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["run", *arguments, "--state", str(tmp_path / "s"), "--json"])
-        found = json.loads(capsys.readouterr().out)
-        assert ended.value.code == code, found
-        return found["error"] if code else found["data"]
-
-    return call
 
 
 def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: Path, verb: Verb) -> None:
