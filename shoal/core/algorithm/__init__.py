@@ -27,6 +27,7 @@ from shoal.core.algorithm.halves import (
 )
 from shoal.core.algorithm.parameters import (
     NOISED,
+    PRIVATE,
     CommonParameters,
     DescriptorParameters,
     NoisedParameters,
@@ -44,6 +45,7 @@ __all__ = [
     "LASTING",
     "NOISED",
     "OWN_MODELS",
+    "PRIVATE",
     "VOTE",
     "Algorithm",
     "CommonParameters",

@@ -1,7 +1,8 @@
 """The parameters that algorithms share: of rounds, of training, of noise and of descriptors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.core.algorithm.settings import checked, setting
 from shoal.core.errors import BadPayload, ConfigError
@@ -12,6 +13,19 @@ from shoal.core.exchange.privacy_modes import MODES, mode_of
 
 Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
+
+
+PRIVATE: Mapping[str, Any] = {
+    "dp_epsilon": 3.0,
+    "rounds": 20,
+    "epochs": 1,
+    "batch_size": 1_000_000,
+    "learning_rate": 0.6,
+    "momentum": 0.0,
+}
+"""How a model of some ten thousand weights learns by DP-SGD: few steps, each over all samples of a device.
+The usual parameters take many small steps, and momentum adds up their noise. docs/privacy.md has what was
+tried."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -14,13 +15,20 @@ from fedclient.store.consent import TERMS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.work.runtime import Runtime
 from shoal.core.algorithm import find
-from shoal.core.algorithm.asks import terms_of
+from shoal.core.algorithm.asks import asks_of, terms_of
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import builtin
+from shoal.core.device_kit.training.private import terms as private_terms
+from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Message, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Training, chosen
 from shoal.core.privacy.report import OPEN
+from shoal.core.server_kit.standard import private_training, training
 from shoal.core.types import Tensors
 
 SETTINGS = TrainingSettings(epochs=1, batch_size=8)
@@ -158,3 +166,21 @@ def test_the_terms_are_shown_and_a_damaged_file_of_them_is_not_worse_than_none(t
         (tmp_path / "state" / "consent" / TERMS).write_text(damage)
         found = CliRunner().invoke(consent, ["show", "--config", str(config)])
         assert found.exit_code == 0, found.output
+
+
+@pytest.mark.parametrize("name", ["fedavg", "flux"])
+def test_the_preset_private_opens_nothing_and_fits_into_the_budget_of_every_owner(name: str) -> None:
+    pytest.importorskip("opacus")
+    card, _ = find(name)
+    parameters = card.configure("private")
+    assert asks_of(card, parameters).opened == ()
+    chance = np.random.default_rng(0)
+    data = Dataset(chance.random((600, 4), np.float32), chance.integers(0, 3, 600))
+    learner = builtin("mlp", {"inputs": 4, "hidden": [4], "classes": 3})
+    context = DeviceContext(learner, Views.of(data), "cpu", 0, chance)
+    whole, budget = whole_run(terms_of(name, parameters), context), Budget()
+    assert whole.cost.fits(budget.epsilon, budget.delta)
+    asked = private_training(parameters)
+    assert asked is not None
+    agreed = private_terms(asked, training(parameters), len(data))
+    assert (agreed.rate, agreed.steps) == (1.0, 1), "one step over all samples in each round"

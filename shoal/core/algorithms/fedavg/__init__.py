@@ -5,13 +5,14 @@ There is one model for all devices: the mean of the models that they trained, we
 
 The preset `paper` is how the FLUX paper's tables ran it: the momentum is reset at each epoch, the round with
 the lowest held-out loss is reported, and updates are not bounded. The default reports the last round and
-clips updates that are far longer than usual, so that a hostile device cannot take over the model.
+clips updates that are far longer than usual, so that a hostile device cannot take over the model. The preset
+`private` trains by DP-SGD, with the parameters that suit it.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import NOISED, Algorithm, NoisedParameters, setting
+from shoal.core.algorithm import NOISED, PRIVATE, Algorithm, NoisedParameters, setting
 from shoal.core.errors import ConfigError
 
 
@@ -46,5 +47,6 @@ ALGORITHM = Algorithm(
     presets={
         # As in the FLUX paper's tables: reset momentum at each epoch, and report the round of lowest loss.
         "paper": {"select": "lowest_loss", "restart_momentum": True, "aggregation": "mean"},
+        "private": PRIVATE,
     },
 )
