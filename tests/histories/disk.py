@@ -70,13 +70,21 @@ class Disk:
 
     def renamed(self, source: Path, target: Path) -> None:
         self._renamed[target.stat().st_ino] = (source, target)
+        for folder in [each for each in self._entries if each.is_relative_to(source)]:  # of a folder
+            self._entries[target / folder.relative_to(source)] = self._entries.pop(folder)
 
     def lose_power(self) -> None:
         """Make the files what a machine finds that lost its power now."""
         reverted = self._choose(self.root)
         for file, (source, target) in self._renamed.items():
             was = self._entries.get(source.parent, {}).get(source.name)
-            if target in reverted and was == file:
+            if was != file:
+                continue
+            if target.is_dir():  # it moves with all that is in it, or not at all
+                if target in reverted:
+                    target.rename(source)
+                reverted -= {source, target}
+            elif target in reverted:
                 reverted.add(source)
         for path in sorted(reverted):
             _remove(path)
