@@ -15,7 +15,6 @@ from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
-from fedserver.metrics import metrics
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.standby import stand_by
@@ -23,7 +22,8 @@ from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
-from fedserver.tracing import tracing
+from fedserver.telemetry.metrics import metrics
+from fedserver.telemetry.tracing import tracing
 from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
 from shoal.shell.process import allow_descriptors, stop_signal

@@ -22,9 +22,10 @@ POLICY = tuple(each.name for each in fields(RoundPolicy))
 
 
 class Client:
-    """A server on this machine, as its operators have it. Connecting is left to the first call.
+    """A server, as its operators have it. Connecting is left to the first call.
 
-    path: the server's state folder, or the operator socket in it. Needs the extra `server`.
+    path: the state folder of a server on this machine, or the operator socket in it; or the folder that
+    `fedserver operator add` made, to reach the server over the network. Needs the extra `server`.
 
     Example:
         with shoal.Client("server/operator.sock") as client:

@@ -56,8 +56,8 @@ def place(
     predictions, its standard error, the probability that it is the right one, and, where the run knows where
     the clusters' data lie, how likely the samples are there, as a logarithm below the likeliest cluster.
 
-    Where several models may be the right one, predictions are the mean of what up to four of them say,
-    weighted by their probabilities.
+    Where several models may be the right one, predictions are the mean of what up to four of them say, in
+    which likelier models count more.
 
     A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
     The model that fits best is written to model/model.safetensors in the device's folder, others that predict

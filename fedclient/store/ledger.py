@@ -77,16 +77,15 @@ class Ledger:
         folder: Path,
         budget: Budget,
         source: str = "",
-        run: str = "",
         clock: Callable[[], float] = time.time,
         consents: Consents | None = None,
     ) -> None:
         """source: names where the data come from, such as their file; "": only their content counts.
 
-        run: that asks. clock: seconds since 1970. consents: what the owner has allowed single runs; they also
-        name the device, of those that share a ledger.
+        clock: seconds since 1970. consents: what the owner has allowed single runs; they also name the
+        device, of those that share a ledger.
         """
-        self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, run
+        self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, ""
         self._clock, self._consents = clock, consents
 
     def of(self, run: str) -> "Ledger":

@@ -121,7 +121,7 @@ def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None
             raise
         unnamed = config is None or config.label is None
         hint = "name the class column with data.label" if unnamed else "name the columns with data.columns"
-        problem = f"{path} has {values[0]} columns, the model was trained on {values[1]}"
+        problem = f"{path} has {values[0]} columns, the network takes {values[1]}"
         raise DataFault(
             problem, hint if values[0] > values[1] else "add the columns that are missing"
         ) from fault

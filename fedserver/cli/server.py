@@ -144,7 +144,7 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     """
     from fedserver.config import read_server
     from fedserver.daemon import serve
-    from fedserver.logs import Bounded, Json, Printable
+    from fedserver.telemetry.logs import Bounded, Json, Printable
     from shoal.shell.memory import share_arenas
 
     share_arenas()

@@ -15,7 +15,6 @@ import grpc
 
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import BadPayload, ConfigError, Unavailable
-from shoal.core.identity.certificates import certificate
 from shoal.shell import disk
 
 SOCKET = "operator.sock"
@@ -72,6 +71,8 @@ def replace_certificate(folder: Path, card: Card, certificate: bytes, authoritie
 
 def left(folder: Path) -> float:
     """The part of its lifetime that the certificate in this folder has left. Raises ConfigError."""
+    from shoal.core.identity.certificates import certificate  # of many megabytes, which few verbs need
+
     try:
         found = certificate((folder / CERTIFICATE).read_bytes())
     except (OSError, BadPayload) as error:

@@ -24,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.abc import InspectLoader
 from typing import Any, ClassVar
 
@@ -158,7 +159,11 @@ def _stdout_kept_free() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """A group whose help says a whole sentence about each verb, where click would cut it to a line."""
+    """A group whose help says a whole sentence about each verb, where click would cut it to a line, in the
+    order in which the verbs were added, where click would sort them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def texts(self, ctx: click.Context) -> dict[str, str]:
         """The help text of each verb that is listed."""
@@ -190,6 +195,17 @@ class Commands(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.modules, *super().list_commands(ctx)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:  # click looks only at verbs that are loaded
+            if close := get_close_matches(args[0], self.modules, n=1):
+                said = f"{error.format_message()} Did you mean {close[0]!r}?"
+                raise click.UsageError(said, ctx) from None
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.modules:

@@ -254,7 +254,7 @@ def test_a_class_column_that_no_setting_names_is_the_fault_of_the_data(
     """By prediction, and by the training process that describes the data for a placement."""
     truth = tmp_path / "truth.csv"
     truth.write_text("a,b,c,d,class\n1,2,3,4,0\n5,6,7,8,1\n")
-    said = r"truth\.csv has 5 columns, the model was trained on 4 "
+    said = r"truth\.csv has 5 columns, the network takes 4 "
     with pytest.raises(DataFault, match=said) as caught:
         classify(settings, truth, tmp_path / "model" / MODEL, None)
     assert caught.value.hint == "name the class column with data.label"
@@ -271,5 +271,5 @@ def test_a_newcomers_class_column_is_the_fault_of_the_data(
     with pytest.raises(TaskFailed) as caught:
         placed(server, Runtime.open(replace(work, file=truth)), store)
     assert caught.value.code == "bad-data"
-    assert "truth.csv has 5 columns, the model was trained on 4" in caught.value.message
+    assert "truth.csv has 5 columns, the network takes 4" in caught.value.message
     assert "data.label" in caught.value.message

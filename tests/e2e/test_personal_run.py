@@ -6,28 +6,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedclient.agent.agent import Agent, Until
-from fedclient.agent.reporter import Reporter
-from fedclient.net.rpc import RpcLink
-from fedclient.store.blobs import BlobStore
-from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
-from fedclient.work.runtime import Runtime
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
-from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.lab.devices.simulated import Simulated
-from tests.client.visits import NoJitter
-from tests.fleet import data, learner
+from tests.e2e.visiting import context, visit
 from tests.server.processes import daemon
 
 ALGORITHMS = ("fedprox", "pfedme", "apfl", "atp", "fedem", "fedsoft")
@@ -41,10 +29,6 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in SMALL.items() if key in known}
 
 
-def context(number: int) -> DeviceContext:
-    return DeviceContext(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(number))
-
-
 def simulated(name: str) -> State:
     card, _ = find(name)
     parameters, memories = card.configure("default", parameters_of(name)), dict[str, Tensors]()
@@ -53,18 +37,6 @@ def simulated(name: str) -> State:
     outcome = simulate(server_half, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
     return outcome.state
-
-
-async def visit(address: str, root: Path, number: int) -> None:
-    folder, link = DeviceFolder(root / f"d{number}"), RpcLink(address, f"d{number}")
-    store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-    reporter = Reporter(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
-    executor = InProcess(Runtime(context(number), store))
-    agent = Agent(link, executor, store, outbox, folder.mark, reporter, chance=NoJitter())
-    try:
-        await agent.run(Until.FINISHED)
-    finally:
-        await link.close()
 
 
 def test_over_grpc_they_give_the_models_and_the_figures_of_the_simulator(tmp_path: Path) -> None:

@@ -6,21 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedclient.agent.agent import Agent, Until
-from fedclient.agent.reporter import Reporter
-from fedclient.net.rpc import RpcLink
-from fedclient.store.blobs import BlobStore
-from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
-from fedclient.work.runtime import Runtime
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, discover, find, rejected
-from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
@@ -29,8 +19,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.lab import contract
 from shoal.lab.devices.simulated import Simulated
-from tests.client.visits import NoJitter
-from tests.fleet import data, learner
+from tests.e2e.visiting import context, visit
 from tests.server.processes import daemon
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
@@ -73,10 +62,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         del sys.modules[module]  # the next test has it at another place
 
 
-def context(number: int) -> DeviceContext:
-    return DeviceContext(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(number))
-
-
 def simulated() -> State:
     card, _ = find("fedavgm")
     parameters, memories = card.configure("default", PARAMETERS), dict[str, Tensors]()
@@ -84,18 +69,6 @@ def simulated() -> State:
     outcome = simulate(Bootstrap(card.server(), parameters), Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
     return outcome.state
-
-
-async def visit(address: str, root: Path, number: int) -> None:
-    folder, link = DeviceFolder(root / f"d{number}"), RpcLink(address, f"d{number}")
-    store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-    reporter = Reporter(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
-    executor = InProcess(Runtime(context(number), store))
-    agent = Agent(link, executor, store, outbox, folder.mark, reporter, chance=NoJitter())
-    try:
-        await agent.run(Until.FINISHED)
-    finally:
-        await link.close()
 
 
 def test_over_grpc_it_gives_the_models_of_the_simulator(installed: Path, tmp_path: Path) -> None:

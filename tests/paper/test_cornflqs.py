@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.core.algorithm import Report
 from shoal.core.algorithms.cornflqs import ALGORITHM, Parameters
 from shoal.core.algorithms.cornflqs import server as server_half
 from shoal.core.data.dataset import Dataset
@@ -17,24 +16,12 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, DeviceFault
-from shoal.core.exchange.messages import Score, Scored, Train, Trained
-from shoal.core.exchange.parts import ClusterAssignment, Scores
-from shoal.core.types import Tensors
+from shoal.core.exchange.messages import Score, Train
+from shoal.core.exchange.parts import ClusterAssignment
 from shoal.lab.datasets import images
 from shoal.lab.shifts import make
 from tests.fleet import contexts, first_model, learner
-
-
-def model(*values: float) -> Tensors:
-    return {"w": np.array(values, np.float32)}
-
-
-def trained(device: str, *values: float, examples: int = 10) -> Report:
-    return Report(device, Trained(model(*values), examples, 0.1))
-
-
-def scored(device: str, *losses: float) -> Report:
-    return Report(device, Scored(Scores(np.array(losses, float), 9)))
+from tests.reports import model, scored, trained
 
 
 def begun(**changes: Any) -> server_half.State:

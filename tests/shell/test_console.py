@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
+from fedserver.__main__ import main
 from shoal.core.errors import ConfigError, LearnerFault, Refused
 from shoal.shell.console import Commands, Console, Result, continued, one_line, printable, verb
 
@@ -134,6 +135,16 @@ def test_a_wrong_command_line_is_2(arguments: tuple[str, ...]) -> None:
     assert outcome.exit_code == 2
     assert isinstance(error, dict)
     assert error["code"] == "usage"
+
+
+def test_a_wrong_verb_names_the_nearest_one_also_before_it_is_loaded() -> None:
+    for wrong, said in (
+        ("statsu", "No such command 'statsu'. Did you mean 'status'?"),
+        ("x", "command 'x'."),
+    ):
+        with pytest.raises(click.UsageError) as caught:
+            main.main([wrong], "fedserver", standalone_mode=False)
+        assert caught.value.format_message().endswith(said)
 
 
 def test_an_interruption_is_130() -> None:

@@ -62,7 +62,7 @@ def new(console: Console, folder: Path) -> Result:
     lines = [
         f"{folder}: {', '.join(FILES)}",
         f"try them: fedclient check --config {settings}",
-        "join a server: fedclient join -",
+        f"join a server: fedclient join - --config {settings}",
         f"take part: fedclient run --config {settings}",
     ]
     return Result({"folder": str(folder), "files": list(FILES)}, "\n".join(lines))

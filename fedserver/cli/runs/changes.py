@@ -1,4 +1,4 @@
-"""`fedserver run pause | resume | set | prune | rm`: change runs, and delete those that are over."""
+"""`fedserver run pause | resume | set | extend | prune | rm`: change runs, and delete those that are over."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,25 @@ def change(
     return Result(text.data(status), text.status(status))
 
 
+@click.command(epilog="Example: fedserver run extend digits 10")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.argument("more", metavar="ROUNDS", type=click.IntRange(min=1))
+def extend(console: Console, client: "OperatorClient", name: str, more: int) -> Result:
+    """Add ROUNDS rounds of training to a run that goes on.
+
+    The same as `fedserver run set RUN --rounds` with the sum. A run that is over cannot be extended: start
+    another one from its models (`fedserver model export`, `run start --initial-weights`).
+    """
+    summary = client.show(name).summary
+    if not summary.rounds:
+        raise ConfigError(
+            f"run {name} does not say how many rounds it has", "set the number: fedserver run set --rounds"
+        )
+    return _shown(client.change_run(name, RunChange({}, summary.rounds + more)))
+
+
 @click.command(epilog="Example: fedserver run prune digits")
 @verb
 @connected
@@ -104,4 +123,4 @@ def rm(console: Console, client: "OperatorClient", name: str) -> Result:
     return Result({"removed": name}, f"run {name} was removed")
 
 
-COMMANDS = (pause, resume, change, prune, rm)
+COMMANDS = (pause, resume, change, extend, prune, rm)

@@ -39,10 +39,6 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in (*changes.COMMANDS, *history.COMMANDS, *placements.COMMANDS, *repeat.COMMANDS):
-    run.add_command(each)
-
-
 @run.command(
     epilog="Example: fedserver run start digits --algorithm flux --set rounds=20 --devices 8 --minimum 6"
 )
@@ -167,17 +163,6 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
     return Result(text.data(status), "\n".join(filter(None, (text.status(status), newcomers))))
 
 
-@run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
-def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
-    """Stop a run for good. Its last models can still be exported."""
-    status = client.stop_run(name, reason)
-    return Result(text.data(status), text.summary(status.summary))
-
-
 @run.command(epilog="Example: fedserver run wait digits --timeout 600")
 @verb
 @connected
@@ -243,3 +228,18 @@ def logs(console: Console, client: "OperatorClient", name: str, follow: bool) ->
         if last:
             return Result({"lines": list(map(vars, lines))}, "")
         time.sleep(1.0)
+
+
+@run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
+def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
+    """Stop a run for good. Its last models can still be exported."""
+    status = client.stop_run(name, reason)
+    return Result(text.data(status), text.summary(status.summary))
+
+
+for each in (*changes.COMMANDS, *history.COMMANDS, *placements.COMMANDS, *repeat.COMMANDS):
+    run.add_command(each)

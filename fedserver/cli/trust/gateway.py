@@ -88,9 +88,9 @@ def add(
 )
 def up(console: Console, folder: Path, listen: str | None) -> Result:
     """Run a gateway until SIGTERM or SIGINT. It finds the server that leads by itself."""
-    from fedserver.logs import Bounded, Printable
     from fedserver.rpc.gateway.folder import GatewayFolder
     from fedserver.rpc.gateway.process import serve
+    from fedserver.telemetry.logs import Bounded, Printable
     from shoal.shell.memory import share_arenas
 
     share_arenas()

@@ -32,7 +32,8 @@ class Meter:
     reports: by outcome: accepted, failed, refused, late or duplicate. refusals: calls that ended in an error,
     by its code. rounds: done or abandoned. seconds: by phase of a round: plan, devices (from its opening
     until its reports are in), combine, checkpoint (the models) and save (what happened). uploaded,
-    downloaded: bytes of blobs. trace: what follows rounds, see `fedserver.tracing`; None: nothing does.
+    downloaded: bytes of blobs. trace: what follows rounds, see
+    `fedserver.telemetry.tracing`; None: nothing does.
     """
 
     def __init__(self) -> None:

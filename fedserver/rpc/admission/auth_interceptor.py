@@ -17,7 +17,7 @@ from grpc import aio
 from fedserver.authority.peers import Standings
 from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.rpc.admission.behalf import Behalf, named_in
+from fedserver.rpc.admission.behalf import Admitted, named_in
 from fedserver.rpc.admission.identity import Context, address_of, peer_of, shown_by
 from fedserver.rpc.admission.messages import Behavior, around
 from shoal.core.errors import ShoalError
@@ -63,17 +63,19 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
         """
         device = ""
         try:
+            certificate = shown_by(context)
+            context = Admitted(context, certificate)  # type: ignore[assignment]
             peer = peer_of(context)
             device = peer.device
-            known = await self._peers.admit(peer, shown_by(context))
+            known = await self._peers.admit(peer, certificate)
             calling.enter_context(self._peers.calling(device))
             if known.role is Role.GATEWAY:
                 self._trust(context.peer())
-                if certificate := named_in(context):
-                    context = Behalf(context, certificate)  # type: ignore[assignment]
+                if carried := named_in(context):
+                    context = Admitted(context, carried)  # type: ignore[assignment]
                     peer = peer_of(context)
                     device = peer.device
-                    known = await self._peers.admit(peer, certificate)
+                    known = await self._peers.admit(peer, carried)
                     calling.enter_context(self._peers.calling(device))
             if method in ALLOWED:  # any other is not served, which no role changes
                 check_allowed(known.role, method)

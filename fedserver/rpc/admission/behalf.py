@@ -1,6 +1,7 @@
-"""Calls that a gateway brings for devices: who calls is whose certificate the gateway has seen in TLS.
+"""Who calls, as the services see it.
 
-To what comes after the authorization interceptor, such a call looks like one over the device's connection.
+Of a call that a gateway brings, it is the device whose certificate the gateway has seen in TLS: to what comes
+after the authorization interceptor, such a call looks like one over the device's connection.
 """
 
 from typing import Any, NoReturn
@@ -28,8 +29,12 @@ def shown(certificate: bytes) -> dict[str, list[bytes]]:
     return {"x509_pem_cert": [certificate], "ssl_tls_version": TLS}
 
 
-class Behalf:
-    """The context of a call that a gateway passes on: the real one, except for who calls."""
+class Admitted:
+    """The context of a call whose caller is known: gRPC's own, except for who calls.
+
+    It is the device whose certificate a gateway has passed on, or the TLS peer itself: a call asks several
+    times who calls, and each question to gRPC costs as much as a check of the registry.
+    """
 
     def __init__(self, context: Context, certificate: bytes) -> None:
         self._context, self._shown = context, shown(certificate)

@@ -3,6 +3,7 @@
 import functools
 import ipaddress
 import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -113,8 +114,9 @@ def operator_of(context: Context) -> NamedOperator:
 
 def shown_by(context: Context) -> bytes:
     """The certificate of the TLS peer, PEM. Raises Unauthenticated."""
-    require_tls(context)
-    found = list(context.auth_context().get("x509_pem_cert", ()))
+    facts = context.auth_context()
+    _check_tls(facts)
+    found = list(facts.get("x509_pem_cert", ()))
     if len(found) != 1:
         raise Unauthenticated("there is no certificate", "join first: fedclient join")
     return bytes(found[0])
@@ -122,7 +124,11 @@ def shown_by(context: Context) -> bytes:
 
 def require_tls(context: Context) -> None:
     """gRPC has no option to speak only TLS 1.3, so it is checked here. Raises Unauthenticated."""
-    if list(context.auth_context().get("ssl_tls_version", ())) != TLS:
+    _check_tls(context.auth_context())
+
+
+def _check_tls(facts: Mapping[str, Iterable[bytes]]) -> None:
+    if list(facts.get("ssl_tls_version", ())) != TLS:
         raise Unauthenticated("the connection is not TLS 1.3", "use a client that speaks TLS 1.3")
 
 
@@ -131,6 +137,7 @@ def address_of(context: Context) -> str:
     return network_of(context.peer())
 
 
+@functools.lru_cache(CACHED)
 def network_of(peer: str) -> str:
     """The address in gRPC's name of a peer, such as "ipv4:10.0.0.7:50051".
 

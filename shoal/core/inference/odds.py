@@ -27,8 +27,11 @@ BLUR, LEAST_BLUR = 0.1, 0.05
 mutual information, and this many nats. So models that have hardly learned anything are no evidence, however
 many samples there are. Chosen on runs with seeds up to 42; see benchmarks/placing.py."""
 MEMBERS, LEAST_SHARE = 4, 0.05
-"""A mixture has at most this many models, each at least this likely, relative to the likeliest. Chosen on the
+"""A mixture has at most this many models, each with at least this share of the largest share. Chosen on the
 same runs: models beyond that hardly change a prediction, and each takes as much time as the first."""
+FEW = 5.0
+"""Shares in a mixture are the odds to the power n / (n + FEW), for n samples: a mixture gains by having
+several models as well as by having the right one, and few samples do not tell which one that is."""
 TAIL = 4.0
 """Degrees of freedom of a t distribution: what is said about how much models differ is itself uncertain, and
 a model that is far too sure of itself must not outweigh all else."""
@@ -40,13 +43,14 @@ class Odds:
 
     information: (K + 1,), in nats. errors: (K + 1,), the standard error of the difference from the best of
     the K. odds: (K,), the probability that a model is the right one; they sum to 1. agreement: (K + 1,), on
-    which share of samples a model is expected to say what the right one says.
+    which share of samples a model is expected to say what the right one says. samples: how many there were.
     """
 
     information: FloatArray
     errors: FloatArray
     odds: FloatArray
     agreement: FloatArray
+    samples: int
 
     @property
     def order(self) -> list[int]:
@@ -67,7 +71,7 @@ class Odds:
         Where the samples do not decide between models, the weighted mean of what they say of a new sample is
         right more often than any one of them; where they do, it is one model.
         """
-        shares = self.odds.copy()
+        shares = self.odds ** (self.samples / (self.samples + FEW))
         shares[self.order[MEMBERS:]] = 0.0
         shares[shares < LEAST_SHARE * shares.max()] = 0.0
         return np.append(shares / shares.sum(), 0.0)
@@ -111,7 +115,7 @@ def odds(
     likely /= likely.sum()
     top = np.stack([each.argmax(axis=1) for each in said])
     agreement = (top[:, None] == top[None, :count]).mean(axis=2) @ likely
-    return Odds(information, errors, likely, agreement)
+    return Odds(information, errors, likely, agreement, n)
 
 
 def gain(said: FloatArray) -> FloatArray:

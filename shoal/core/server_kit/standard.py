@@ -72,7 +72,7 @@ def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
     return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
 
 
-def ensemble(state: State, part: str = "test") -> Ensemble:
+def ensemble(state: State) -> Ensemble:
     """The task to measure all models of a state together, each weighted by its devices.
 
     A newcomer of which nothing is known gets these odds of each cluster (FLUX, F.1). A model without devices
@@ -81,7 +81,7 @@ def ensemble(state: State, part: str = "test") -> Ensemble:
     devices = Counter(state.assignments.values())
     counted = tuple(float(devices[key]) for key in state.models)
     weights = counted if any(counted) else (1.0,) * len(counted)
-    return Ensemble(tuple(state.models.values()), weights, part)
+    return Ensemble(tuple(state.models.values()), weights, "test")
 
 
 def mean_loss(reports: Sequence[Report]) -> float:

@@ -47,13 +47,11 @@ def measured(shift: str) -> tuple[str, ...]:
     return ("known",) if shift == "pyx" else ("known", "test")
 
 
-def mean_over_levels(
-    shift: str, options: Mapping[str, Any], levels: Sequence[int] = LEVELS, measures: Sequence[str] = ()
-) -> Column:
+def mean_over_levels(shift: str, options: Mapping[str, Any], measures: Sequence[str] = ()) -> Column:
     """The mean over levels of one shift."""
     return Column(
         shift,
         measures or measured(shift),
         {"shift": shift, **options},
-        {f"level-{level}": {"level": level} for level in levels},
+        {f"level-{level}": {"level": level} for level in LEVELS},
     )

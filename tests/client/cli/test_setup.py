@@ -45,6 +45,18 @@ def test_what_new_writes_works_at_once(tmp_path: Path, verb: Verb) -> None:
     assert not (folder / "device.yaml").exists()
 
 
+def test_the_commands_that_new_names_are_all_for_the_new_device(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its identity is in its own folder, which only its settings name."""
+    folder = tmp_path / "attic"
+    with pytest.raises(SystemExit):
+        main(["new", str(folder)], prog_name="fedclient")
+    _, *lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[line.split().index("fedclient") + 1] for line in lines] == ["check", "join", "run"]
+    assert all(line.endswith(f" --config {folder / 'device.yaml'}") for line in lines)
+
+
 def test_doctor_names_what_does_not_work_and_what_to_do(
     tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:

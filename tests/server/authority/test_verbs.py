@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fedserver.__main__ import main
 from fedserver.authority.setup import init
 from fedserver.store.identities.audit import Event
 from shoal.core.exchange.link import Hello
@@ -19,24 +18,15 @@ from shoal.core.identity.certificates import new_key
 from shoal.core.identity.join import parse
 from shoal.core.identity.joining import IssuedIdentity, Pending
 from tests.server.authority.peers import Peer, lines_of
+from tests.server.commands import Command, commands
 from tests.server.processes import Daemon, daemon
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside."""
     monkeypatch.setenv("FEDSERVER_STATE", str(tmp_path / "s"))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return commands(capfd)
 
 
 @contextmanager

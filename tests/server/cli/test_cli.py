@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from grpc import aio
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from fedserver.__main__ import main
 from fedserver.cli.models.weights import load
 from fedserver.cli.runs import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
@@ -22,13 +21,12 @@ from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Report
 from shoal.core.privacy.report import WEIGHTS
 from shoal.shell.console import Console
+from tests.server.commands import Command, commands
 from tests.server.processes import Daemon, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL, Hands, same_models
 from tests.server.wire_link import WireLink
-
-Command = Callable[..., tuple[int, str, str]]
 
 FILE = f"""
 algorithm: fedavg
@@ -49,15 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def command(server: Daemon, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run `fedserver` with these arguments: its exit code, its stdout, its stderr."""
     monkeypatch.setenv("FEDSERVER_STATE", str(server.state))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
+    return commands(capfd)
 
 
 def data(answer: tuple[int, str, str]) -> dict[str, Any]:

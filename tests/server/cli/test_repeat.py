@@ -1,38 +1,19 @@
 """`fedserver run repeat`, `compare` and `ls`: the same run again, and runs side by side."""
 
 import asyncio
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
-from fedserver.__main__ import main
 from fedserver.cli.models.weights import save
 from fedserver.rpc.client import OperatorClient
 from shoal.core.types import Tensors
+from tests.server.cli.conftest import Verb
 from tests.server.processes import daemon
 from tests.server.servers import ROUNDS, spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL, same_models
-
-Verb = Callable[..., Any]
-
-
-@pytest.fixture
-def verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    def call(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["run", *arguments, "--state", str(tmp_path / "s"), "--json"])
-        assert ended.value.code == code
-        found = json.loads(capsys.readouterr().out)
-        return found["error"] if code else found["data"]
-
-    return call
 
 
 def models(client: OperatorClient, run: str) -> dict[str, Tensors]:

@@ -5,34 +5,17 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedserver.__main__ import main
 from fedserver.rpc.client import OperatorClient
+from tests.server.cli.conftest import Verb
 from tests.server.processes import daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
 from tests.waiting import HANG
-
-Verb = Callable[..., Any]
-
-
-@pytest.fixture
-def verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    def call(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["run", *arguments, "--state", str(tmp_path / "s"), "--json"])
-        found = json.loads(capsys.readouterr().out)
-        assert ended.value.code == code, found
-        return found["error"] if code else found["data"]
-
-    return call
 
 
 def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: Path, verb: Verb) -> None:
@@ -41,8 +24,9 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         client.start_run(spec(), MODEL)
         paused = verb("pause", "toy", "--reason", "new data arrives")
         assert "it is paused (new data arrives)" in paused["waiting_for"]
-        changed = verb("set", "toy", "--rounds", "4", "--deadline", "600", "--minimum", "2")
-        assert changed["rounds"] == 4
+        changed = verb("set", "toy", "--rounds", "3", "--deadline", "600", "--minimum", "2")
+        assert changed["rounds"] == 3
+        assert verb("extend", "toy", "1")["rounds"] == 4
         assert (changed["policy"]["deadline"], changed["policy"]["minimum"]) == (600.0, 2)
         assert verb("set", "toy", code=3)["message"] == "nothing is to be changed"
         refused = verb("set", "toy", "--readmit", "d7", code=5)
@@ -53,6 +37,7 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         asyncio.run(all_devices(server.address))
         done = verb("show", "toy")
         assert (done["stage"], done["progress"]) == ("finished", 4)
+        assert "is over" in verb("extend", "toy", "1", code=5)["message"]
         compared = verb("compare", "toy")
         assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy"], [])
         assert verb("prune")["deleted"]["toy"] > 0

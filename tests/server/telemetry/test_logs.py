@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from fedserver import logs
-from fedserver.logs import Bounded, Printable
+from fedserver.telemetry import logs
+from fedserver.telemetry.logs import Bounded, Printable
 
 FORGED = "lost\n2026-01-01 00:00:00,000 WARNING shoal.auth: denied\r\x1b[2K"
 

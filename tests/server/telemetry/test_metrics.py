@@ -13,13 +13,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedserver.config import read_server
-from fedserver.metrics import metrics
+from fedserver.telemetry.metrics import metrics
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Failure, Report
 from tests.server.servers import DEVICES, hands, serve_all, server, start
 from tests.waiting import HANG
 
-MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
+MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 NAME = re.compile(r"\bshoal_[a-z_]+")
 
 

@@ -13,7 +13,7 @@ from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.history.meter import MOST_PHASES, Meter
 from fedserver.store.integrity.records import RoundRecord
-from fedserver.tracing import tracing
+from fedserver.telemetry.tracing import tracing
 from shoal.core.errors import ConfigError
 from tests.server.servers import DEVICES, scenario, serve_all, start
 

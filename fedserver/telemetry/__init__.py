@@ -1,0 +1,1 @@
+"""What a server tells of itself to other programs: metrics, traces, and lines of the log."""
