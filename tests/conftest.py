@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import buckets, postgresql
+from tests.waiting import HANG
 
 # Sums over several threads differ in their last bits, and every worker has its own core already. It is set
 # before anything imports NumPy or PyTorch, and every process that a test starts inherits it.
@@ -74,10 +75,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", name="postgresql")
 def a_postgresql() -> Iterator[postgresql.Cluster]:
-    """A PostgreSQL server for this worker's tests."""
+    """A PostgreSQL server for this worker's tests.
+
+    It does not take this process for one that was stopped, as it would on a busy machine.
+    """
     if reason := postgresql.lacking():
         pytest.skip(reason)
-    with postgresql.cluster() as running:
+    with postgresql.cluster() as running, pytest.MonkeyPatch.context() as patient:
+        patient.setattr("fedserver.store.engines.postgresql.SILENCE", HANG)
         yield running
 
 

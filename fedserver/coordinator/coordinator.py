@@ -304,9 +304,9 @@ class Coordinator:
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:
-        if visitor.session and (run.run not in visitor.joined or not run.present(visitor.device)):
-            visitor.joined.add(run.run)
+        if visitor.session and (run.run not in (joined := visitor.joined) or not run.present(visitor.device)):
             await run.advance(Joined(visitor.device))
+            joined.add(run.run)  # only now: until it has its task, other calls of this session wait here
 
     async def leave(self, visitor: Visitor) -> None:
         visitor.end()

@@ -154,6 +154,9 @@ class OperatorApi:
 
     async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
         """The status of a run now and whenever it changes, until the run is over."""
+        while run in self._coordinator.recovery.pending:  # its files are being checked after a start
+            await asyncio.sleep(WATCH_INTERVAL)
+            self._coordinator.check_serving()
         found = self._coordinator.run(run)
         while True:
             change = found.changed.next()
@@ -284,10 +287,8 @@ class OperatorApi:
         found = self._going_on(run)
         if found.engine.stage is Stage.REDUCING:
             raise Refused(f"run {run} is combining the reports of a round", "try again in a moment")
-        state, spec = (
-            found.engine.state,
-            replace(found.spec, policy=replace(found.spec.policy, **change.policy)),
-        )
+        state = found.engine.state
+        spec = replace(found.spec, policy=replace(found.spec.policy, **change.policy))
         self._check(spec)
         if change.rounds is not None:
             state = with_rounds(state, change.rounds)
@@ -383,11 +384,9 @@ class OperatorApi:
         recovery = self._coordinator.recovery
         taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
         if spec.name in taken:
-            why = (
-                "was removed; devices may still have results of it"
-                if spec.name in removed
-                else "already exists"
-            )
+            why = "already exists"
+            if spec.name in removed:
+                why = "was removed; devices may still have results of it"
             hint = "use another name, or leave it out to get one made from the algorithm"
             raise ConfigError(f"a run named {spec.name!r} {why}", hint)
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))

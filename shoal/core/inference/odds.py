@@ -31,7 +31,7 @@ MEMBERS, LEAST_SHARE = 4, 0.05
 same runs: models beyond that hardly change a prediction, and each takes as much time as the first."""
 FEW = 5.0
 """Shares in a mixture are the odds to the power n / (n + FEW), for n samples: a mixture gains by having
-several models as well as by having the right one, and with few samples the former counts for more."""
+several models as well as by having the right one, and few samples do not tell which one that is."""
 TAIL = 4.0
 """Degrees of freedom of a t distribution: what is said about how much models differ is itself uncertain, and
 a model that is far too sure of itself must not outweigh all else."""

@@ -208,10 +208,13 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             with pytest.raises(Exception, match="a run named 'toy' already exists"):
                 await start(second)
             waiting = asyncio.create_task(device.link.next_task(10.0))
+            watching = asyncio.create_task(anext(aiter(operator.watch("toy"))))
             await until(lambda: second.visitor("d1").polling == 1)
             assert not waiting.done()
+            assert not watching.done()
             go_on.set()
             await waiting
+            assert (await watching).summary.round == 1
             await serve_all(second)
             assert same_models(models(second), expected())
 

@@ -10,10 +10,11 @@ import pytest
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.visits.transfer import MOST_REPEATS
+from shoal.core.engine.events import Offer
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
 from shoal.core.exchange.admit import Limits
-from shoal.core.exchange.link import Failure, Hello, Outcome, Report
+from shoal.core.exchange.link import Failure, Hello, Outcome, Report, Task
 from shoal.core.exchange.payload import BlobRef
 from tests.server.servers import SETTINGS, crash, hands, link, scenario, server, start
 from tests.server.toys import honest, pieces_of
@@ -54,6 +55,46 @@ def test_a_download_goes_on_when_the_server_started_anew(tmp_path: Path) -> None
             welcome = await link(restarted, 0).hello(Hello("toy"))
             again = DeviceApi(restarted, "d0", welcome.session)
             assert len(b"".join([piece async for piece in again.fetch(blob, 5)])) == blob.size - 5
+
+    asyncio.run(story())
+
+
+def test_a_download_that_goes_on_waits_until_the_restarted_server_has_the_task_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device says hello again while it fetches; its task is then leased again, which takes a moment."""
+
+    async def story() -> None:
+        state = tmp_path / "state"
+        coordinator = await Coordinator.open(state, SETTINGS)
+        await start(coordinator, policy=ALONE)
+        blob = (await (await hands(coordinator, 0)).task()).payload.weights()[0].blob
+        await crash(coordinator)
+        async with server(state) as restarted:
+            run, begun, ready = restarted.runs["toy"], asyncio.Event(), asyncio.Event()
+            offer = run._offer
+
+            async def slowly(effect: Offer) -> None:
+                begun.set()
+                await ready.wait()
+                await offer(effect)
+
+            monkeypatch.setattr(run, "_offer", slowly)
+            device = link(restarted, 0)
+            await device.hello(Hello("toy"))
+            asking = asyncio.create_task(device.next_task(10.0))
+            await begun.wait()
+            fetching = asyncio.create_task(anext(device.fetch(blob, 0)))
+            alive = asyncio.create_task(device.alive("toy", 1, 2))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            was_done = fetching.done()
+            ready.set()
+            assert len(await fetching) == blob.size
+            assert not was_done
+            task = await asking
+            assert isinstance(task, Task)
+            assert await alive is (task.attempt == 2)
 
     asyncio.run(story())
 
