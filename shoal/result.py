@@ -107,7 +107,8 @@ class Placement:
             return f"no cluster fits: {self.reason}"
         together = ", ".join(f"{share:.0%} {cluster}" for cluster, share in self.mixture.items())
         found = f"{self.cluster}, confidence {self.confidence:.2f}"
-        return found + (f", predicts with {together}" if together else "") + f": {self.reason}"
+        found += f", predicts with {together}" if together else ""
+        return f"{found}: {self.reason}" if self.reason else found
 
 
 class Result:
