@@ -8,6 +8,7 @@ from shoal.result import Placement
 @pytest.mark.parametrize(
     ("found", "said"),
     [
+        (Placement("c0", 1.0), "c0, confidence 1.00"),
         (Placement("c1", 0.96, "chosen by its samples", "c1"), "c1, confidence 0.96: chosen by its samples"),
         (
             Placement("c1", 0.6, "several fit", "c1", mixture={"c1": 0.75, "c2": 0.25}),
