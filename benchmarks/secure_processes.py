@@ -23,6 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
@@ -147,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--directory", type=Path, help="for the programs' folders and logs; else a new one")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # as each device does: with another number, sums have other last bits
     everybody, began = members(), time.monotonic()
     first = initial_weights(builtin(str(fleet.LEARNER["builtin"]), OPTIONS), fleet.SEED)
     with tempfile.TemporaryDirectory(prefix="shoal-secure-") as folder:

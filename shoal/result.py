@@ -102,6 +102,14 @@ class Placement:
         """Whether no cluster fits well enough."""
         return self.cluster is None
 
+    def __str__(self) -> str:
+        if self.cluster is None:
+            return f"no cluster fits: {self.reason}"
+        together = ", ".join(f"{share:.0%} {cluster}" for cluster, share in self.mixture.items())
+        found = f"{self.cluster}, confidence {self.confidence:.2f}"
+        found += f", predicts with {together}" if together else ""
+        return f"{found}: {self.reason}" if self.reason else found
+
 
 class Result:
     """What a run found. Made by `shoal.simulate` and by a run of `shoal.Client`.

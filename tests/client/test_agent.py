@@ -14,6 +14,11 @@ from tests.client.visits import MODEL, Device, train, trained
 from tests.waiting import until
 
 
+def learned(*rounds: int) -> list[str]:
+    """What the agent says of the results that these rounds took."""
+    return [f"r1: round {number}: loss 0.0000, 1 sample" for number in rounds]
+
+
 def test_a_visit(device: Device, server: MemoryServer) -> None:
     device.run()
     assert [report.round for report in server.reports] == [1, 2]
@@ -25,7 +30,7 @@ def test_a_visit(device: Device, server: MemoryServer) -> None:
     assert device.outbox.pending() is None
     status = device.reporter.status
     assert (status.tasks, status.round, status.cluster, status.outcome) == (2, 2, "c1", "accepted")
-    assert device.said == []
+    assert device.said == learned(1, 2)
 
 
 def test_people_read_the_run_and_its_own_count(device: Device, server: MemoryServer) -> None:
@@ -38,7 +43,10 @@ def test_people_read_the_run_and_its_own_count(device: Device, server: MemorySer
     device.run()
     shown = [text for text in device.doing if text.startswith("digits: ")]
     assert shown == ["digits: training round 4 of 10: devices describe their data", "digits: train"]
-    assert device.said == [f"{shown[0]}: the result was late: it was over"]
+    assert device.said == [
+        f"{shown[0]}: the result was late: it was over",
+        "digits: train: loss 0.0000, 1 sample",
+    ]
     assert device.reporter.status.round == 10
 
 
@@ -155,7 +163,7 @@ def test_a_failure_is_reported_and_the_device_goes_on(device: Device, server: Me
     device.run()
     assert isinstance(server.reports[0].result, Failure)
     assert isinstance(server.reports[1].result, Payload)
-    assert device.said == ["Traceback: boom\nerror[learner-failed]: train() failed"]
+    assert device.said == ["Traceback: boom\nerror[learner-failed]: train() failed", *learned(2)]
     assert device.reporter.failure is None  # the last one worked
     assert device.reporter.status.error["code"] == "learner-failed"
 
@@ -172,7 +180,7 @@ def test_what_was_not_taken_is_said(device: Device, server: MemoryServer, outcom
 def test_a_duplicate_is_as_good(device: Device, server: MemoryServer) -> None:
     server.outcomes = [Receipt(Outcome.DUPLICATE)] * 2
     device.run()
-    assert device.said == []
+    assert device.said == learned(1, 2)
 
 
 def test_a_result_does_not_leave_once_consent_is_taken_back(device: Device, server: MemoryServer) -> None:

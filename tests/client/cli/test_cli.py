@@ -17,6 +17,7 @@ from fedclient.config import WorkConfig
 from fedclient.store.state import DeviceFolder
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import Unavailable
+from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.messages import Describe, Train, TrainingSettings
 from shoal.core.exchange.parts import ClusterAssignment
@@ -227,6 +228,39 @@ def test_place_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> No
         assert len(out.read_text().splitlines()) == 31
         seen = await call("status", *given, "--json")
         assert seen.data["placed"]["cluster"] == "c1"
+
+    against(server, steps)
+
+
+def test_several_models_predict_together_and_one_if_it_is_named(
+    settings: Path, model: Tensors, tmp_path: Path
+) -> None:
+    """The samples do not tell two models apart that are equally sure of other classes."""
+    server = MemoryServer([], chunk=1 << 20)
+    sure = {name: array * np.float32(20.0) for name, array in model.items()}
+    other = {name: array[[1, 0, 2]] if name.startswith("2.") else array for name, array in sure.items()}
+    nothing = {name: np.zeros_like(array) for name, array in model.items()}
+    question = Choose((sure, other, nothing), "c0 c1 global", (1.0, 1.0))
+    server.question = Question("r1", encode(question, server.keep))
+    np.savez(tmp_path / "new.npz", x=np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32))
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        given, data = ("-c", settings, "--server", address), tmp_path / "new.npz"
+        placed = await call("place", data, *given)
+        assert placed.code == 0, placed.err
+        assert "predictions mix c0 (0.5" in placed.out
+        assert (await call("ledger", "show", "-c", settings, "--json")).data["entries"] == []
+        said = []
+        for more in ((), ("--model", tmp_path / "state" / "model" / "model.safetensors")):
+            ended = await call("predict", data, "-c", settings, "--out", tmp_path / "out.npz", *more)
+            assert ended.code == 0, ended.err
+            with np.load(tmp_path / "out.npz") as found:
+                said.append(found["probabilities"])
+        together, one = said
+        swapped = one[:, [1, 0, 2]]
+        share = (together[0, 0] - swapped[0, 0]) / (one[0, 0] - swapped[0, 0])
+        assert 0.4 < share < 0.6
+        assert together == pytest.approx(share * one + (1.0 - share) * swapped, abs=1e-4)
 
     against(server, steps)
 
