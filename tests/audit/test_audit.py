@@ -81,7 +81,7 @@ def play(name: str, count: int) -> tuple[FloatArray, FloatArray]:
 
 
 def is_told_apart(absent: FloatArray, present: FloatArray) -> bool:
-    """Whether chance alone has such a difference less than once in a thousand times."""
+    """Whether chance has such a difference less than once in a thousand times."""
     return bool(mannwhitneyu(present, absent, alternative="greater").pvalue < 1e-3)
 
 
