@@ -18,7 +18,7 @@ from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
 from shoal.lab.devices.recorder import Progress, Recorder
-from shoal.lab.devices.simulated import NEWCOMER, SimulatedDevices, spooled
+from shoal.lab.devices.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
 from shoal.lab.devices.workers import BackendName
 from shoal.lab.devices.workers import workers as beside
 from shoal.lab.fleet import Fleet, dataset
@@ -37,6 +37,7 @@ def simulate(
     seed: int = 42,
     model_seed: int | None = None,
     device: str = "auto",
+    threads: int = 1,
     workers: int | None = None,
     backend: BackendName = "processes",
     progress: bool | Progress = False,
@@ -50,11 +51,12 @@ def simulate(
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
     (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
-    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. workers: do the
-    devices' tasks in this many processes, on the CPU, one thread each; any number gives the same models, bit
-    for bit. None does them in this process. backend: where workers run: "processes" of this machine, or
-    "ray", a cluster of Ray, with a worker for each of its processors if `workers` is None. progress: True
-    shows a line on stderr, or a function that is given each line.
+    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. threads: of
+    PyTorch in this process; 0 leaves it to PyTorch, whose choice pays for large models on an idle machine
+    only. workers: do the devices' tasks in this many processes, on the CPU, one thread each; any number gives
+    the same models, bit for bit, as one thread. None does them in this process. backend: where workers run:
+    "processes" of this machine, or "ray", a cluster of Ray, with a worker for each of its processors if
+    `workers` is None. progress: True shows a line on stderr, or a function that is given each line.
     parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
     descriptors is off unless they say otherwise: nothing leaves this process.
 
@@ -76,6 +78,7 @@ def simulate(
         seed=seed,
         model_seed=seed if model_seed is None else model_seed,
         device=device,
+        threads=threads,
         workers=workers,
         backend=backend,
         say=_progress(progress),
@@ -97,6 +100,7 @@ def attempt(
     seed: int,
     model_seed: int,
     device: str,
+    threads: int,
     workers: int | None = None,
     backend: BackendName = "processes",
     say: Progress,
@@ -126,7 +130,8 @@ def attempt(
         asked = max(1, round(participation * len(fleet)))
         policy = RoundPolicy(devices=asked, minimum=asked)
     is_here = workers is None and backend == "processes"
-    with nullcontext() if is_here else beside(devices, workers, device, backend) as helping:
+    helpers = nullcontext() if is_here else beside(devices, workers, device, backend)
+    with on_threads(threads), helpers as helping:
         calls = (helping or devices).calls()
         engine.simulate(
             server,

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
+from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.experiments.experiment import Experiment
 from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.simulation import SimulationResult, attempt
@@ -149,7 +151,7 @@ def test_the_same_seed_gives_the_same_models_as_the_lab_s_experiment(result: Sim
     made = fleet_of(experiment)[0]
     lab = attempt(
         "flux", made, {"rounds": 3, **SMALL}, model=None, preset="default", seed=42, model_seed=42,
-        device="cpu", say=lambda line: None,
+        device="cpu", threads=1, say=lambda line: None,
     )  # fmt: skip
     own = shoal.simulate(
         "flux", shoal.shifts.px(shoal.datasets.digits(), level=5, devices=4), rounds=3, device="cpu", **SMALL
@@ -163,6 +165,23 @@ def test_the_same_seed_gives_the_same_models_as_the_lab_s_experiment(result: Sim
     }
     other = shoal.simulate("flux", fleet(), model=Net, latent="hidden", rounds=6, seed=1, **SMALL)
     assert digest(next(iter(other.models.values()))) != digest(next(iter(result.models.values())))
+
+
+def test_one_thread_computes_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several make small steps a hundred times as slow on a machine that does something else as well."""
+    seen: list[int] = []
+    perform = SimulatedDevices.calls
+
+    def calls(devices: SimulatedDevices) -> Any:
+        seen.append(torch.get_num_threads())
+        return perform(devices)
+
+    monkeypatch.setattr(SimulatedDevices, "calls", calls)
+    torch.set_num_threads(2)
+    for threads in ({}, {"threads": 3}, {"threads": 0}):
+        shoal.simulate("fedavg", fleet(), model=Net, rounds=1, **threads)
+        assert torch.get_num_threads() == 2
+    assert seen == [1, 3, 2]
 
 
 def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) -> None:

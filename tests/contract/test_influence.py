@@ -7,7 +7,7 @@ import pytest
 
 from shoal.lab.contract import Broken
 from shoal.lab.contract.influence import bears_one_liar, reached
-from shoal.lab.contract.small_fleet import one_thread
+from shoal.lab.devices.simulated import on_threads
 from shoal.lab.liars import campaign
 from shoal.lab.liars.attacks import ATTACKS
 from shoal.lab.liars.campaign import ABSENT, HONEST, Case, cases, names, play
@@ -29,7 +29,7 @@ SLICE = [
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    with one_thread():
+    with on_threads(1):
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 from shoal.core.algorithm import discover
 from shoal.lab.contract import Subject
 from shoal.lab.contract.odd_fleets import ODD_FLEETS, odd_fleet
-from shoal.lab.contract.small_fleet import one_thread
+from shoal.lab.devices.simulated import on_threads
 
 ALGORITHMS = discover()
 HELD_OUT = "the held_out part of the data is empty"
@@ -25,7 +25,7 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    with one_thread():
+    with on_threads(1):
         yield
 
 

@@ -276,14 +276,10 @@ def _experiment(console: Any, level: str, settings: Mapping[str, Any]) -> dict[s
 
 def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A run on files. settings: as of an experiment; those of the data are not used."""
-    import torch
-
     from shoal.lab.simulation import simulate as run
 
     if learner is not None and settings["model"]:
         raise ConfigError("--learner and --model are both given", "give one of them")
-    if settings["threads"]:
-        torch.set_num_threads(settings["threads"])
     rounds = {"rounds": settings["rounds"]} if settings["rounds"] else {}
     result = run(
         settings["algorithm"],
@@ -294,6 +290,7 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         seed=settings["seed"],
         model_seed=settings["model_seed"],
         device=settings["device"],
+        threads=settings["threads"],
         workers=settings["workers"],
         backend=settings["backend"],
         progress=console.progress,

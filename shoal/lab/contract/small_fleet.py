@@ -3,13 +3,11 @@
 A run on it takes about a second, so that rules and attacks can be tried on real training.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -88,14 +86,3 @@ def contexts(
         return Simulated(device_half, context, f"d{number}", remembered)
 
     return {f"d{number}": device(number, own) for number, own in enumerate(views)}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch on one thread: small fleets are faster so."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -16,8 +16,8 @@ from shoal.lab.contract.runs import (
     survives_a_drop_out,
     travels_unchanged,
 )
-from shoal.lab.contract.small_fleet import one_thread
 from shoal.lab.contract.subject import Broken, Subject
+from shoal.lab.devices.simulated import on_threads
 
 RULES: Sequence[Callable[[Subject], None]] = (
     states_its_parts,
@@ -70,7 +70,7 @@ def check(algorithm: Algorithm | str) -> Verdict:
     card = find(algorithm)[0] if isinstance(algorithm, str) else algorithm
     kept, broken = [], {}
     subjects = [Subject(card, variant) for variant in ("", *card.variants)]
-    with one_thread():
+    with on_threads(1):
         for rule in RULES:
             title = (rule.__doc__ or rule.__name__).strip().split("\n")[0]
             try:

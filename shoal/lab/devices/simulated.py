@@ -4,11 +4,13 @@ take turns."""
 import mmap
 import tempfile
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
@@ -31,6 +33,22 @@ from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal.lab.fleet import Fleet
 from shoal.lab.shifts.drift import stage_at
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """PyTorch on this many threads, in this process; 0: on as many as it chooses.
+
+    With several, each small step waits for all of them: where other programs keep a processor busy, a run
+    takes a hundred times as long. And sums have other last bits than on a device, which has one.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 Memories = MutableMapping[DeviceId, Tensors]
 """What each device remembers of the run."""

@@ -21,7 +21,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
@@ -35,7 +34,7 @@ from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
 from shoal.lab.datasets import images, natural
-from shoal.lab.devices.simulated import SimulatedDevices
+from shoal.lab.devices.simulated import SimulatedDevices, on_threads
 from shoal.lab.experiments.setting import Experiment, encoder, fleet_of, setting
 from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.models import learner_of
@@ -50,9 +49,12 @@ __all__ = ["Experiment", "grouping", "measure", "run"]
 
 def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run it; what `fedserver simulate --json` prints as its data."""
+    with on_threads(experiment.threads):
+        return _run(experiment, progress)
+
+
+def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, Any]:
     started = time.perf_counter()
-    if experiment.threads:
-        torch.set_num_threads(experiment.threads)
     experiment = replace(experiment, rounds=_rounds(experiment))
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
     fleet, public = fleet_of(experiment)
@@ -73,6 +75,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         seed=experiment.seed,
         model_seed=experiment.model_seed,
         device=experiment.device,
+        threads=experiment.threads,
         workers=experiment.workers,
         backend=experiment.backend,
         say=progress,

@@ -34,7 +34,7 @@ class Experiment:
     """What to run.
 
     seed: for the data and the shuffling. model_seed: for the initial weights, 42 in all of the papers'
-    repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name; privacy is off
+    repetitions. threads: of PyTorch, see `shoal.simulate`. changes: to parameters, by name; privacy is off
     unless they say otherwise, since simulated devices have no one to protect. samples: training images of
     each device; 0 shares out all of them. rounds: 0 for the preset's.
 
@@ -79,7 +79,7 @@ class Experiment:
     seed: int = 42
     model_seed: int = 42
     device: str = "auto"
-    threads: int = 0
+    threads: int = 1
     workers: int | None = None
     backend: BackendName = "processes"
     changes: Mapping[str, Any] = field(default_factory=dict)

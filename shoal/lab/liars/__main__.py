@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from shoal.lab.contract.small_fleet import one_thread
+from shoal.lab.devices.simulated import on_threads
 from shoal.lab.liars.attacks import ATTACKS
 from shoal.lab.liars.campaign import SIZES, cases, names, play
 from shoal.lab.liars.page import page
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/liars.md"), help="the page")
     given = parser.parse_args()
     sizes, seeds = ([int(each) for each in text.split(",")] for text in (given.sizes, given.seeds))
-    with one_thread():
+    with on_threads(1):
         wanted = cases(given.algorithms.split(","), sizes, given.attacks.split(","), seeds)
         known = play(wanted, given.log, _say)
     given.out.write_text(page(known))
