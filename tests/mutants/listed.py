@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 DISK, STORE = "tests/shell/test_disk.py", "tests/server/store"
 REDUNDANCY, DAMAGE = f"{STORE}/test_redundancy.py", "tests/server/coordinator/test_damage.py"
-CHANGES, RECOVERY = (
-    "tests/server/coordinator/test_run_changes.py",
-    "tests/server/coordinator/test_recovery.py",
-)
+CHANGES = "tests/server/coordinator/test_run_changes.py"
+RECOVERY = "tests/server/coordinator/test_recovery.py"
 ROUNDS, SCENARIOS = "tests/core/engine/test_rounds.py", "tests/scenarios/test_scenarios.py"
 INTAKE, LEDGER = "tests/server/coordinator/test_intake.py", "tests/client/store/test_ledger.py"
 

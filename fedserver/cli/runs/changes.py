@@ -89,7 +89,8 @@ def extend(console: Console, client: "OperatorClient", name: str, more: int) -> 
     summary = client.show(name).summary
     if not summary.rounds:
         raise ConfigError(
-            f"run {name} does not say how many rounds it has", "set the number: fedserver run set --rounds"
+            f"run {name} does not say how many rounds it has",
+            f"set the number of all rounds: fedserver run set {name} --rounds N",
         )
     return _shown(client.change_run(name, RunChange({}, summary.rounds + more)))
 
