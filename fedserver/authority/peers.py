@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedserver.authority.issuing import DEVICE_LIFE
 from fedserver.authority.open_calls import OpenCalls
+from fedserver.authority.permissions import check_allowed
 from fedserver.authority.roots import Authority
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import Certified, DeviceStanding, Registered
@@ -50,6 +51,10 @@ class Standings:
         Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
         """
         raise NotImplementedError
+
+    def check_allowed(self, known: Registered, method: str) -> None:
+        """Check that a device may make a call. Raises Refused."""
+        check_allowed(known.role, method)
 
     async def note_denied(self, **facts: object) -> None:
         """Record a call that was denied, where operators look."""

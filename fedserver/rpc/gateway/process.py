@@ -47,7 +47,7 @@ class Gateway:
         self._folder, self._pair = folder, folder.pair()
         self._authorities = folder.authorities()
         named = named_by(self._pair.certificate)
-        self.followed = Followed(named.federation, lambda: self.brain.here.is_set())
+        self.followed = Followed(named.federation, lambda: self.brain.away())
         self.brain = Brain(settings.servers, self._credentials, self._hear)
         self._settings = settings
         self._checks, self._connections = health.HealthServicer(), Connections()
