@@ -39,18 +39,21 @@ async def stand_by(listen: str, join_listen: str, socket: Path, authority: Autho
     available.
     """
     checks = health.HealthServicer()
-    devices, operators = _server(OPTIONS, checks), _server(OPTIONS, checks)
+    devices, operators = _server(OPTIONS), _server(OPTIONS, OPERATOR_CALLS)
+    devices.add_generic_rpc_handlers((_checking(checks),))
+    health_pb2_grpc.add_HealthServicer_to_server(checks, operators)
     servers, join_port = [devices, operators], 0
     if authority is None:
         loopback(listen)
         port = bind(devices, listen)
     else:
         port = bind(devices, listen, device_credentials(authority))
-        joining = _server(JOINING_OPTIONS, None)
+        joining = _server(JOINING_OPTIONS)
         join_port = bind(joining, join_listen, joining_credentials(authority))
         servers.append(joining)
     bind_socket(operators, socket)
     for server in servers:
+        server.add_generic_rpc_handlers((Refusing(),))
         await server.start()
     await checks.set("", health_pb2.HealthCheckResponse.SERVING)
     for service in DEVICE_SERVICES:
@@ -58,12 +61,20 @@ async def stand_by(listen: str, join_listen: str, socket: Path, authority: Autho
     return Standby(servers, port, join_port)
 
 
-def _server(options: tuple[tuple[str, int], ...], checks: health.HealthServicer | None) -> aio.Server:
-    server = aio.server(options=options, maximum_concurrent_rpcs=OPERATOR_CALLS)
-    if checks is not None:
-        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    server.add_generic_rpc_handlers((Refusing(),))
-    return server
+def _server(options: tuple[tuple[str, int], ...], most: int | None = None) -> aio.Server:
+    """most: calls at a time. For devices there is no limit: gRPC refuses a call above it in words of its own,
+    by which a device does not hear that it has to call the other server."""
+    return aio.server(options=options, maximum_concurrent_rpcs=most)
+
+
+def _checking(checks: health.HealthServicer) -> Any:
+    """Health checks as devices may make them: calls that last are for the socket only."""
+    check = grpc.unary_unary_rpc_method_handler(
+        checks.Check,
+        health_pb2.HealthCheckRequest.FromString,
+        health_pb2.HealthCheckResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check})
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]
