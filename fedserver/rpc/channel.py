@@ -103,7 +103,8 @@ def connect(folder: Path) -> grpc.Channel:
     if not is_remote(folder):
         return grpc.insecure_channel(f"unix:{folder / SOCKET}", OPTIONS)
     card = read_card(folder)
-    if card.expires <= time.time():
+    # A machine that stopped while it renewed the certificate may have the card of the former one.
+    if card.expires <= time.time() and left(folder) <= 0.0:
         raise ConfigError(f"the certificate of operator {card.name} has expired", f"{AGAIN} {card.name}")
     try:
         key, own, roots = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, AUTHORITIES))
