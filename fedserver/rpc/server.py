@@ -121,8 +121,10 @@ async def listen(
     devices: Any = RecordingServer(ports.for_devices(address))
     here = ports.for_operators_here()
     operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
-    gateways = () if access is None else access.gateways
-    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, addresses, gateways), devices)
+    gateways, named = () if access is None else access.gateways, addresses
+    if access is not None and not addresses:  # devices that have known others forget them when they hear this
+        named = (ports.listeners.address,)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, named, gateways), devices)
     add_PlacementServiceServicer_to_server(Placements(coordinator, ports.callers), devices)
     add_blobs(Blobs(blobs_of_device(coordinator, ports.callers)), devices)
     operator_api, listeners = OperatorApi(coordinator), ports.listeners

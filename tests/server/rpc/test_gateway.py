@@ -296,6 +296,15 @@ def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Pat
     play(story, tmp_path / "s")
 
 
+def test_a_device_hears_at_a_gateway_that_is_not_named_any_more_where_the_server_is(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with gateway(await added(world, tmp_path / "gate")) as found:
+            device = behind(await world.device("attic"), found)
+            assert (await hello(device)).addresses == [world.listeners.address]
+
+    play(story, tmp_path / "s")
+
+
 def test_devices_are_spread_over_the_gateways() -> None:
     gates = ("a:1", "b:1", "c:1")
     firsts = [spread(gates, f"device-{number}") for number in range(300)]
