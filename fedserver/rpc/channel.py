@@ -21,8 +21,10 @@ SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
 CARD, KEY, CERTIFICATE, AUTHORITIES = "operator.json", "key.pem", "certificate.pem", "authorities.pem"
 AGAIN = "on the server's machine, run: fedserver operator add"
+ANSWER_BYTES = 64 << 20
+"""The largest answer to an operator: a list of some 250,000 devices."""
 OPTIONS = (
-    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_receive_message_length", ANSWER_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )

@@ -28,6 +28,7 @@ from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.gateway.carrying import Gateways, runs
@@ -67,6 +68,8 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 1),  # what may be under way grows with the line, as devices have it
     ("grpc.http2.lookahead_bytes", 1 << 19),  # and this is where it begins
 )
+LONG_ANSWERS = (("grpc.max_send_message_length", ANSWER_BYTES),)
+"""Instead of the one above, where operators call: their lists grow with the fleet."""
 DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.PlacementService")
 
 
@@ -179,7 +182,9 @@ class _Ports:
         """The server of the Unix socket, which is bound when all else is ready."""
         interceptors = (Errors(own_disk=True), Requests())
         server = aio.server(
-            interceptors=interceptors, options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS
+            interceptors=interceptors,
+            options=_with(OPTIONS, LONG_ANSWERS),
+            maximum_concurrent_rpcs=OPERATOR_CALLS,
         )
         self.listeners.servers.append(server)
         return server
@@ -190,7 +195,7 @@ class _Ports:
             return []
         errors = self._errors(self._attention("the operators' port"))
         interceptors = (errors, OperatorInterceptor(access.operators), Requests())
-        server = aio.server(interceptors=interceptors, options=self._options)
+        server = aio.server(interceptors=interceptors, options=_with(self._options, LONG_ANSWERS))
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
         self._coordinator.attention.append(access.operators.notices)
@@ -241,6 +246,13 @@ class _Ports:
             count=self._coordinator.meter.refused,
             is_deposed=self._coordinator.storage.is_deposed,
         )
+
+
+Options = tuple[tuple[str, int], ...]
+
+
+def _with(options: Options, others: Options) -> Options:
+    return tuple({**dict(options), **dict(others)}.items())
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:
