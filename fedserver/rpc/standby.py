@@ -4,6 +4,7 @@ Its ports are those that it has as the leader. Devices show their certificates t
 address that they know when they hear that this is not the leader.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.roots import Authority
+from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.errors import AGAIN, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
 from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
@@ -26,8 +28,12 @@ class Standby:
 
     def __init__(self, servers: list[aio.Server], port: int, join_port: int) -> None:
         self._servers, self.port, self.join_port = servers, port, join_port
+        connections = Connections()  # or strangers could take all descriptors, and it could not take over
+        connections.ports.update({port, join_port})
+        self._watching = asyncio.create_task(connections.watch())
 
     async def stop(self) -> None:
+        self._watching.cancel()
         for server in self._servers:
             await server.stop(None)
 

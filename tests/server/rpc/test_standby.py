@@ -12,11 +12,13 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from fedserver.rpc.admission import connections
 from fedserver.rpc.server import OPERATOR_CALLS
 from fedserver.rpc.standby import stand_by
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from tests.server.authority.peers import OWN, refused
 from tests.server.gateways import HELLO
+from tests.waiting import HANG
 
 
 @pytest.fixture
@@ -43,6 +45,23 @@ def test_devices_are_sent_on_however_many_call_and_wait(folder: Path) -> None:
         finally:
             for channel in channels:
                 await channel.close()
+            await standby.stop()
+
+    asyncio.run(story())
+
+
+def test_strangers_do_not_take_the_descriptors_with_which_it_would_take_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        standby = await stand_by("127.0.0.1:0", "", folder / "s", None)
+        try:
+            async with aio.insecure_channel(f"127.0.0.1:{standby.port}", OWN) as idle:
+                async with asyncio.timeout(HANG):
+                    await idle.channel_ready()
+                    monkeypatch.setattr(connections, "FULL", 0.0)
+                    await idle.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        finally:
             await standby.stop()
 
     asyncio.run(story())
