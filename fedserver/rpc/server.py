@@ -220,6 +220,7 @@ class _Ports:
     async def for_gateways(self, access: Access, devices: Any) -> Gateways:
         """What carries the calls that gateways bring to the services of `devices`, which are all there."""
         gateways = Gateways(access.peers)
+        self._coordinator.attention.append(access.peers.notices)
         add_GatewayServiceServicer_to_server(gateways, devices)
         carried = self._errors(self._at_devices, ends_connections=False)  # each has the calls of many
         gateways.runs = await runs(devices.calls, (carried, *self._admitting))

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from fedserver.authority import peers
 from fedserver.rpc.admission import limits
 from fedserver.rpc.admission.behalf import ENTRY, MAX_CERTIFICATE
 from fedserver.rpc.admission.identity import spread
@@ -15,6 +16,7 @@ from fedserver.rpc.gateway import brain, carrying
 from fedserver.rpc.gateway.folder import GatewayFolder
 from fedserver.rpc.gateway.stream import Caller
 from fedserver.rpc.tls import device_credentials
+from fedserver.store.identities.records import DAY
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
@@ -292,6 +294,21 @@ def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Pat
         serial = f"{folder.pair().certificate.serial_number:x}"
         assert [each.serial for each in known.certificates] == [serial]
         assert (known.role, (await world.api.tokens())[0].used) == (Role.GATEWAY, 1)
+
+    play(story, tmp_path / "s")
+
+
+def test_operators_hear_of_a_gateway_whose_certificate_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        for name in ("east", "west"):
+            await added(world, tmp_path / name, name)
+        assert world.coordinator.notices() == ()
+        monkeypatch.setattr(peers, "NOTED", 366 * DAY)
+        await world.api.revoke("west", "")
+        (notice,) = world.coordinator.notices()
+        assert notice.startswith("the certificate of gateway east ends on 2")
 
     play(story, tmp_path / "s")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fedserver.rpc.gateway import brain
+from fedserver.rpc.gateway import brain, carrying
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
@@ -23,7 +23,7 @@ def test_a_call_whose_connection_the_gateway_closes_can_be_repeated(
 ) -> None:
     """A server that has fallen silent: nothing that went to it comes back."""
     monkeypatch.setattr(brain, "LARGE", 0)  # the call goes by itself
-    monkeypatch.setattr(brain, "SILENCE", 1.0)
+    monkeypatch.setattr(carrying, "SIGN_OF_LIFE", 0.1)
 
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
@@ -32,7 +32,7 @@ def test_a_call_whose_connection_the_gateway_closes_can_be_repeated(
             async with device.channel() as channel:
                 waiting = asyncio.ensure_future(waits(channel, session))
                 await until(lambda: world.coordinator.visitors["attic"].polling == 1)
-                await until(lambda: not found.brain.here.is_set())
+                monkeypatch.setattr(brain, "SILENCE", 0.0)
                 error, fault = await refused(waiting)
                 assert (error.code(), fault.code) == (grpc.StatusCode.UNAVAILABLE, "unavailable")
 
@@ -44,6 +44,7 @@ def test_a_server_that_stops_still_answers_what_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     monkeypatch.setattr(brain, "LARGE", large)  # 0: the call goes by itself; else it goes in a batch
+    monkeypatch.setattr(brain, "GRACE", HANG)
 
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:

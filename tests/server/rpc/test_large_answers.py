@@ -9,7 +9,7 @@ from fedserver.store.identities.records import Certified, DeviceStanding, Regist
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import World, play
 
-DEVICES = 40_000
+DEVICES = 20_000
 
 
 def device(number: int) -> Registered:
