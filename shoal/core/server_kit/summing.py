@@ -10,7 +10,7 @@ few answer is given up; if all are, the round begins again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -93,6 +93,10 @@ class Summing:
     def again(self, excluded: Sequence[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
 
+    def readmitted(self, devices: Collection[DeviceId]) -> "Summing":
+        """The same, after an operator has let these devices be asked again."""
+        return replace(self, excluded=tuple(each for each in self.excluded if each not in devices))
+
 
 def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
     """The next exchange. inner: the plan without secure aggregation."""
@@ -171,11 +175,15 @@ def enough(state: Any) -> int:
 
 
 def remarks(state: Any) -> list[str]:
-    """For an operator: the models that are not trained, because too few devices have them."""
+    """For an operator: devices that are not asked any more, and the models that are not trained, because too
+    few devices have them."""
     if not getattr(state.parameters, "secure_aggregation", False):
         return []
-    counts = Counter(state.assignments.values())
+    counts, excluded = Counter(state.assignments.values()), state.summing.excluded if state.summing else ()
     return [
+        f"{device} is quarantined: the shares that it sent could not be used, and a sum had to begin again"
+        for device in excluded
+    ] + [
         f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
         "few tells too much of each"
         for key in state.models

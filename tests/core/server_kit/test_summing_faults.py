@@ -70,6 +70,10 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     assert outcome.state.progress == 2
     assert outcome.state.summing is not None
     assert outcome.state.summing.excluded == ("d05",)
+    (remark,) = outcome.state.remarks
+    assert remark.startswith("d05 is quarantined: the shares that it sent could not be used")
+    assert outcome.state.summing.readmitted({"d05", "d06"}).excluded == ()
+    assert outcome.state.summing.readmitted({"d06"}).excluded == ("d05",)
     asked = [
         message.session
         for device, message in fleet.tasks
