@@ -249,12 +249,17 @@ def _tasks(
 
 
 def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
-    if len(answers) < cohort.threshold:
-        return []
-    letters, commitments = {}, {}
+    letters, commitments, names = {}, {}, {"", *cohort.announcements}
     for device, answer in sorted(answers.items()):
-        commitments[device] = letters_of(answer.letters)[""].hex()
+        sent = letters_of(answer.letters)
+        if {*sent} != names - {device}:
+            # A letter to itself in place of one to another device: that one would mask its update without
+            # this one, and the mask that they have in common would stay on the sum.
+            continue
+        commitments[device] = sent[""].hex()
         letters[device] = np.frombuffer(answer.letters.data, np.uint8)
+    if len(letters) < cohort.threshold:
+        return []
     return [replace(cohort, letters=letters, commitments=commitments)]
 
 
