@@ -13,11 +13,11 @@ from fedserver.rpc.admission import limits
 from fedserver.rpc.admission.behalf import ENTRY, MAX_CERTIFICATE
 from fedserver.rpc.admission.identity import spread
 from fedserver.rpc.gateway import brain, carrying
-from fedserver.rpc.gateway.folder import GatewayFolder
+from fedserver.rpc.gateway.folder import SETTINGS, GatewayFolder
 from fedserver.rpc.gateway.stream import Caller
 from fedserver.rpc.tls import device_credentials
 from fedserver.store.identities.records import DAY
-from shoal.core.errors import DiskFull, Refused
+from shoal.core.errors import ConfigError, DiskFull, Refused
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
@@ -296,6 +296,13 @@ def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Pat
         assert (known.role, (await world.api.tokens())[0].used) == (Role.GATEWAY, 1)
 
     play(story, tmp_path / "s")
+
+
+def test_settings_of_a_gateway_that_cannot_be_read_say_so(tmp_path: Path) -> None:
+    for data, said in ((b"servers: [a\xff:1]", "is not text in UTF-8"), (b"\0", "is not YAML")):
+        (tmp_path / SETTINGS).write_bytes(data)
+        with pytest.raises(ConfigError, match=f"{SETTINGS} {said}"):
+            GatewayFolder(tmp_path).settings()
 
 
 def test_operators_hear_of_a_gateway_whose_certificate_ends_soon(
