@@ -27,7 +27,7 @@ from typing import TypeVar
 from fedclient.store.consent import Consents
 from fedclient.store.ledger_file import HINT, LedgerFile
 from shoal.core.algorithm.asks import WholeRun
-from shoal.core.errors import BadPayload, NoConsent, OverBudget, Unprotected
+from shoal.core.errors import BadPayload, DeviceFault, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -318,10 +318,17 @@ class Ledger:
 
     def summed(self, share: Share) -> None:
         """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises
-        LedgerFault, StorageFault."""
+        DeviceFault, LedgerFault, StorageFault."""
         with self._file.locked() as book:
-            if not book.has_sum(share.cohort):  # a task that is done again after a crash gives the same bytes
-                self._file.append(Summed(self._clock(), self._run, **asdict(share)))
+            known = book.masked(share.cohort, self._holder)
+            if known is None:
+                line = Summed(self._clock(), self._run, **asdict(share), holder=self._holder)
+                self._file.append(line)
+            elif known != share.masked:  # a task that is done again after a crash gives the same bytes
+                raise DeviceFault(
+                    "another update has left for this sum already, so this device has no part in it any more",
+                    "nothing has to be done: the next round has a new sum",
+                )
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""

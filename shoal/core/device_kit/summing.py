@@ -6,6 +6,7 @@ task that is done again finds what it found the first time, and gives the same b
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def _share(message: Share, context: "DeviceContext", member: Member | None) -> S
     if member is None or not is_at(member, members.ANNOUNCED, message.session):
         return Shared(NOTHING, lost=True)
     manifest = Manifest(message.session, letters_of(message.manifest))
-    letters, commitment, after = members.shared(member, manifest, context.signer, context.secret)
+    letters, commitment, after = members.shared(member, manifest, context.signer)
     context.remember(after.to_tensors())
     return Shared(letters_part({**letters, "": commitment}))
 
@@ -91,6 +92,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
             message.clip,
             message.noise,
             context.version(ALL, labels=False),
+            sha256(words.tobytes()).hexdigest(),
         )
     )
     context.remember(after.to_tensors())

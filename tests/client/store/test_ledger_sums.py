@@ -1,11 +1,14 @@
 """What the ledger says of secure aggregation: a line for each masked update, and what all of a run cost."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import sums_by_run, text
+from shoal.core.errors import DeviceFault
 from shoal.core.privacy.accountant import Share
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import epsilon_of
@@ -13,7 +16,7 @@ from shoal.core.privacy.ledger import Summed, chosen
 
 
 def share(number: int, noise: float = 0.0) -> Share:
-    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64)
+    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64, f"{number:064x}")
 
 
 def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -> None:
@@ -29,6 +32,36 @@ def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -
     assert sum("the server learns a sum over 7 to 10 devices" in line for line in lines) == 3
     assert sum("as long as the other devices add their noise" in line for line in lines) == 1
     assert sum("where they are others" in line for line in lines) == 1
+
+
+def test_no_other_update_leaves_for_the_same_sum(tmp_path: Path) -> None:
+    """Under one mask, the difference of two updates is no secret."""
+    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
+    ledger.summed(share(1))
+    with pytest.raises(DeviceFault, match="another update has left for this sum"):
+        ledger.summed(replace(share(1), masked="f" * 64))
+    ledger.summed(share(1))
+    assert len(chosen(ledger.verify(), Summed)) == 1
+
+
+def test_devices_that_share_a_ledger_have_a_line_each_in_one_sum(tmp_path: Path) -> None:
+    attic, cellar = (
+        Ledger(tmp_path, Budget(), consents=Consents(tmp_path / name / "consent")).of("r")
+        for name in ("attic", "cellar")
+    )
+    attic.summed(share(1, 1.0))
+    cellar.summed(replace(share(1, 1.0), masked="f" * 64))
+    found = sums_by_run(cellar.verify(), Budget())
+    assert found["r"]["updates"] == 2
+    assert found["r"]["epsilon"] == pytest.approx(epsilon_of(1.0, 1e-6)), "both have the same records"
+
+
+def test_a_line_of_an_earlier_version_counts_as_another_update(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
+    ledger.summed(replace(share(1), masked=""))
+    assert b"masked" not in (tmp_path / "ledger.jsonl").read_bytes(), "as it was written then"
+    with pytest.raises(DeviceFault):
+        ledger.summed(share(1))
 
 
 def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ class Summed:
     """An update that left under masks. The fields are those of `Share`.
 
     It has no cost: that the other devices of the cohort add their part of the noise is not for this device to
-    see.
+    see. masked, holder: "" in ledgers of earlier versions; holder is which of the devices that share the
+    ledger has sent it.
     """
 
     at: float
@@ -243,6 +244,8 @@ class Summed:
     clip: float
     noise: float
     data: str
+    masked: str = ""
+    holder: str = ""
 
     @property
     def rho(self) -> float:
