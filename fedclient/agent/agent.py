@@ -35,6 +35,7 @@ from shoal.core.errors import (
     ConfigError,
     DiskFull,
     LedgerFault,
+    NoConsent,
     NotFound,
     Refused,
     SessionLost,
@@ -49,6 +50,7 @@ from shoal.core.exchange.link import (
     Idle,
     Link,
     Outcome,
+    Receipt,
     Report,
     Task,
     Welcome,
@@ -296,23 +298,24 @@ class Agent:
 
     async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure, began: float) -> None:
         """Upload a result and report it. Both are repeated if the server lost some of it before it was
-        counted.
+        counted. Consent may be taken back at any time, also while the server is away.
         """
-        most = task.inline_report
+        most, check = task.inline_report, partial(self._check_consent, task.run, began)
         while True:
             inline: dict[str, Bytes] = {}
             try:
-                self._check_consent(task.run, began)
+                check()
                 inline = await self._transfers.inline(result, most)
-                uploading = asyncio.create_task(self._transfers.upload(result, inline))
+                uploading = asyncio.create_task(self._transfers.upload(result, inline, check))
                 await self._while_wanted(task, heartbeat, uploading)
-                self._check_consent(task.run, began)
             except (Unavailable, SessionLost):
                 raise
             except ShoalError as error:  # a result that the server rejects must still be reported
                 result, inline = Failure(error.code, str(error)), {}
             try:
-                await self._report(task, result, inline)
+                await self._report(task, result, inline, check)
+            except NoConsent as error:
+                result = Failure(error.code, str(error))
             except NotFound as error:
                 most = 0  # what the report carried itself may have been damaged on its way
                 self._reporter.doing(f"{named(task)}: uploading the result again: {error.message}")
@@ -320,14 +323,21 @@ class Agent:
             else:
                 return
 
-    async def _report(self, task: Task, result: Payload | Failure, inline: Mapping[str, Bytes]) -> None:
+    async def _report(
+        self, task: Task, result: Payload | Failure, inline: Mapping[str, Bytes], check: Callable[[], None]
+    ) -> None:
+        async def once() -> Receipt:
+            if isinstance(result, Payload):
+                check()
+            return await self._link.report(report)
+
         sent = result
         if isinstance(result, Failure):
             sent = failed = outgoing(result)
             await self._with_disk_space(lambda: self._noted(task, failed))
         report = Report(task.run, task.round, task.attempt, sent, tuple(inline.values()))
         crash.point("device.uploaded")
-        receipt = await self._patiently(lambda: self._link.report(report))
+        receipt = await self._patiently(once)
         crash.point("device.receipt-came")
         self._mark.keep(receipt.mark)
         self._work = None

@@ -39,7 +39,8 @@ class Asks(Protocol):
 class Asker:
     """Asks by a link of this process. download_bytes: the size limit of one model. give_up_after: seconds
     without a server. doing: tells people what the device waits for. light: the device has no learner, so the
-    run's graph is fetched, too.
+    run's graph is fetched, too. check: raises an error if the owner has refused a run; it is called before
+    evidence leaves, each time, since the server may be away for long.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Asker:
         download_bytes: int,
         give_up_after: float,
         light: bool = False,
+        check: Callable[[RunId], None] = lambda run: None,
     ) -> None:
+        self._check = check
         self._link, self._store, self._doing = link, store, doing
         self._download_bytes, self._give_up_after, self._light = download_bytes, give_up_after, light
         self._backoff = Backoff()
@@ -59,9 +62,14 @@ class Asker:
     async def ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
     ) -> Question | Placement:
+        async def once() -> Question | Placement:
+            if isinstance(evidence, Evidence):
+                self._check(run)
+            return await self._link.place(run, evidence, accept_nearest)
+
         asking_again = False
         while True:
-            answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
+            answer = await self._patiently(once)
             try:
                 await self._fetch_all(answer, accept_nearest)
             except NotFound as error:

@@ -59,6 +59,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
             given["download_bytes"],
             given["give_up_after"],
             light=True,
+            check=settings.consents.check_not_refused,
         )
         answer = await asker.ask(run, evidence, given["accept_nearest"])
         if given["renew"]:

@@ -69,7 +69,8 @@ async def placed(
     async with opened(endpoint(settings), folder, console.say) as link:
         link.direct = Direct(settings.blob_hosts)
         store, most = BlobStore(folder.blobs), settings.limits.download_bytes
-        asker = Asker(link, store, console.progress, most, give_up_after, light)
+        check = settings.consents.check_not_refused
+        asker = Asker(link, store, console.progress, most, give_up_after, light, check)
         found = await Placer(asker, executor, console.progress, light).place(run, accept_nearest)
         await renewed_if_required(link, folder)
     return _with_privacy(found, settings)
