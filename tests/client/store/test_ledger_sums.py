@@ -1,18 +1,22 @@
 """What the ledger says of secure aggregation: a line for each masked update, and what all of a run cost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
-from fedclient.store.privacy_report import sums_by_run, text
+from fedclient.store.privacy_report import facts, sums_by_run, text
 from shoal.core.errors import DeviceFault
-from shoal.core.privacy.accountant import Share
+from shoal.core.privacy.accountant import Lesson, Poll, Share
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import epsilon_of
+from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
+from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.ledger import Summed, chosen
+from shoal.core.privacy.report import IN_SUMS, NO_WEIGHTS, OPEN, WEIGHTS
 
 
 def share(number: int, noise: float = 0.0) -> Share:
@@ -62,6 +66,34 @@ def test_a_line_of_an_earlier_version_counts_as_another_update(tmp_path: Path) -
     assert b"masked" not in (tmp_path / "ledger.jsonl").read_bytes(), "as it was written then"
     with pytest.raises(DeviceFault):
         ledger.summed(share(1))
+
+
+def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
+    """A vote has a curve, as training has one; and sums are of weights."""
+    poll = Poll("a vote for a model", 1.0, "e" * 64, "d" * 64)
+    lesson = Lesson("weights", TrainingTerms(1.0, 2.0, 0.5, 4, Cost(curve=(1e-3,) * len(ORDERS))), "d" * 64)
+
+    def said(name: str, *steps: Callable[[Ledger], object]) -> str:
+        ledger = Ledger(tmp_path / name, Budget(allow_plain_weights=True)).of("r1")
+        for step in steps:
+            step(ledger)
+        return str(facts(ledger.entries(), Budget())["weights"])
+
+    def vote(ledger: Ledger) -> object:
+        return ledger.vote(poll, lambda: np.zeros(3, np.int64))
+
+    def train(ledger: Ledger) -> object:
+        return ledger.train(lesson, lambda entropy: {})
+
+    def mask(ledger: Ledger) -> object:
+        ledger.unprotected(OPEN["summed"], "d" * 64)
+        return ledger.summed(share(1))
+
+    assert said("voted", vote) == NO_WEIGHTS
+    assert said("masked", mask) == IN_SUMS
+    assert said("both", mask, vote) == IN_SUMS
+    assert said("trained", train, vote).startswith("weights: DP-SGD on 1 device, with its other releases")
+    assert said("opened", mask, train, lambda own: own.unprotected(OPEN["weights"], "d" * 64)) == WEIGHTS
 
 
 def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
