@@ -25,7 +25,7 @@ from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
-from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.net.backoff import FIRST, Backoff, heard, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
@@ -180,9 +180,15 @@ class Agent:
         return self._allowance.hours.closed_for() if self._work is None else 0.0
 
     async def _ask(self, poll: float) -> Task | Idle | None:
+        """The server's answer; None outside of the owner's hours, where no work is left to be reported."""
         if self._closed_for():  # by now: the server may not have answered for long
             return None
-        return await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        answer = await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        mine = isinstance(answer, Task) and self._work is not None and work_key(answer) == self._work.key
+        if self._work is not None and not mine and self._allowance.hours.closed_for():
+            await self._give_up()  # it is not wanted any more, and no other work is begun now
+            return None
+        return answer
 
     async def _rest(self, closed: float) -> None:
         """Be away outside of the owner's hours, so that no round waits for this device."""
@@ -369,7 +375,7 @@ class Agent:
                 if step.done():
                     break
                 with contextlib.suppress(Unavailable):
-                    if not await _heard(self._link.alive(task.run, task.round, task.attempt)):
+                    if not await heard(self._link.alive(task.run, task.round, task.attempt)):
                         raise _NotWantedError
             return step.result()
         finally:
@@ -386,14 +392,4 @@ class Agent:
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the server answers, for at most the owner's `give_up_after`."""
         seconds, doing = self._allowance.give_up_after, self._reporter.doing
-        return await patiently(lambda: _heard(call()), self._calls, seconds, doing)
-
-
-async def _heard(answer: Awaitable[T]) -> T:
-    """The answer. A lost session is recognized by its code: without a wire it is the server's own error."""
-    try:
-        return await answer
-    except ShoalError as error:
-        if error.code == SessionLost.code:
-            raise SessionLost(error.message, error.hint) from None
-        raise
+        return await patiently(lambda: heard(call()), self._calls, seconds, doing)
