@@ -57,6 +57,7 @@ class AskerApart:
             "device": settings.device,
             "insecure_loopback": settings.insecure_loopback,
             "download_bytes": settings.limits.download_bytes,
+            "kept_bytes": settings.limits.kept_bytes,
             "give_up_after": self._give_up_after,
             "accept_nearest": accept_nearest,
             "renew": self._renew,

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from fedclient.agent.allowance import DEFAULT
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
 from shoal.core.errors import BadPayload, NotFound, Refused
@@ -40,7 +41,8 @@ class Asker:
     """Asks by a link of this process. download_bytes: the size limit of one model. give_up_after: seconds
     without a server. doing: tells people what the device waits for. light: the device has no learner, so the
     run's graph is fetched, too. check: raises an error if the owner has refused a run; it is called before
-    evidence leaves, each time, since the server may be away for long.
+    evidence leaves, each time, since the server may be away for long. kept_bytes: the size of all that is
+    stored, what an answer names included.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Asker:
         give_up_after: float,
         light: bool = False,
         check: Callable[[RunId], None] = lambda run: None,
+        kept_bytes: int = DEFAULT.kept_bytes,
     ) -> None:
-        self._check = check
+        self._check, self._kept_bytes = check, kept_bytes
         self._link, self._store, self._doing = link, store, doing
         self._download_bytes, self._give_up_after, self._light = download_bytes, give_up_after, light
         self._backoff = Backoff()
@@ -83,24 +86,31 @@ class Asker:
                 return answer
 
     async def _fetch_all(self, answer: Question | Placement, accept_nearest: bool) -> None:
+        what: dict[BlobRef, str] = {}
         if self._light and answer.graph is not None:
-            self._doing("fetching the run's graph")
-            await self._fetch(answer.graph)
+            what[answer.graph] = "the run's graph"
         if isinstance(answer, Question):
             _check(answer.payload)
-            self._doing("fetching what is needed to look at the data")
             for weights in answer.payload.weights():
-                await self._fetch(weights.blob)
+                what.setdefault(weights.blob, "what is needed to look at the data")
         elif (model := wanted(answer, accept_nearest)) is not None:
-            self._doing(f"fetching the model of {answer.assignment.cluster}")
-            await self._fetch(model.blob)
+            what.setdefault(model.blob, f"the model of {answer.assignment.cluster}")
+        for blob in what:
+            self._check_size(blob)
+        if what:
+            self._store.make_room(what, self._kept_bytes)
+        for blob, name in what.items():
+            self._doing(f"fetching {name}")
+            await self._fetch(blob)
 
-    async def _fetch(self, blob: BlobRef) -> None:
+    def _check_size(self, blob: BlobRef) -> None:
         if blob.size > self._download_bytes:
             problem = (
                 f"the model has {blob.size} bytes, and this device accepts at most {self._download_bytes}"
             )
             raise Refused(problem, "raise limits.download_bytes in this device's settings")
+
+    async def _fetch(self, blob: BlobRef) -> None:
         if not self._store.has(blob):
             await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
             self.received += blob.size

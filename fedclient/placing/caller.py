@@ -60,6 +60,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
             given["give_up_after"],
             light=True,
             check=settings.consents.check_not_refused,
+            kept_bytes=given["kept_bytes"],
         )
         answer = await asker.ask(run, evidence, given["accept_nearest"])
         if given["renew"]:

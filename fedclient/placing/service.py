@@ -70,7 +70,8 @@ async def placed(
         link.direct = Direct(settings.blob_hosts)
         store, most = BlobStore(folder.blobs), settings.limits.download_bytes
         check = settings.consents.check_not_refused
-        asker = Asker(link, store, console.progress, most, give_up_after, light, check)
+        kept = settings.limits.kept_bytes
+        asker = Asker(link, store, console.progress, most, give_up_after, light, check, kept)
         found = await Placer(asker, executor, console.progress, light).place(run, accept_nearest)
         await renewed_if_required(link, folder)
     return _with_privacy(found, settings)

@@ -114,6 +114,24 @@ def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
     assert placed(server, runtime, store, accept_nearest=True).model is None
 
 
+def test_more_than_the_owner_stores_is_refused_before_a_byte_is_fetched(
+    server: MemoryServer, runtime: Runtime, store: BlobStore
+) -> None:
+    """Each of the models may be small enough, and all of them together fill the disk."""
+    assert server.question is not None
+    blobs = [weights.blob for weights in server.question.payload.weights()]
+    assert len(blobs) == 2
+    for kept, fetched in ((sum(blob.size for blob in blobs) - 1, 0), (sum(blob.size for blob in blobs), 2)):
+        asker = Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05, kept_bytes=kept)
+        if fetched:
+            asyncio.run(asker.ask("", None, False))
+        else:
+            with pytest.raises(Refused, match=f"keeps at most {kept}") as caught:
+                asyncio.run(asker.ask("", None, False))
+            assert caught.value.hint == "raise limits.kept_bytes in this device's settings"
+        assert len(server.calls("fetch")) == fetched
+
+
 def test_what_can_go_wrong_is_said(server: MemoryServer, runtime: Runtime, store: BlobStore) -> None:
     with pytest.raises(Refused, match=r"limits\.download_bytes"):
         placed(server, runtime, store, limit=10)
