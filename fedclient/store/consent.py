@@ -61,6 +61,14 @@ class Consents:
             known.pop(run, None)
             self._write(TERMS, dict(list({**known, run: terms}.items())[-RUNS:]))
 
+    def ask_again(self, run: RunId, what: str) -> None:
+        """Forget that the owner has consented that this leaves: it was for other terms. Who has allowed a run
+        everything is not asked. Raises StorageFault."""
+        given = self.given()
+        if what in given.get(run, ()):
+            given[run].remove(what)
+            self._write(GIVEN, given)
+
     def terms(self) -> dict[RunId, dict[str, Any]]:
         """What `note` was given, by run. Raises StorageFault."""
         return self._read(TERMS, dict)

@@ -10,7 +10,8 @@ import pytest
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts, sums_by_run, text
-from shoal.core.errors import DeviceFault
+from shoal.core.algorithm.asks import Asks, WholeRun
+from shoal.core.errors import DeviceFault, NoConsent
 from shoal.core.privacy.accountant import Lesson, Poll, Share
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
@@ -66,6 +67,44 @@ def test_a_line_of_an_earlier_version_counts_as_another_update(tmp_path: Path) -
     assert b"masked" not in (tmp_path / "ledger.jsonl").read_bytes(), "as it was written then"
     with pytest.raises(DeviceFault):
         ledger.summed(share(1))
+
+
+def whole(noise: float) -> WholeRun:
+    asks = Asks(10, False, None, 0, 0.0, True, noise, (OPEN["summed"],))
+    return WholeRun("fedavg", asks, Cost())
+
+
+def test_no_update_leaves_with_less_noise_than_its_owner_was_shown(tmp_path: Path) -> None:
+    consents = Consents(tmp_path / "consent")
+    own = Ledger(tmp_path, Budget(allow_plain_weights=None), consents=consents).of("r1")
+    own.summed(share(1))  # nothing was announced
+    own.summed(share(2, 0.5))
+    consents.give("r1", everything=True)
+    own.agree(whole(1.0), "d" * 64)
+    for noise in (0.0, 0.5, 1.0 - 1e-9):
+        with pytest.raises(NoConsent, match="has announced noise of 1 in its sums of updates, and asks for"):
+            Ledger(tmp_path, Budget(), consents=consents).of("r1").summed(share(3, noise))
+    own.summed(share(3, 1.0))
+    own.summed(share(4, 2.0))
+    own.of("r2").summed(share(5))
+    assert [each.noise for each in chosen(own.verify(), Summed)] == [0.0, 0.5, 1.0, 2.0, 0.0]
+
+
+def test_a_run_that_adds_less_noise_than_it_announced_is_consented_to_again(tmp_path: Path) -> None:
+    consents = Consents(tmp_path / "consent")
+    own = Ledger(tmp_path, Budget(allow_plain_weights=None), consents=consents).of("r1")
+    with pytest.raises(NoConsent):
+        own.agree(whole(1.0), "d" * 64)
+    consents.give("r1")
+    for noise in (1.0, 2.0, 2.0):  # more of it is no worse
+        own.agree(whole(noise), "d" * 64)
+    for noise in (1.0, 0.0):
+        for _ in range(2):
+            with pytest.raises(NoConsent, match=r"asks for weights, of which the server sees sums"):
+                own.agree(whole(noise), "d" * 64)
+        consents.give("r1")
+        own.agree(whole(noise), "d" * 64)
+    own.summed(share(1))
 
 
 def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
