@@ -27,8 +27,8 @@ def train(
 ) -> TrainedEncoded:
     """The answer to a task. plainly: trains a whole model.
 
-    Raises BadPayload if the tensors are not this network's, or are asked for with a guarantee; LearnerFault if
-    none of them could train.
+    Raises BadPayload if the tensors are not this network's, or are asked for with a guarantee, LearnerFault
+    if none of them could train.
     """
     if message.private is not None:  # what is carried may have none, and the ledger would name other bytes
         raise BadPayload("weights with a guarantee leave as they are, in no encoding", "set encoding=full")
