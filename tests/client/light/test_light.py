@@ -1,6 +1,7 @@
 """A device without a learner: it is placed and predicts with the graph of a run, without PyTorch."""
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from shoal.core.inference.network import softmax
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import Tensors
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
-from tests.core.inference.graphs import HOSTILE, attribute, graph, node
+from tests.core.inference.graphs import HOSTILE, NARROW, attribute, graph, node
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
@@ -146,6 +147,25 @@ def test_it_describes_its_data_and_pays_for_it(work: WorkConfig) -> None:
 def test_evidence_that_needs_the_authors_code_names_the_way_out(work: WorkConfig) -> None:
     with pytest.raises(TaskFailed, match=r"without a learner cannot answer 'score'"):
         placed(server(Score((SURE, NOTHING))), work)
+
+
+def test_a_graph_whose_shape_depends_on_the_samples_tells_the_server_nothing_of_them(
+    work: WorkConfig, tmp_path: Path
+) -> None:
+    """The run is asked to decide where the network is no classifier, whatever the samples are: so no sample
+    may decide whether it is one."""
+
+    def calls(name: str, largest: float, ended: AbstractContextManager[object]) -> list[str]:
+        np.savez(tmp_path / f"{name}.npz", x=np.clip(SAMPLES[:10], -1.0, 1.0) * np.float32(largest))
+        known = server(CHOICE, NARROW)
+        with ended:
+            placed(known, replace(work, blobs=tmp_path / name, data=DataConfig(npz=tmp_path / f"{name}.npz")))
+        return known.log
+
+    below = calls("below", 4.0, nullcontext())
+    above = calls("above", 6.0, pytest.raises(TaskFailed, match=r"gives shape \(10, 1\)"))
+    assert below == above
+    assert [line for line in below if line.startswith("place")] == ["place"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
