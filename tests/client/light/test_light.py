@@ -144,6 +144,22 @@ def test_it_describes_its_data_and_pays_for_it(work: WorkConfig) -> None:
     assert descriptor.statistics.means[0] == pytest.approx(latents.mean(0), rel=1e-5)  # type: ignore[union-attr]
 
 
+def test_a_failure_that_keeps_evidence_back_has_a_line(work: WorkConfig) -> None:
+    """What a hostile server learns of it depends on its graph."""
+    question = Describe(SURE, {"mean": np.zeros(3), "components": np.eye(2, 3)})
+    refused, noted = replace(work, privacy=Budget(allow_unprotected=False)), list[tuple[str, str]]()
+
+    def note(run: str, code: str) -> None:
+        noted.append((run, code))
+
+    for asked, own in ((question, refused), (CHOICE, work)):
+        link, executor = MemoryLink(server(asked)), InProcess(LightRuntime(own))
+        asker = Asker(link, BlobStore(work.blobs), quiet, 1 << 20, 0.05, light=True)
+        with pytest.raises(TaskFailed) if asked is question else nullcontext():
+            asyncio.run(Placer(asker, executor, quiet, True, note).place())
+    assert noted == [("r1", "unprotected")]
+
+
 def test_evidence_that_needs_the_authors_code_names_the_way_out(work: WorkConfig) -> None:
     with pytest.raises(TaskFailed, match=r"without a learner cannot answer 'score'"):
         placed(server(Score((SURE, NOTHING))), work)
