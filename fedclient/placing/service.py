@@ -72,10 +72,8 @@ async def placed(
     folder, light = DeviceFolder(settings.state), settings.learner is None
     async with opened(endpoint(settings), folder, console.say) as link:
         link.direct = Direct(settings.blob_hosts)
-        store, most = BlobStore(folder.blobs), settings.limits.download_bytes
-        check = settings.consents.check_not_refused
-        kept = settings.limits.kept_bytes
-        asker = Asker(link, store, console.progress, most, give_up_after, light, check, kept)
+        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
+        asker = Asker(link, store, console.progress, settings.limits.allowance(give_up_after), light, check)
         placer = Placer(asker, executor, console.progress, light, noting(settings))
         found = await placer.place(run, accept_nearest)
         await renewed_if_required(link, folder)

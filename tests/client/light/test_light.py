@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.predict import classify
@@ -82,7 +83,12 @@ def placed(
 
 
 def placer_of(link: MemoryLink, store: BlobStore, executor: InProcess | Spawned) -> Placer:
-    return Placer(Asker(link, store, quiet, 1 << 20, 0.05, light=True), executor, quiet, light=True)
+    return Placer(
+        Asker(link, store, quiet, Allowance(1 << 20, give_up_after=0.05), light=True),
+        executor,
+        quiet,
+        light=True,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +160,7 @@ def test_a_failure_that_keeps_evidence_back_has_a_line(work: WorkConfig) -> None
 
     for asked, own in ((question, refused), (CHOICE, work)):
         link, executor = MemoryLink(server(asked)), InProcess(LightRuntime(own))
-        asker = Asker(link, BlobStore(work.blobs), quiet, 1 << 20, 0.05, light=True)
+        asker = Asker(link, BlobStore(work.blobs), quiet, Allowance(1 << 20, give_up_after=0.05), light=True)
         with pytest.raises(TaskFailed) if asked is question else nullcontext():
             asyncio.run(Placer(asker, executor, quiet, True, note).place())
     assert noted == [("r1", "unprotected")]

@@ -14,6 +14,7 @@ import pytest
 import fedclient.light.runtime as without_torch
 import fedclient.store.ledger as ledgers
 import fedclient.work.runtime as with_torch
+from fedclient.agent.allowance import Allowance
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import TaskFailed
 from fedclient.light.runtime import LightRuntime
@@ -90,7 +91,7 @@ def sent(server: MemoryServer, work: WorkConfig, kind: str) -> bytes:
     """What leaves a device, through the whole way of a placement."""
     learner = LearnerConfig(builtin="mlp", options=OPTIONS) if kind == "torch" else None
     executor, store = InProcess(RUNNERS[kind](replace(work, learner=learner))), BlobStore(work.blobs)
-    asker = Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05, kind == "onnx")
+    asker = Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, give_up_after=0.05), kind == "onnx")
     placer = Placer(asker, executor, quiet, kind == "onnx")
     with pytest.raises(Refused, match="no model yet"):  # the server got the description, and has no answer
         asyncio.run(placer.place())
@@ -121,7 +122,14 @@ def test_nothing_leaves_for_a_run_that_its_owner_has_refused(
     if refused == "before":
         consents.revoke("r1", unseen=True)
     executor, check = InProcess(RUNNERS[kind](own)), consents.check_not_refused
-    asker = Asker(Away(asked), BlobStore(work.blobs), quiet, 1 << 20, HANG, kind == "onnx", check)
+    asker = Asker(
+        Away(asked),
+        BlobStore(work.blobs),
+        quiet,
+        Allowance(1 << 20, give_up_after=HANG),
+        kind == "onnx",
+        check,
+    )
     with pytest.raises((NoConsent, TaskFailed)) as caught:
         asyncio.run(Placer(asker, executor, quiet, kind == "onnx").place())
     assert "you have refused run r1" in caught.value.message
