@@ -143,6 +143,8 @@ def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
     found = sums_by_run(ledger.entries(), Budget())
     assert found["noisy"]["epsilon"] == pytest.approx(epsilon_of(0.5, 1e-6))
     assert found["noisy"]["if_others"] == pytest.approx(epsilon_of(2.0, 1e-6)), "twice the distance"
+    ledger.of("none").summed(share(4, 1e-200))
+    assert sums_by_run(ledger.entries(), Budget())["none"]["epsilon"] is None, "noise that hides nothing"
     assert found["open"] == {"updates": 2, "fewest": 7, "epsilon": None, "if_others": None}
     assert "run open: 2 masked updates; the sums over at least 7 devices have no noise" in text(
         ledger.entries(), Budget()

@@ -251,7 +251,7 @@ class Summed:
     def rho(self) -> float:
         """What it costs all samples of the device together, if the others add their noise; infinite without
         noise."""
-        return rho_of(self.noise) if self.noise else math.inf
+        return rho_of(self.noise) if self.noise * self.noise else math.inf  # so little noise hides nothing
 
 
 @dataclass(frozen=True)
