@@ -24,6 +24,7 @@ from shoal.core.exchange.summing import (
     Unmasked,
     letters_of,
     letters_part,
+    task_of,
 )
 from shoal.core.inference.context import ALL
 from shoal.core.privacy import accountant
@@ -82,7 +83,8 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
     if message.noise:
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
-    words, after = members.masked(member, message.session, letters_of(message.letters), to_words(steps))
+    task, letters = task_of(message, message.clip, message.noise), letters_of(message.letters)
+    words, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
     context.account.summed(
         accountant.Share(

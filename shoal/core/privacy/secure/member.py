@@ -148,9 +148,11 @@ def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[Dev
 
 
 def masked(
-    member: Member, session: str, letters: Mapping[DeviceId, bytes], values: Words
+    member: Member, session: str, letters: Mapping[DeviceId, bytes], values: Words, task: bytes
 ) -> tuple[Words, Member]:
-    """The device's numbers under all masks. letters: those for this device, by sender.
+    """The device's numbers under all masks. letters: those for this device, by sender. task: a hash of what
+    the numbers were computed from, besides the data. Only masks for the same task cancel: a server could
+    otherwise ask all devices but one for updates that it knows, such as zeros.
 
     A letter that cannot be read is the fault of its sender, whose share is then missing at the end. Raises
     BadPayload if too few devices have sent one.
@@ -170,7 +172,7 @@ def masked(
     total = values + expanded(member.own, len(values))
     for other in senders:
         if other != me:
-            total = plus_mask(total, pair_key(member.mask, manifest, other, me), me, other)
+            total = plus_mask(total, pair_key(member.mask, manifest, other, me, task), me, other)
     nothing = bytes(KEY)  # neither its own secrets nor its numbers can be asked for again
     after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing, noise=nothing)
     return total, replace(after, common={}, senders=senders, held=held)
@@ -212,10 +214,11 @@ def commitment(own: bytes, manifest: Manifest) -> bytes:
     return hashlib.sha256(b"commitment" + manifest.digest + own).digest()
 
 
-def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId) -> bytes:
-    """Of the mask that two devices have in common. private: the key for masks of `me`."""
+def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId, task: bytes) -> bytes:
+    """Of the mask that two devices have in common for a task. private: the key for masks of `me`."""
     first, second = sorted((me, other))
-    return agreed(private, manifest.mask_key(other), manifest.digest, f"mask\n{first}\n{second}")
+    purpose = f"mask\n{first}\n{second}\n{task.hex()}"
+    return agreed(private, manifest.mask_key(other), manifest.digest, purpose)
 
 
 def plus_mask(total: Words, key: bytes, me: DeviceId, other: DeviceId) -> Words:
