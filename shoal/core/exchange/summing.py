@@ -64,14 +64,14 @@ def task_of(train: "Train | TrainMasked", clip: float, noise: float) -> bytes:
     What has its default is left out, so that versions that differ in settings agree.
     """
     settings = {
-        item.name: value
+        item.name: value if isinstance(value, str) else float(value)  # 1 is 1.0
         for item in fields(TrainingSettings)
         if (value := getattr(train.settings, item.name)) != item.default
     }
-    bound = train.private.clip if train.private is not None else None
+    bound = float(train.private.clip) if train.private is not None else None
     names = sorted(train.model)
     model = digest({name: train.model[name] for name in names})
-    whole = [names, model, settings, bound, clip, noise]
+    whole = [names, model, settings, bound, float(clip), float(noise)]
     return sha256(json.dumps(whole, sort_keys=True).encode()).digest()
 
 

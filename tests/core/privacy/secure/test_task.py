@@ -7,7 +7,10 @@ import pytest
 
 from shoal.core.exchange.messages import PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.exchange.payload import BlobRef, Weights, decode, encode
 from shoal.core.exchange.summing import task_of
+from shoal.core.exchange.tensors import manifest_of, nbytes
+from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 
 MODEL = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
 USUAL = Train(MODEL, TrainingSettings(), private=PrivateTraining(noise=1.0))
@@ -43,3 +46,13 @@ def test_what_may_differ_between_devices_or_change_in_a_round_is_not() -> None:
         replace(USUAL, private=PrivateTraining(epsilon=3.0, rounds=7)),
     ]
     assert {task_of(each, 1.0, 0.5) for each in others} == {task_of(USUAL, 1.0, 0.5)}
+
+
+def test_it_is_the_same_on_both_sides_of_a_wire() -> None:
+    whole = TrainingSettings(learning_rate=1, momentum=0, batch_size=32, optimizer="adam", weight_decay=0.1)
+    asked = Train(MODEL, whole, private=PrivateTraining(clip=1, noise=1))
+    weights = Weights(manifest_of(MODEL), BlobRef("0" * 64, nbytes(MODEL)))
+    sent = payload_from_bytes(payload_to_bytes(encode(asked, lambda tensors: weights)))
+    came = decode(sent, {Train.kind: Train}, lambda weights: MODEL)
+    assert isinstance(came, Train)
+    assert task_of(came, 1.0, 2.0) == task_of(asked, 1, 2)
