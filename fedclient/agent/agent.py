@@ -321,6 +321,8 @@ class Agent:
             try:
                 await self._report(task, result, inline, check)
             except NoConsent as error:
+                if isinstance(result, Failure):  # then it is the server that says so
+                    raise
                 result = Failure(error.code, str(error))
             except NotFound as error:
                 most = 0  # what the report carried itself may have been damaged on its way

@@ -62,8 +62,8 @@ class Consents:
             self._write(TERMS, dict(list({**known, run: terms}.items())[-RUNS:]))
 
     def ask_again(self, run: RunId, what: str) -> None:
-        """Forget that the owner has consented that this leaves: it was for other terms. Who has allowed a run
-        everything is not asked. Raises StorageFault."""
+        """Forget that the owner has consented that this leaves: it was for other terms. An owner who has
+        allowed a run everything is not asked. Raises StorageFault."""
         given = self.given()
         if what in given.get(run, ()):
             given[run].remove(what)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedclient.agent.agent import Until
-from shoal.core.exchange.link import Failure, Task
+from shoal.core.errors import NoConsent
+from shoal.core.exchange.link import Failure, Receipt, Report, Task
 from shoal.core.exchange.messages import Train, TrainingSettings
-from shoal.core.exchange.payload import BlobRef, encode
+from shoal.core.exchange.payload import BlobRef, Payload, encode
 from shoal.core.types import Bytes
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device, train
@@ -45,6 +46,20 @@ def test_nothing_leaves_once_consent_is_taken_back_while_the_server_is_away(
     assert report.result.code == "no-consent"
     assert report.inline == ()
     assert bool(server.uploads) is (kind == "report" and not inline), "only what had left before"
+
+
+def test_a_server_that_answers_with_the_owners_own_words_is_not_asked_without_end(
+    device: Device, server: MemoryServer
+) -> None:
+    class Mocking(MemoryLink):
+        async def report(self, report: Report) -> Receipt:
+            sent.append(report.result)
+            raise NoConsent("you have refused it", "have you?")
+
+    sent: list[object] = []
+    with pytest.raises(NoConsent):
+        asyncio.run(asyncio.wait_for(device.agent(Mocking(server)).run(Until.ONCE), HANG))
+    assert [type(each) for each in sent] == [Payload, Failure]
 
 
 def test_an_upload_ends_at_the_chunk_before_which_consent_is_taken_back(
