@@ -19,9 +19,9 @@ from shoal.core.server_kit.aggregation.robust import (
     capped,
     chosen,
     combine,
-    norm,
     reference,
 )
+from shoal.core.server_kit.aggregation.survey import norm
 from shoal.core.server_kit.clustering import distances
 from shoal.core.types import Tensors
 
