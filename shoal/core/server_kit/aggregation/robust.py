@@ -132,6 +132,7 @@ def combine(
         cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))
         return Combined(middle(list(parts.values()), base, cut), usual, clipped)
     model = None if left_out or clipped else seen.mean
+    del seen  # a mean that is not used is a model's worth of memory
     if model is None:  # something had to be corrected, or workers help
         allowed = capped(weights, largest_share(len(devices)))
         model = mean([(parts[device], allowed[device]) for device in devices], base)
