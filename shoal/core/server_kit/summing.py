@@ -33,6 +33,7 @@ from shoal.core.exchange.summing import (
     Unmasked,
     letters_of,
     letters_part,
+    task_of,
 )
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
@@ -293,8 +294,11 @@ def _unmasked(
     shares = {device: letters_of(answer.shares) for device, answer in answers.items()}
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
     masked = cohort.sum[SUM].view(np.uint32)
+    clip, noise = _sum_of(state.parameters)
+    trained = _training(state, cohort.survivors[0], inner)
+    task = task_of(trained, clip, noise)
     try:
-        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares)
+        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares, task)
     except UnrecoverableError as error:
         # A few devices have sent shares that no one could use. Where it is many, it is rather those that
         # have returned shares, and no one can tell which of them.
@@ -302,10 +306,8 @@ def _unmasked(
         if len(shares) >= cohort.threshold and len(error.devices) <= spared:
             blamed += error.devices
         return []
-    base = _training(state, cohort.survivors[0], inner).model
-    clip, noise = _sum_of(state.parameters)
     scale = fixed_point.scale_of(clip, noise, len(cohort.announcements))
-    model = fixed_point.moved_by(base, found, scale, len(cohort.survivors))
+    model = fixed_point.moved_by(trained.model, found, scale, len(cohort.survivors))
     return [
         Report(device, Trained(model, 1, 0.0, cohort.descriptors.get(device))) for device in cohort.survivors
     ]
