@@ -1,6 +1,7 @@
 """Two servers on one database, and real devices: the leader is killed or stopped at random moments.
 
     python -m tests.crash.takeover --moments 100 --seed 1     # a quarter of an hour, a line for each moment
+    python -m tests.crash.takeover --outage 60                # the bucket away for a minute, then PostgreSQL
 
 Every moment, the server that leads is killed, or stopped and woken up once the other one leads. The other one
 takes over by itself; the first stands by then. The run has to end with the same bits as undisturbed, and
@@ -15,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
 from shoal.core.algorithm import find
 from shoal.core.engine.rounds import RoundPolicy
@@ -235,6 +237,45 @@ def campaign(moments: int, seed: int, devices: int, rounds: int, stopped: float,
     print(f"{done} moments, {trial} runs, seed {seed}: nothing lost, nothing twice; slowest {slowest:.1f} s")
 
 
+def outage(seconds: float, devices: int, rounds: int) -> None:
+    """A run under load while the bucket is away, and then PostgreSQL is restarted."""
+
+    def until(pair: Pair, is_true: Callable[[RunStatus], bool]) -> None:
+        while not is_true(shown(pair)):
+            time.sleep(LOOK)
+
+    def shown(pair: Pair) -> RunStatus:
+        while True:
+            try:
+                with OperatorClient(pair.until_led().state) as operator:
+                    return operator.show("toy")
+            except ShoalError:  # it has just lost the lead, or looks at the run's files
+                time.sleep(LOOK)
+
+    with cluster() as server, buckets() as places, tempfile.TemporaryDirectory() as folder:
+        pair = Pair(Path(folder), server, devices, rounds, str(places.bucket()))
+        with pair.running():
+            until(pair, lambda status: status.summary.round >= 4)
+            places.stop()
+            time.sleep(seconds / 2)
+            with OperatorClient(pair.until_led().state) as operator:
+                said = [each for each in operator.status().notices if "bucket" in each]
+            before = shown(pair).summary.round
+            time.sleep(seconds / 2)
+            assert shown(pair).summary.round == before
+            assert said, "status does not say that the bucket is away"
+            print(f"{seconds:.0f} s without the bucket: round {before} waited; status: {said[0]}", flush=True)
+            places.start()
+            until(pair, lambda status: status.summary.round > before + 2)
+            server.stop()
+            server.start()
+            print("PostgreSQL was restarted", flush=True)
+            while not pair.is_over():
+                time.sleep(LOOK)
+            pair.check()
+        print(f"{devices} reports in each of {rounds} rounds, same models")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill or stop the leader at random moments.")
     parser.add_argument("--moments", type=int, default=100)
@@ -243,9 +284,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--stopped", type=float, default=0.2, help="share of moments without a kill")
     parser.add_argument("--bucket", action="store_true", help="blobs in a bucket, and not in a folder")
+    parser.add_argument("--outage", type=float, default=0.0, help="seconds without the bucket, and no kills")
     options = parser.parse_args()
-    if reason := lacking() or (no_buckets() if options.bucket else ""):
+    if reason := lacking() or (no_buckets() if options.bucket or options.outage else ""):
         raise SystemExit(reason)
+    if options.outage:
+        outage(options.outage, options.devices, options.rounds)
+        return
     campaign(options.moments, options.seed, options.devices, options.rounds, options.stopped, options.bucket)
 
 
