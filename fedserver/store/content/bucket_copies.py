@@ -100,6 +100,9 @@ class BucketCopies:
         key = self._keys.get(name)
         return self._bucket.signed(key) if key else ""
 
+    def place(self, name: str) -> str:
+        return self._keys.get(name, "")
+
     def remove(self, names: Iterable[str]) -> None:
         with self._lock:
             doomed = [key for name in names if (key := self._keys.pop(name, ""))]

@@ -37,6 +37,9 @@ class Copies(Protocol):
         """Where devices can get a blob by themselves for some minutes; "" if they cannot. Raises
         StorageFault."""
 
+    def place(self, name: str) -> str:
+        """Under which name a bucket has a blob; "" if it has none, or this is no bucket."""
+
     def remove(self, names: Iterable[str]) -> None:
         """Delete the copies of blobs that no row refers to any more."""
 
@@ -88,6 +91,9 @@ class FolderCopies:
         return True
 
     def address(self, name: str) -> str:
+        return ""
+
+    def place(self, name: str) -> str:
         return ""
 
     def remove(self, names: Iterable[str]) -> None:
