@@ -21,8 +21,13 @@ AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
 
 
+class _Repaired(Exception):
+    """A file was made again of its copy meanwhile, so what was combined may have been its damaged bytes."""
+
+
 async def combined(run: "Run", effect: Reduce) -> State:
-    """The next state of a run. It is computed again as long as the files of the reports cannot be opened.
+    """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
+    if one of them was damaged and restored.
 
     Raises DamagedReports if the disk changed or lost reports that count, StorageFault, and whatever the
     algorithm raises.
@@ -33,6 +38,8 @@ async def combined(run: "Run", effect: Reduce) -> State:
         except TooManyFiles as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
             await asyncio.sleep(AGAIN)
+        except _Repaired:
+            log.warning("run %s: its reports are combined again, because files were restored", run.run)
 
 
 async def _combined(run: "Run", effect: Reduce) -> State:
@@ -41,6 +48,7 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     records = await storage.reports.of_round(run.run, effect.round)
     counted = [record for record in records if record.device in effect.devices]
     reports = StoredReports(counted, tasks, storage.blobs)
+    repairs = storage.blobs.repairs
     crash.point("server.reducing")
     try:
         if len(counted) < len(effect.devices):
@@ -52,9 +60,13 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     except Exception:
         if lost := await damage.lost_reports(storage, counted, effect.devices):
             raise DamagedReports(lost) from None
+        if storage.blobs.repairs > repairs:
+            raise _Repaired from None
         raise
     # Only now, so that nothing can become damaged between the check and the use.
     if lost := await damage.lost_reports(storage, counted, effect.devices):
         raise DamagedReports(lost)
+    if storage.blobs.repairs > repairs:
+        raise _Repaired
     crash.point("server.reduced")
     return following

@@ -44,7 +44,8 @@ class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
     copies: where they are a second time; in the same folder if not given. restored: what was found damaged
-    and restored since the start, for people. frames: those of the blobs that are fetched.
+    and restored since the start, for people. repairs: how often a file was made again of its copy, because it
+    was damaged or missing. frames: those of the blobs that are fetched.
     """
 
     def __init__(self, state: Path, copies: Copies | None = None) -> None:
@@ -53,6 +54,7 @@ class Blobs:
         self._quarantine = state / "quarantine"
         self.copies = copies or FolderCopies(state / "copies", self._tmp)
         self.restored: list[str] = []
+        self.repairs = 0
         self.frames = Frames()
         self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
@@ -222,6 +224,7 @@ class Blobs:
                 found += f" and was moved to {self._quarantine}"
             if not self.copies.restore(self.path(name)):
                 return found
+        self.repairs += 1
         if there or not self.copies.are_complete:
             self.restored.append(f"{found}; it was restored from its copy")
         return ""
