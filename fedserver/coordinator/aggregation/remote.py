@@ -30,6 +30,8 @@ LOOK = 0.05
 GONE, QUIET, STUCK = 1.0, 10.0, 60.0
 """Seconds without any result after which the server asks whether reducers are there, after which it does the
 jobs that none of them holds, and after which it does all."""
+WORTH = 1 << 28
+"""Bytes that jobs read of all reports together from which on reducers elsewhere are worth their trouble."""
 LATELY = 5.0
 """Seconds for which the server believes that as many reducers are there as before."""
 
@@ -51,7 +53,8 @@ class RemoteReducers:
         """What came of the jobs, in their order. Called by the threads that reduce."""
         found: dict[int, list[Array]] = {}
         orders = [order for job in jobs if (order := order_of(job, self._blobs.place))]
-        if len(orders) == len(jobs) and self._present():
+        size = sum(len(order.places) * (order.stop - order.start) for order in orders)
+        if len(orders) == len(jobs) and size >= WORTH and self._present():
             try:
                 self._gather(jobs, orders, found)
             except StorageFault as fault:

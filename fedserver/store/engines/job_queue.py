@@ -165,7 +165,7 @@ class JobQueue:
 
     def _rows(self, query: str, *values: object) -> list[Any]:
         with faults():
-            return self._connection.execute(query.encode(), values).fetchall()
+            return self._connection.execute(query.encode(), values, binary=True).fetchall()
 
     def _count(self, query: str, *values: object) -> int:
         with faults():

@@ -104,6 +104,7 @@ class Leader:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models are worth it, and the server leaves all jobs to reducers that are there."""
     monkeypatch.setattr(pieces, "WORTH", 1)
+    monkeypatch.setattr(remote, "WORTH", 1)
     for name in ("QUIET", "STUCK"):
         monkeypatch.setattr(remote, name, HANG)
     monkeypatch.setattr(reducer, "IDLE", 0.01)
@@ -173,6 +174,14 @@ def test_reducers_read_only_the_ranges_that_they_need(
     assert leader.own == []
     assert max(sizes) == pieces.BLOCK * 4 < whole
     assert sum(sizes) == whole * len(leader.updates)
+
+
+def test_what_is_done_quickly_stays_with_the_server(leading: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "WORTH", 1 << 28)
+    with working(leading.elsewhere):
+        leading.until_there(1)
+        assert leading.combined() == leading.by_itself()
+    assert leading.own
 
 
 # -- reducers that fail -------------------------------------------------------------------------------------
