@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
+from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Reduce
 from shoal.core.errors import NotFound, StorageFault, TooManyFiles
@@ -42,13 +45,17 @@ async def combined(run: "Run", effect: Reduce) -> State:
             log.warning("run %s: its reports are combined again, because files were restored", run.run)
 
 
+def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
+    return [storage.blobs.repairs.get(name, 0) for record in records for name in record.blobs]
+
+
 async def _combined(run: "Run", effect: Reduce) -> State:
     server_half, state, tasks = run.server_half, run.engine.state, run.engine.plan.tasks
     storage, workers = run.storage, run.workers
     records = await storage.reports.of_round(run.run, effect.round)
     counted = [record for record in records if record.device in effect.devices]
     reports = StoredReports(counted, tasks, storage.blobs)
-    repairs = storage.blobs.repairs
+    repairs = _repairs(storage, counted)
     crash.point("server.reducing")
     try:
         if len(counted) < len(effect.devices):
@@ -60,13 +67,13 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     except Exception:
         if lost := await damage.lost_reports(storage, counted, effect.devices):
             raise DamagedReports(lost) from None
-        if storage.blobs.repairs > repairs:
+        if _repairs(storage, counted) != repairs:
             raise _Repaired from None
         raise
     # Only now, so that nothing can become damaged between the check and the use.
     if lost := await damage.lost_reports(storage, counted, effect.devices):
         raise DamagedReports(lost)
-    if storage.blobs.repairs > repairs:
+    if _repairs(storage, counted) != repairs:
         raise _Repaired
     crash.point("server.reduced")
     return following

@@ -123,12 +123,9 @@ class RemoteReducers:
                 answer = queue.answer(batch, number)
                 if number not in checksums:
                     checksums[number] = checksum(jobs[number], orders[number])
-                values = self._accepted(jobs[number], answer, checksums[number]) if answer else None
-                if values is None:
-                    own = [*own, number]
-                else:
+                queue.remove(batch, [number])  # a job that is neither there nor done is the server's, see below
+                if answer and (values := self._accepted(jobs[number], answer, checksums[number])):
                     found[number], heard = values, time.monotonic()
-                    queue.remove(batch, [number])
             if own:
                 some = own[: self._pool.count if self._pool else 1]
                 queue.remove(batch, some)

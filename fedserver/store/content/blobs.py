@@ -44,8 +44,8 @@ class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
     copies: where they are a second time; in the same folder if not given. restored: what was found damaged
-    and restored since the start, for people. repairs: how often a file was made again of its copy, because it
-    was damaged or missing. frames: those of the blobs that are fetched.
+    and restored since the start, for people. repairs: how often each blob was made again of its copy, because
+    it was damaged or missing. frames: those of the blobs that are fetched.
     """
 
     def __init__(self, state: Path, copies: Copies | None = None) -> None:
@@ -54,7 +54,7 @@ class Blobs:
         self._quarantine = state / "quarantine"
         self.copies = copies or FolderCopies(state / "copies", self._tmp)
         self.restored: list[str] = []
-        self.repairs = 0
+        self.repairs: dict[str, int] = {}
         self.frames = Frames()
         self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
@@ -174,6 +174,7 @@ class Blobs:
         """Delete blobs that are no longer needed."""
         for name in (doomed := list(names)):
             self._sound.pop(name, None)
+            self.repairs.pop(name, None)
             self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
@@ -224,7 +225,7 @@ class Blobs:
                 found += f" and was moved to {self._quarantine}"
             if not self.copies.restore(self.path(name)):
                 return found
-        self.repairs += 1
+        self.repairs[name] = self.repairs.get(name, 0) + 1
         if there or not self.copies.are_complete:
             self.restored.append(f"{found}; it was restored from its copy")
         return ""

@@ -1,7 +1,7 @@
 """Parts of blobs, read where they last: in the bucket, or in the folder that several machines share.
 
 For processes that need some bytes of many blobs, and have no state folder. A part says nothing about the
-SHA-256 of its blob: whoever asked for it has to compare.
+SHA-256 of its blob: the one who asked for it has to compare.
 """
 
 import os

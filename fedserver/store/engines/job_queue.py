@@ -138,7 +138,7 @@ class JobQueue:
         return Answer(*found[0]) if found else None
 
     def remove(self, batch: str, numbers: Sequence[int]) -> None:
-        """Delete jobs, whoever holds them: what a reducer makes of them is refused then."""
+        """Delete jobs, also those that a reducer holds: what a reducer makes of them is refused then."""
         self._count("DELETE FROM reducer_jobs WHERE batch = $1 AND number = ANY($2)", batch, list(numbers))
 
     def remove_all(self, batch: str) -> None:

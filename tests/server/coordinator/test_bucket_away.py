@@ -156,7 +156,7 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_com
     buckets: Buckets, postgresql: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     elsewhere, harmed = Elsewhere(postgresql.database(), buckets.bucket()), list[str]()
-    reduce = combining.reduce
+    reduce, again = combining.reduce, list[Any]()
 
     def of_damaged(half: Any, state: Any, reports: Any, workers: Any) -> Any:
         if not harmed and reports:
@@ -167,6 +167,8 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_com
                 path.write_bytes(bytes(each ^ 8 for each in path.read_bytes()))
             else:
                 path.unlink()
+        elif harmed and harmed[0] in reports._records[1].blobs:
+            again.append(reports)
         return reduce(half, state, reports, workers)
 
     async def play() -> None:
@@ -175,7 +177,6 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_com
             monkeypatch.setattr(combining, "reduce", of_damaged)
             await serve_all(coordinator)
             assert same_models(models(coordinator), expected())
-            assert harmed
-            assert coordinator.storage.blobs.repairs == 1
+            assert len(again) == 1
 
     asyncio.run(play())

@@ -467,16 +467,16 @@ def test_a_run_has_the_same_models(
     assert {"squares", "mean"} <= set(done)
 
 
-def test_the_command_does_jobs_until_it_is_stopped(leader: Leader) -> None:
-    where = ["--database", leader.elsewhere.database, "--blobs", str(leader.elsewhere.blobs)]
+def test_the_command_does_jobs_until_it_is_stopped(leading: Leader) -> None:
+    where = ["--database", leading.elsewhere.database, "--blobs", str(leading.elsewhere.blobs)]
     command = [sys.executable, "-m", "fedserver", "reducer", "up", *where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline().startswith("waiting for jobs as ")
-            leader.until_there(1)
-            assert leader.combined() == leader.by_itself()
-            assert leader.own == []
+            leading.until_there(1)
+            assert leading.combined() == leading.by_itself()
+            assert leading.own == []
             process.send_signal(signal.SIGTERM)
             assert process.wait(HANG) == 0
         finally:
