@@ -123,7 +123,7 @@ class RemoteReducers:
                 answer = queue.answer(batch, number)
                 if number not in checksums:
                     checksums[number] = checksum(jobs[number], orders[number])
-                queue.remove(batch, [number])  # a job that is neither there nor done is the server's, see below
+                queue.remove(batch, [number])  # if it is not used, the server does it
                 if answer and (values := self._accepted(jobs[number], answer, checksums[number])):
                     found[number], heard = values, time.monotonic()
             if own:
