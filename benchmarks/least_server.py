@@ -26,6 +26,8 @@ from fedserver.rpc.tls import device_credentials
 from shoal.core.exchange.tensors import Manifest, layout
 
 FRAME, BLOCK = 1 << 20, 1 << 16
+MOST = 100
+"""How many devices there are at most."""
 LIMIT = 600.0
 """Seconds after which a server or a call ends in any case."""
 HOST = "127.0.0.1"
@@ -138,10 +140,11 @@ class LeastDevice:
         await self._channel.close(None)
 
 
-def train(model: bytearray, manifest: Manifest, constant: float) -> None:
-    """The padding between tensors stays as it is."""
+def train(model: bytearray, manifest: Manifest, number: int) -> None:
+    """What a device makes of a model; the padding between tensors stays as it is. Updates are of about the
+    same length, or the server would shorten the longest."""
     for spec, start in zip(manifest, layout(manifest)[0], strict=True):
-        np.frombuffer(model, np.float32, spec.nbytes // 4, start)[:] += np.float32(constant)
+        np.frombuffer(model, np.float32, spec.nbytes // 4, start)[:] += np.float32(1 + number / MOST)
 
 
 async def digest_of(model: bytearray) -> str:

@@ -8,13 +8,14 @@ in plain text, `server` and `insecure_loopback: true` are required. Paths are re
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedclient.agent.allowance import ALL_DAY, Hours
+from fedclient.agent.allowance import ALL_DAY, Allowance, Hours
 from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
@@ -203,6 +204,13 @@ class LimitsConfig:
         if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:
             raise ConfigError("limits are numbers of bytes, 1 or more", "remove them to get the defaults")
         Hours.read(self.hours)
+
+    def allowance(self, give_up_after: float) -> Allowance:
+        """The same for what acts. give_up_after: seconds without a server."""
+        bandwidth = math.inf if self.bandwidth is None else self.bandwidth
+        return Allowance(
+            self.download_bytes, self.kept_bytes, give_up_after, bandwidth, Hours.read(self.hours)
+        )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import TaskFailed
-from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.net.backoff import FIRST, Backoff, heard, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
@@ -35,6 +35,7 @@ from shoal.core.errors import (
     ConfigError,
     DiskFull,
     LedgerFault,
+    NoConsent,
     NotFound,
     Refused,
     SessionLost,
@@ -49,6 +50,7 @@ from shoal.core.exchange.link import (
     Idle,
     Link,
     Outcome,
+    Receipt,
     Report,
     Task,
     Welcome,
@@ -178,9 +180,15 @@ class Agent:
         return self._allowance.hours.closed_for() if self._work is None else 0.0
 
     async def _ask(self, poll: float) -> Task | Idle | None:
+        """The server's answer; None outside of the owner's hours, where no work is left to be reported."""
         if self._closed_for():  # by now: the server may not have answered for long
             return None
-        return await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        answer = await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        mine = isinstance(answer, Task) and self._work is not None and work_key(answer) == self._work.key
+        if self._work is not None and not mine and self._allowance.hours.closed_for():
+            await self._give_up()  # it is not wanted any more, and no other work is begun now
+            return None
+        return answer
 
     async def _rest(self, closed: float) -> None:
         """Be away outside of the owner's hours, so that no round waits for this device."""
@@ -296,23 +304,26 @@ class Agent:
 
     async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure, began: float) -> None:
         """Upload a result and report it. Both are repeated if the server lost some of it before it was
-        counted.
+        counted. Consent may be taken back at any time, also while the server is away.
         """
-        most = task.inline_report
+        most, check = task.inline_report, partial(self._check_consent, task.run, began)
         while True:
             inline: dict[str, Bytes] = {}
             try:
-                self._check_consent(task.run, began)
+                check()
                 inline = await self._transfers.inline(result, most)
-                uploading = asyncio.create_task(self._transfers.upload(result, inline))
+                uploading = asyncio.create_task(self._transfers.upload(result, inline, check))
                 await self._while_wanted(task, heartbeat, uploading)
-                self._check_consent(task.run, began)
             except (Unavailable, SessionLost):
                 raise
             except ShoalError as error:  # a result that the server rejects must still be reported
                 result, inline = Failure(error.code, str(error)), {}
             try:
-                await self._report(task, result, inline)
+                await self._report(task, result, inline, check)
+            except NoConsent as error:
+                if isinstance(result, Failure):  # then it is the server that says so
+                    raise
+                result = Failure(error.code, str(error))
             except NotFound as error:
                 most = 0  # what the report carried itself may have been damaged on its way
                 self._reporter.doing(f"{named(task)}: uploading the result again: {error.message}")
@@ -320,14 +331,21 @@ class Agent:
             else:
                 return
 
-    async def _report(self, task: Task, result: Payload | Failure, inline: Mapping[str, Bytes]) -> None:
+    async def _report(
+        self, task: Task, result: Payload | Failure, inline: Mapping[str, Bytes], check: Callable[[], None]
+    ) -> None:
+        async def once() -> Receipt:
+            if isinstance(result, Payload):
+                check()
+            return await self._link.report(report)
+
         sent = result
         if isinstance(result, Failure):
             sent = failed = outgoing(result)
             await self._with_disk_space(lambda: self._noted(task, failed))
         report = Report(task.run, task.round, task.attempt, sent, tuple(inline.values()))
         crash.point("device.uploaded")
-        receipt = await self._patiently(lambda: self._link.report(report))
+        receipt = await self._patiently(once)
         crash.point("device.receipt-came")
         self._mark.keep(receipt.mark)
         self._work = None
@@ -359,7 +377,7 @@ class Agent:
                 if step.done():
                     break
                 with contextlib.suppress(Unavailable):
-                    if not await _heard(self._link.alive(task.run, task.round, task.attempt)):
+                    if not await heard(self._link.alive(task.run, task.round, task.attempt)):
                         raise _NotWantedError
             return step.result()
         finally:
@@ -376,14 +394,4 @@ class Agent:
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the server answers, for at most the owner's `give_up_after`."""
         seconds, doing = self._allowance.give_up_after, self._reporter.doing
-        return await patiently(lambda: _heard(call()), self._calls, seconds, doing)
-
-
-async def _heard(answer: Awaitable[T]) -> T:
-    """The answer. A lost session is recognized by its code: without a wire it is the server's own error."""
-    try:
-        return await answer
-    except ShoalError as error:
-        if error.code == SessionLost.code:
-            raise SessionLost(error.message, error.hint) from None
-        raise
+        return await patiently(lambda: heard(call()), self._calls, seconds, doing)

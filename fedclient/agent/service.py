@@ -1,7 +1,6 @@
 """What the verbs of the command line do, put together from the parts: link, training process, folder."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedclient.agent.agent import Agent, Until
-from fedclient.agent.allowance import Allowance, Hours
 from fedclient.agent.reporter import Reporter
 from fedclient.agent.signals import until_signal
 from fedclient.config import ClientConfig
@@ -56,14 +54,6 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     hint = "use `fedclient place` for unlabeled data"
                     raise DataFault("the data have no labels to train on", hint)
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-                limits = settings.limits
-                allowance = Allowance(
-                    limits.download_bytes,
-                    limits.kept_bytes,
-                    give_up_after,
-                    limits.bandwidth or math.inf,
-                    Hours.read(limits.hours),
-                )
                 ledger = privacy_report.ledger_of(settings)
                 agent = Agent(
                     link,
@@ -72,7 +62,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     outbox,
                     folder.mark,
                     reporter,
-                    allowance,
+                    settings.limits.allowance(give_up_after),
                     note_failure=ledger.failed,
                     check_consent=settings.consents.check_since,
                     keep_reserved=ledger.keep_only,

@@ -64,32 +64,37 @@ class Transfers:
             await self._throttle.take(blob.size)
         return found
 
-    async def upload(self, result: Payload | Failure, but: Collection[str]) -> None:
-        """Upload the blobs of a result, but these. Raises BadPayload if the server finds the bytes of one
-        wrong `TRIES` times."""
+    async def upload(
+        self, result: Payload | Failure, but: Collection[str], check: Callable[[], None]
+    ) -> None:
+        """Upload the blobs of a result, but these. check: raises an error once no more of it may leave; it is
+        called before each chunk, since the server may be away for days. Raises BadPayload if the server finds
+        the bytes of one wrong `TRIES` times."""
         for weights in result.weights() if isinstance(result, Payload) else ():
             if weights.blob.sha256 not in but:
-                await self._upload(weights.blob)
+                await self._upload(weights.blob, check)
 
-    async def _upload(self, blob: BlobRef) -> None:
+    async def _upload(self, blob: BlobRef, check: Callable[[], None]) -> None:
         for _ in range(TRIES - 1):
             with contextlib.suppress(BadPayload):
-                await self._patiently(lambda: self._go_on_with(blob))
+                await self._patiently(lambda: self._go_on_with(blob, check))
                 return
-        await self._patiently(lambda: self._go_on_with(blob))
+        await self._patiently(lambda: self._go_on_with(blob, check))
 
-    async def _go_on_with(self, blob: BlobRef) -> None:
+    async def _go_on_with(self, blob: BlobRef, check: Callable[[], None]) -> None:
+        check()
         held = await self._link.uploaded(blob)
         crash.point("device.upload-asked")
         while held < blob.size:
-            before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
+            before, held = held, await self._link.upload(blob, held, self._chunks(blob, held, check))
             if held <= before:
                 raise Unavailable(
                     f"the server accepted no more bytes of a result after {before} of {blob.size}"
                 )
 
-    async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
+    async def _chunks(self, blob: BlobRef, start: int, check: Callable[[], None]) -> AsyncIterator[Bytes]:
         for chunk in self._store.chunks(blob, start):
             await self._throttle.take(len(chunk))
+            check()
             yield chunk
             crash.point("device.chunk-sent")

@@ -10,7 +10,7 @@ certificate has expired by that clock, the device requests a new one with the ke
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import Random
 
@@ -24,7 +24,7 @@ from fedclient.identity.rpc import Cause, EnrollmentClient, cause_of, credential
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink, error_of
 from fedclient.store.state import DeviceFolder
-from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
+from shoal.core.errors import Refused, ShoalError, StorageFault, Unauthenticated, Unavailable
 from shoal.core.exchange.link import Hello, Observation, Welcome
 from shoal.core.identity.certificates import key_from_pem
 from shoal.core.identity.joining import IssuedIdentity, Rejoining, Role
@@ -127,7 +127,8 @@ class SecureLink(RpcLink):
         if self._given is None:
             super()._learn(addresses)
             self.identity = replace(self.identity, addresses=self.addresses)
-            self._keyring.keep(self.identity)
+            with suppress(StorageFault):  # the folder may be read-only; after a start it hears them again
+                self._keyring.keep(self.identity)
 
     async def _adopt(self, identity: Identity) -> None:
         """Store an identity, and only then use it."""

@@ -92,7 +92,8 @@ class LightRuntime:
             raise BadPayload(NO_GRAPH, "set `learner`, or ask a run that was started with --graph")
         if isinstance(asked, Predict):
             return predicted(self._context, asked)
-        self._context.account = self._account.of(run)
+        self._context.account = account = self._account.of(run)
+        account.check_not_refused()
         for what in left_open(asked):
             self._context.account.unprotected(what, self._context.version(ALL, labels=False))
         return newcomer.perform(asked, self._context)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from shoal.core.errors import Unavailable
+from shoal.core.errors import SessionLost, ShoalError, Unavailable
 
 T = TypeVar("T")
 
@@ -67,3 +67,13 @@ async def patiently(
         await asyncio.sleep(
             wait
         )  # outside the except block: a live error keeps its call alive, and gRPC would dial
+
+
+async def heard(answer: Awaitable[T]) -> T:
+    """The answer. A lost session is recognized by its code: without a wire it is the server's own error."""
+    try:
+        return await answer
+    except ShoalError as error:
+        if error.code == SessionLost.code:
+            raise SessionLost(error.message, error.hint) from None
+        raise

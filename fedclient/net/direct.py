@@ -104,7 +104,8 @@ def _connection(address: SplitResult) -> "HTTPConnection":
     from http.client import HTTPConnection, HTTPSConnection
 
     cls = HTTPSConnection if address.scheme == "https" else HTTPConnection
-    return cls(address.hostname or "", address.port, timeout=CONNECTION)
+    # Without a port, http.client takes the end of a number such as 2001:db8::1 for one.
+    return cls(address.hostname or "", address.port or cls.default_port, timeout=CONNECTION)
 
 
 def _get(connection: "HTTPConnection", address: SplitResult, start: int) -> "HTTPResponse":

@@ -9,6 +9,7 @@ import json
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable
+from dataclasses import asdict
 
 from fedclient.config import ClientConfig
 from fedclient.faults import WorkerDied
@@ -56,7 +57,7 @@ class AskerApart:
             "server": settings.server,
             "device": settings.device,
             "insecure_loopback": settings.insecure_loopback,
-            "download_bytes": settings.limits.download_bytes,
+            "limits": asdict(settings.limits),
             "give_up_after": self._give_up_after,
             "accept_nearest": accept_nearest,
             "renew": self._renew,

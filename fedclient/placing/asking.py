@@ -1,9 +1,11 @@
 """The part of a placement that needs the server: ask, and fetch what the answer names."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from fedclient.agent.allowance import Allowance
 from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.throttle import Throttle
 from fedclient.store.blobs import BlobStore
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import Choose, Wish
@@ -12,7 +14,7 @@ from shoal.core.exchange.link import Link, Placement, Question
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.exchange.tensors import check_manifest
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 
 T = TypeVar("T")
 
@@ -37,9 +39,9 @@ class Asks(Protocol):
 
 
 class Asker:
-    """Asks by a link of this process. download_bytes: the size limit of one model. give_up_after: seconds
-    without a server. doing: tells people what the device waits for. light: the device has no learner, so the
-    run's graph is fetched, too.
+    """Asks by a link of this process. doing: tells people what the device waits for. light: the device has no
+    learner, so the run's graph is fetched, too. check: raises an error if the owner has refused a run; it is
+    called before evidence leaves, each time, since the server may be away for long.
     """
 
     def __init__(
@@ -47,21 +49,27 @@ class Asker:
         link: Link,
         store: BlobStore,
         doing: Callable[[str], None],
-        download_bytes: int,
-        give_up_after: float,
+        allowance: Allowance,
         light: bool = False,
+        check: Callable[[RunId], None] = lambda run: None,
     ) -> None:
         self._link, self._store, self._doing = link, store, doing
-        self._download_bytes, self._give_up_after, self._light = download_bytes, give_up_after, light
+        self._allowance, self._light, self._check = allowance, light, check
+        self._throttle = Throttle(allowance.bandwidth)
         self._backoff = Backoff()
         self.received = 0
 
     async def ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
     ) -> Question | Placement:
+        async def once() -> Question | Placement:
+            if isinstance(evidence, Evidence):
+                self._check(run)
+            return await self._link.place(run, evidence, accept_nearest)
+
         asking_again = False
         while True:
-            answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
+            answer = await self._patiently(once)
             try:
                 await self._fetch_all(answer, accept_nearest)
             except NotFound as error:
@@ -75,30 +83,43 @@ class Asker:
                 return answer
 
     async def _fetch_all(self, answer: Question | Placement, accept_nearest: bool) -> None:
+        what: dict[BlobRef, str] = {}
         if self._light and answer.graph is not None:
-            self._doing("fetching the run's graph")
-            await self._fetch(answer.graph)
+            what[answer.graph] = "the run's graph"
         if isinstance(answer, Question):
             _check(answer.payload)
-            self._doing("fetching what is needed to look at the data")
             for weights in answer.payload.weights():
-                await self._fetch(weights.blob)
+                what.setdefault(weights.blob, "what is needed to look at the data")
         elif (model := wanted(answer, accept_nearest)) is not None:
-            self._doing(f"fetching the model of {answer.assignment.cluster}")
-            await self._fetch(model.blob)
+            what.setdefault(model.blob, f"the model of {answer.assignment.cluster}")
+        for blob in what:
+            self._check_size(blob)
+        if what:
+            self._store.make_room(what, self._allowance.kept_bytes)
+        for blob, name in what.items():
+            self._doing(f"fetching {name}")
+            await self._fetch(blob)
+
+    def _check_size(self, blob: BlobRef) -> None:
+        most = self._allowance.download_bytes
+        if blob.size > most:
+            raise Refused(
+                f"the model has {blob.size} bytes, and this device accepts at most {most}",
+                "raise limits.download_bytes in this device's settings",
+            )
 
     async def _fetch(self, blob: BlobRef) -> None:
-        if blob.size > self._download_bytes:
-            problem = (
-                f"the model has {blob.size} bytes, and this device accepts at most {self._download_bytes}"
-            )
-            raise Refused(problem, "raise limits.download_bytes in this device's settings")
         if not self._store.has(blob):
-            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            await self._patiently(lambda: self._store.fetch(blob, self._received))
             self.received += blob.size
 
+    async def _received(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
+        async for chunk in self._link.fetch(blob, start):
+            await self._throttle.take(len(chunk))
+            yield chunk
+
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(call, self._backoff, self._give_up_after, self._doing)
+        return await patiently(call, self._backoff, self._allowance.give_up_after, self._doing)
 
 
 def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:

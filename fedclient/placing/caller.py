@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedclient.config import ClientConfig
+from fedclient.config import ClientConfig, LimitsConfig
 from fedclient.identity.connection import endpoint
 from fedclient.identity.link import opened, renewed_if_required
 from fedclient.placing.apart import ANSWER, DOING, FAULT, SAID
@@ -48,6 +48,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
         server=given["server"],
         device=given["device"],
         insecure_loopback=given["insecure_loopback"],
+        limits=LimitsConfig(**given["limits"]),
     )
     folder, reached = DeviceFolder(settings.state), endpoint(settings)
     run, evidence = place_from_bytes(request)
@@ -56,9 +57,9 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
             link,
             BlobStore(folder.blobs),
             lambda text: put(DOING, text.encode()),
-            given["download_bytes"],
-            given["give_up_after"],
+            settings.limits.allowance(given["give_up_after"]),
             light=True,
+            check=settings.consents.check_not_refused,
         )
         answer = await asker.ask(run, evidence, given["accept_nearest"])
         if given["renew"]:

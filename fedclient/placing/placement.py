@@ -109,12 +109,19 @@ class PlacementResult:
 class Placer:
     """Places this device once. asks: reaches the server, and fetches what its answers name.
 
-    light: the device has no learner, and uses the graph of the run instead.
+    light: the device has no learner, and uses the graph of the run instead. note_failure: writes into the
+    ledger that no evidence could be shown, and why; the server learns that much, since none comes.
     """
 
     def __init__(
-        self, asks: Asks, executor: Executor, doing: Callable[[str], None], light: bool = False
+        self,
+        asks: Asks,
+        executor: Executor,
+        doing: Callable[[str], None],
+        light: bool = False,
+        note_failure: Callable[[RunId, str], None] = lambda run, code: None,
     ) -> None:
+        self._note_failure = note_failure
         self._asks, self._executor, self._doing, self._light = asks, executor, doing, light
         self._graph: BlobRef | None = None
         self._sent = 0
@@ -219,7 +226,11 @@ class Placer:
 
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
-        result = await self._performed(Task(question.run, 1, 0, 0, "describe", question.payload))
+        try:
+            result = await self._performed(Task(question.run, 1, 0, 0, "describe", question.payload))
+        except TaskFailed as failed:
+            self._note_failure(question.run, failed.code)
+            raise
         shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
         if len(shown) != 1:
             raise BadPayload(

@@ -1,5 +1,7 @@
 """`fedclient place`, put together from the parts: settings, the server, and the process that has the data."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from fedclient.work.executor import Executor, Spawned
 from fedclient.work.settings import work_config
+from shoal.core.errors import LedgerFault
+from shoal.core.types import RunId
 from shoal.shell.console import Console
 
 
@@ -34,7 +38,7 @@ async def place(
         try:
             if settings.learner is None:
                 apart = AskerApart(settings, executor, console.progress, console.say, give_up_after)
-                placer = Placer(apart, executor, console.progress, light=True)
+                placer = Placer(apart, executor, console.progress, True, noting(settings))
                 found = _with_privacy(await placer.place(run, accept_nearest), settings)
             else:
                 found = await placed(settings, console, executor, run, accept_nearest, give_up_after)
@@ -68,11 +72,22 @@ async def placed(
     folder, light = DeviceFolder(settings.state), settings.learner is None
     async with opened(endpoint(settings), folder, console.say) as link:
         link.direct = Direct(settings.blob_hosts)
-        store, most = BlobStore(folder.blobs), settings.limits.download_bytes
-        asker = Asker(link, store, console.progress, most, give_up_after, light)
-        found = await Placer(asker, executor, console.progress, light).place(run, accept_nearest)
+        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
+        asker = Asker(link, store, console.progress, settings.limits.allowance(give_up_after), light, check)
+        placer = Placer(asker, executor, console.progress, light, noting(settings))
+        found = await placer.place(run, accept_nearest)
         await renewed_if_required(link, folder)
     return _with_privacy(found, settings)
+
+
+def noting(settings: ClientConfig) -> Callable[[RunId, str], None]:
+    """Writes a failure into the ledger, if that is not damaged."""
+
+    def note(run: RunId, code: str) -> None:
+        with suppress(LedgerFault):
+            privacy_report.ledger_of(settings).failed(run, code)
+
+    return note
 
 
 def _with_privacy(found: PlacementResult, settings: ClientConfig) -> PlacementResult:

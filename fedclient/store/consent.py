@@ -61,6 +61,14 @@ class Consents:
             known.pop(run, None)
             self._write(TERMS, dict(list({**known, run: terms}.items())[-RUNS:]))
 
+    def ask_again(self, run: RunId, what: str) -> None:
+        """Forget that the owner has consented that this leaves: it was for other terms. An owner who has
+        allowed a run everything is not asked. Raises StorageFault."""
+        given = self.given()
+        if what in given.get(run, ()):
+            given[run].remove(what)
+            self._write(GIVEN, given)
+
     def terms(self) -> dict[RunId, dict[str, Any]]:
         """What `note` was given, by run. Raises StorageFault."""
         return self._read(TERMS, dict)
@@ -72,7 +80,7 @@ class Consents:
         Returns what it now may have. Raises NotFound for a run that has asked for nothing.
         """
         known = self.asked()
-        if run not in {*known, *self._read(REVOKED, float)} and not everything:
+        if run not in {*known, *self._refusals()} and not everything:
             raise NotFound(
                 f"run {run!r} has asked for nothing that takes your consent",
                 f"runs that have: {', '.join(known) or 'none'}; --everything consents in advance",
@@ -88,7 +96,7 @@ class Consents:
         unseen: also a run that is not listed, since it has not come yet, or since many newer ones have.
         Raises NotFound for such a run otherwise, and for one that is refused already.
         """
-        given, revoked = self.given(), self._read(REVOKED, float)
+        given, revoked = self.given(), self._refusals()
         if run in revoked and run not in given:
             raise NotFound(
                 f"you have refused run {run!r} already", f"`fedclient consent give {run}` lets it go on"
@@ -108,9 +116,9 @@ class Consents:
             self._write(GIVEN, given)
 
     def refused(self) -> list[RunId]:
-        """The runs to which consent was taken back, and not given again. Raises StorageFault."""
+        """The runs to which consent was taken back, and not given again. Raises NoConsent, StorageFault."""
         given = self.given()
-        return [run for run in self._read(REVOKED, float) if run not in given]
+        return [run for run in self._refusals() if run not in given]
 
     def check_not_refused(self, run: RunId) -> None:
         """Raises NoConsent for a run to which consent was taken back, and not given again."""
@@ -121,24 +129,41 @@ class Consents:
             )
 
     def check_since(self, run: RunId, began: float) -> None:
-        """Raises NoConsent if consent was taken back after `began`, seconds since 1970."""
-        if self._read(REVOKED, float).get(run, 0.0) >= began:
+        """Raises NoConsent if consent was taken back after `began`, seconds since 1970, or not given again
+        since: the clock may have been set back."""
+        self.check_not_refused(run)
+        if self._refusals().get(run, 0.0) >= began:
             raise NoConsent(
                 f"you have taken back your consent to run {run} since this was begun",
                 f"`fedclient consent give {run}` lets the next results leave",
             )
 
+    def _refusals(self) -> dict[RunId, float]:
+        """When each run was refused last. Raises NoConsent where that cannot be read: if it counted as
+        missing, refused runs would go on."""
+        found = self._json(REVOKED)
+        if found is None or not all(isinstance(each, float) and each >= 0.0 for each in found.values()):
+            raise NoConsent(
+                f"{self._folder / REVOKED} cannot be read, so which runs you have refused is not known",
+                "restore it from a backup; or remove it, and refuse those runs again with `fedclient consent "
+                "revoke RUN --unseen`. Until then this device takes part in no run",
+            )
+        return found
+
     def _read(self, name: str, kind: type) -> dict[RunId, Any]:
         """What is stored for each run. What cannot be read counts as missing: then there is no consent."""
+        return {run: value for run, value in (self._json(name) or {}).items() if isinstance(value, kind)}
+
+    def _json(self, name: str) -> dict[RunId, Any] | None:
+        """What a file has, by run; None if it cannot be read. Raises StorageFault."""
         path = self._folder / name
         with storing(path):
             data = path.read_bytes() if path.exists() else b"{}"
         try:
             found = json.loads(data)
-        except ValueError:
-            return {}
-        stored = found.items() if isinstance(found, dict) else ()
-        return {run: value for run, value in stored if isinstance(value, kind)}
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def _write(self, name: str, value: object) -> None:
         with storing(self._folder):

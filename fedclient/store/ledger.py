@@ -27,7 +27,7 @@ from typing import TypeVar
 from fedclient.store.consent import Consents
 from fedclient.store.ledger_file import HINT, LedgerFile
 from shoal.core.algorithm.asks import WholeRun
-from shoal.core.errors import BadPayload, NoConsent, OverBudget, Unprotected
+from shoal.core.errors import BadPayload, DeviceFault, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -55,7 +55,7 @@ from shoal.core.privacy.ledger import (
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.privacy.release import noisy_count, release_sums
-from shoal.core.privacy.report import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING, OPEN
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import RunId, Tensors
 from shoal.shell import crash
@@ -212,6 +212,8 @@ class Ledger:
         where something would leave that the owner does not allow. Raises LedgerFault, StorageFault.
         """
         if self._consents:
+            if whole.asks.noise < self._announced_noise:  # its owner was shown an epsilon that is too low now
+                self._consents.ask_again(self._run, OPEN["summed"])
             self._consents.note(self._run, whole.facts(self._budget.delta, self._budget.group_size))
         book = self._file.read()
         reserved = not whole.cost or self._has_reserved(book, whole.cost)
@@ -317,11 +319,32 @@ class Ledger:
             )
 
     def summed(self, share: Share) -> None:
-        """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves. Raises
-        LedgerFault, StorageFault."""
+        """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves.
+
+        Raises NoConsent for less noise than the run has announced; DeviceFault, LedgerFault, StorageFault.
+        """
+        if share.noise < (announced := self._announced_noise):
+            raise NoConsent(
+                f"run {self._run} has announced noise of {announced:g} in its sums of updates, and asks for "
+                f"{share.noise:g}",
+                f"`fedclient consent revoke {self._run}` refuses the run; ask its operator",
+            )
         with self._file.locked() as book:
-            if not book.has_sum(share.cohort):  # a task that is done again after a crash gives the same bytes
-                self._file.append(Summed(self._clock(), self._run, **asdict(share)))
+            known = book.masked(share.cohort, self._holder)
+            if known is None:
+                line = Summed(self._clock(), self._run, **asdict(share), holder=self._holder)
+                self._file.append(line)
+            elif known != share.masked:  # a task that is done again after a crash gives the same bytes
+                raise DeviceFault(
+                    "another update has left for this sum already, so this device has no part in it any more",
+                    "nothing has to be done: the next round has a new sum",
+                )
+
+    @property
+    def _announced_noise(self) -> float:
+        """In the sums of masked updates, as the owner is shown it; 0 for none."""
+        known = self._consents.terms().get(self._run, {}).get("noise") if self._consents else None
+        return float(known) if isinstance(known, int | float) else 0.0
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""

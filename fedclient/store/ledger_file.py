@@ -60,15 +60,23 @@ class LedgerFile:
         return self._chain.book
 
     def append(self, entry: Entry) -> None:
-        """Add an entry to what `locked` gave. On return it and the new head are on the disk."""
-        before, head = self._chain.data, self._chain.head
-        if head.lines == 0:  # from now on, a ledger without a head has lost it
-            self._write_head(head)
-        line = line_of(entry, head.last)
-        write(self._folder / LEDGER, before + line)
-        head = Head(head.lines + 1, sha256(line[:-1]).hexdigest())
-        self._write_head(head)
-        self._chain.read(before + line, head)
+        """Add an entry to what `locked` gave. On return it and the new head are on the disk.
+
+        Raises LedgerFault, before anything is written, for an entry with which the ledger could not be read
+        any more.
+        """
+        data, before = self._chain.data, self._chain.head
+        line = line_of(entry, before.last)
+        after = Head(before.lines + 1, sha256(line[:-1]).hexdigest())
+        try:
+            self._chain.read(data + line, after)
+        except LedgerFault:
+            self._chain = Chain()
+            raise
+        if before.lines == 0:  # from now on, a ledger without a head has lost it
+            self._write_head(before)
+        write(self._folder / LEDGER, data + line)
+        self._write_head(after)
 
     def _write_head(self, head: Head) -> None:
         write(self._folder / HEAD, json.dumps(asdict(head)).encode())

@@ -48,6 +48,7 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
         budget.group_size,
         tuple(dict.fromkeys(left_open)),
         len(chosen(entries, Failed)),
+        any(data in (None, each.data) for each in chosen(entries, Training)),
     )
 
 

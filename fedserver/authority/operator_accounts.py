@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 
 from fedserver.authority.answers import IssuedOperator
 from fedserver.authority.open_calls import OpenCalls, to_the_end
+from fedserver.authority.rate_limit import RateLimit
 from fedserver.authority.roots import Authority
 from fedserver.store.identities.records import DAY, Issued, Operator
 from fedserver.store.store import Storage
@@ -20,6 +21,8 @@ from shoal.core.identity.operators import NamedOperator, operator_named_by
 SHORTEST, USUAL, LONGEST = 3600.0, 90 * DAY, 400 * DAY
 """Seconds for which an operator's certificate may be valid, and for which it is by default."""
 LONGEST_REASON = 500
+RENEWALS = 5
+"""How often a certificate of one operator can be renewed in a minute."""
 RENEWED, NOTED = 1 / 2, 1 / 6
 """The parts of its lifetime that a certificate has left at most when it can be renewed, and when operators
 hear of it. Programs renew it when a third is left."""
@@ -35,7 +38,7 @@ class OperatorAccounts:
     def __init__(self, storage: Storage, authority: Authority, known: list[Operator]) -> None:
         self.storage, self.authority, self.address = storage, authority, ""
         self._known = {each.name: each for each in known}
-        self._calls = OpenCalls()
+        self._calls, self._renewals = OpenCalls(), RateLimit(RENEWALS)
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "OperatorAccounts":
@@ -117,18 +120,20 @@ class OperatorAccounts:
     async def renew(self, shown: bytes) -> IssuedOperator:
         """Give an operator who calls another certificate with the key and the lifetime of the present one.
 
-        shown: the certificate of the caller, who was admitted, PEM. Raises TooOften until half of the
-        lifetime is over.
+        shown: the certificate of the caller, who was admitted, PEM. Raises TooOften until half of its
+        lifetime is over. A newer one does not count: the answer with it may have been lost.
         """
         found = certificate(shown)
         name = operator_named_by(found).name
         known = self._known[name]
-        if _left(known) > RENEWED:
+        ttl = known.expires - known.issued
+        if found.not_valid_after_utc.timestamp() - time.time() > RENEWED * ttl:
             raise TooOften(
                 f"the certificate of operator {name} is too new to be renewed",
                 "it can be when half of its lifetime is over",
             )
-        ttl = known.expires - known.issued
+        if not self._renewals.allow(name):
+            raise TooOften(f"operator {name} renews its certificate too often", "try again in a minute")
         issued: Issued = self.authority.issue_operator(name, key_in(found), ttl)
         bundle, authorities = tuple(self.authority.roots), self.authority.bundle
         renewed = await self.storage.identities.renew_operator(name, issued, bundle)

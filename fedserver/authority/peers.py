@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fedserver.authority.issuing import DEVICE_LIFE
 from fedserver.authority.open_calls import OpenCalls
+from fedserver.authority.permissions import check_allowed
 from fedserver.authority.roots import Authority
 from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
 from fedserver.store.store import Storage
 from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import Named
@@ -24,6 +25,8 @@ from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
+NOTED = 30 * DAY
+"""Seconds before the end of a gateway's certificate from which on operators hear of it."""
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
 """The share of its life after which a certificate is renewed, and the share over which devices are spread."""
 
@@ -50,6 +53,10 @@ class Standings:
         Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
         """
         raise NotImplementedError
+
+    def check_allowed(self, known: Registered, method: str) -> None:
+        """Check that a device may make a call. Raises Refused."""
+        check_allowed(known.role, method)
 
     async def note_denied(self, **facts: object) -> None:
         """Record a call that was denied, where operators look."""
@@ -179,6 +186,16 @@ class Peers(Standings):
         finally:
             self._followers.discard(changes)
 
+    def notices(self) -> tuple[str, ...]:
+        """A sentence for each gateway whose certificate ends soon: gateways cannot renew theirs."""
+        return tuple(
+            f"the certificate of gateway {each.device} ends on {_date(ends)}: repeat fedserver gateway add,"
+            f" and restart it; if it is gone: fedserver device revoke {each.device}"
+            for each in self.known()
+            if each.role is Role.GATEWAY and each.standing is DeviceStanding.APPROVED and each.certificates
+            if (ends := each.certificates[-1].expires) < time.time() + NOTED
+        )
+
     def knows(self, peer: Named) -> bool:
         """Whether a certificate is in the registry, or may be in the gap of a restored one."""
         return self._gaps or self._certified(peer) is not None
@@ -226,3 +243,7 @@ class Changes:
     def complete(self) -> bool:
         """Whether nothing is pending."""
         return not self._pending
+
+
+def _date(clock: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(clock))

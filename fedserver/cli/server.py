@@ -145,7 +145,7 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     from fedserver.config import read_server
     from fedserver.daemon import serve
     from fedserver.telemetry.logs import Bounded, Json, Printable
-    from shoal.shell.memory import share_arenas
+    from shoal.shell.memory import freeze_loaded, share_arenas
 
     share_arenas()
     config = read_server(path, flags)
@@ -158,6 +158,7 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
 
     def announce(address: str, join_address: str) -> None:
         found.update(address=address, join_address=join_address)
+        freeze_loaded()
         click.echo(f"listening on {address}")
         if join_address:
             click.echo(f"devices join at {join_address}")

@@ -15,6 +15,7 @@ from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import FEWEST
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.summing import Summing
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -95,14 +96,16 @@ def with_rounds(state: State, rounds: int) -> State:
 
 
 def with_readmitted(state: State, devices: Sequence[DeviceId]) -> State:
-    """The state of a run in which the updates of quarantined devices count again.
+    """The state of a run in which quarantined devices are asked, and their updates count, again.
 
     Raises Refused if one of them is not quarantined.
     """
     guard: Guard = getattr(state, "guard", Guard())
-    held = guard.quarantined
+    summing: Summing | None = getattr(state, "summing", None)
+    held = {*guard.quarantined, *(summing.excluded if summing else ())}
     for device in devices:
         if device not in held:
             others = f"these are: {', '.join(sorted(held))}" if held else "no device of this run is"
             raise Refused(f"{device!r} is not quarantined in this run", others)
-    return cast(State, replace(cast(Any, state), guard=guard.readmitted(devices)))
+    found = replace(cast(Any, state), guard=guard.readmitted(devices))
+    return cast(State, replace(found, summing=summing.readmitted(devices)) if summing else found)

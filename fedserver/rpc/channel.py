@@ -21,8 +21,10 @@ SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
 CARD, KEY, CERTIFICATE, AUTHORITIES = "operator.json", "key.pem", "certificate.pem", "authorities.pem"
 AGAIN = "on the server's machine, run: fedserver operator add"
+ANSWER_BYTES = 64 << 20
+"""The largest answer to an operator: a list of some 250,000 devices."""
 OPTIONS = (
-    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_receive_message_length", ANSWER_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
@@ -103,7 +105,8 @@ def connect(folder: Path) -> grpc.Channel:
     if not is_remote(folder):
         return grpc.insecure_channel(f"unix:{folder / SOCKET}", OPTIONS)
     card = read_card(folder)
-    if card.expires <= time.time():
+    # A machine that stopped while it renewed the certificate may have the card of the former one.
+    if card.expires <= time.time() and left(folder) <= 0.0:
         raise ConfigError(f"the certificate of operator {card.name} has expired", f"{AGAIN} {card.name}")
     try:
         key, own, roots = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, AUTHORITIES))

@@ -28,6 +28,7 @@ from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.gateway.carrying import Gateways, runs
@@ -67,6 +68,8 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 1),  # what may be under way grows with the line, as devices have it
     ("grpc.http2.lookahead_bytes", 1 << 19),  # and this is where it begins
 )
+LONG_ANSWERS = (("grpc.max_send_message_length", ANSWER_BYTES),)
+"""Instead of the one above, where operators call: their lists grow with the fleet."""
 DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.PlacementService")
 
 
@@ -121,8 +124,10 @@ async def listen(
     devices: Any = RecordingServer(ports.for_devices(address))
     here = ports.for_operators_here()
     operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
-    gateways = () if access is None else access.gateways
-    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, addresses, gateways), devices)
+    gateways, named = () if access is None else access.gateways, addresses
+    if access is not None and not addresses:  # devices that have known others forget them when they hear this
+        named = (ports.listeners.address,)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, named, gateways), devices)
     add_PlacementServiceServicer_to_server(Placements(coordinator, ports.callers), devices)
     add_blobs(Blobs(blobs_of_device(coordinator, ports.callers)), devices)
     operator_api, listeners = OperatorApi(coordinator), ports.listeners
@@ -177,7 +182,9 @@ class _Ports:
         """The server of the Unix socket, which is bound when all else is ready."""
         interceptors = (Errors(own_disk=True), Requests())
         server = aio.server(
-            interceptors=interceptors, options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS
+            interceptors=interceptors,
+            options=_with(OPTIONS, LONG_ANSWERS),
+            maximum_concurrent_rpcs=OPERATOR_CALLS,
         )
         self.listeners.servers.append(server)
         return server
@@ -188,7 +195,7 @@ class _Ports:
             return []
         errors = self._errors(self._attention("the operators' port"))
         interceptors = (errors, OperatorInterceptor(access.operators), Requests())
-        server = aio.server(interceptors=interceptors, options=self._options)
+        server = aio.server(interceptors=interceptors, options=_with(self._options, LONG_ANSWERS))
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
         self._coordinator.attention.append(access.operators.notices)
@@ -213,6 +220,7 @@ class _Ports:
     async def for_gateways(self, access: Access, devices: Any) -> Gateways:
         """What carries the calls that gateways bring to the services of `devices`, which are all there."""
         gateways = Gateways(access.peers)
+        self._coordinator.attention.append(access.peers.notices)
         add_GatewayServiceServicer_to_server(gateways, devices)
         carried = self._errors(self._at_devices, ends_connections=False)  # each has the calls of many
         gateways.runs = await runs(devices.calls, (carried, *self._admitting))
@@ -239,6 +247,13 @@ class _Ports:
             count=self._coordinator.meter.refused,
             is_deposed=self._coordinator.storage.is_deposed,
         )
+
+
+Options = tuple[tuple[str, int], ...]
+
+
+def _with(options: Options, others: Options) -> Options:
+    return tuple({**dict(options), **dict(others)}.items())
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:

@@ -4,6 +4,7 @@ Its ports are those that it has as the leader. Devices show their certificates t
 address that they know when they hear that this is not the leader.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.roots import Authority
+from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.errors import AGAIN, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
 from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
@@ -26,8 +28,12 @@ class Standby:
 
     def __init__(self, servers: list[aio.Server], port: int, join_port: int) -> None:
         self._servers, self.port, self.join_port = servers, port, join_port
+        connections = Connections()  # or strangers could take all descriptors, and it could not take over
+        connections.ports.update({port, join_port})
+        self._watching = asyncio.create_task(connections.watch())
 
     async def stop(self) -> None:
+        self._watching.cancel()
         for server in self._servers:
             await server.stop(None)
 
@@ -39,18 +45,21 @@ async def stand_by(listen: str, join_listen: str, socket: Path, authority: Autho
     available.
     """
     checks = health.HealthServicer()
-    devices, operators = _server(OPTIONS, checks), _server(OPTIONS, checks)
+    devices, operators = _server(OPTIONS), _server(OPTIONS, OPERATOR_CALLS)
+    devices.add_generic_rpc_handlers((_checking(checks),))
+    health_pb2_grpc.add_HealthServicer_to_server(checks, operators)
     servers, join_port = [devices, operators], 0
     if authority is None:
         loopback(listen)
         port = bind(devices, listen)
     else:
         port = bind(devices, listen, device_credentials(authority))
-        joining = _server(JOINING_OPTIONS, None)
+        joining = _server(JOINING_OPTIONS)
         join_port = bind(joining, join_listen, joining_credentials(authority))
         servers.append(joining)
     bind_socket(operators, socket)
     for server in servers:
+        server.add_generic_rpc_handlers((Refusing(),))
         await server.start()
     await checks.set("", health_pb2.HealthCheckResponse.SERVING)
     for service in DEVICE_SERVICES:
@@ -58,12 +67,20 @@ async def stand_by(listen: str, join_listen: str, socket: Path, authority: Autho
     return Standby(servers, port, join_port)
 
 
-def _server(options: tuple[tuple[str, int], ...], checks: health.HealthServicer | None) -> aio.Server:
-    server = aio.server(options=options, maximum_concurrent_rpcs=OPERATOR_CALLS)
-    if checks is not None:
-        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    server.add_generic_rpc_handlers((Refusing(),))
-    return server
+def _server(options: tuple[tuple[str, int], ...], most: int | None = None) -> aio.Server:
+    """most: calls at a time. For devices there is no limit: gRPC refuses a call above it in words of its own,
+    by which a device does not hear that it has to call the other server."""
+    return aio.server(options=options, maximum_concurrent_rpcs=most)
+
+
+def _checking(checks: health.HealthServicer) -> Any:
+    """Health checks as devices may make them: calls that last are for the socket only."""
+    check = grpc.unary_unary_rpc_method_handler(
+        checks.Check,
+        health_pb2.HealthCheckRequest.FromString,
+        health_pb2.HealthCheckResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check})
 
 
 class Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]

@@ -1,6 +1,7 @@
-"""How this process asks for memory."""
+"""How this process asks for memory, and how it looks for memory that is free again."""
 
 import ctypes
+import gc
 from contextlib import suppress
 
 ARENAS = 2
@@ -17,3 +18,13 @@ def share_arenas() -> bool:
     with suppress(OSError, AttributeError):  # another C library
         return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS))
     return False
+
+
+def freeze_loaded() -> None:
+    """Let the garbage collector never look again at what is there now. Call it once a daemon is ready.
+
+    That is mostly modules, hundreds of thousands of objects, which stay until the end anyway. To go through
+    them again and again takes a twelfth of the processor time of a server with small models.
+    """
+    gc.collect()
+    gc.freeze()

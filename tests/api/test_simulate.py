@@ -261,6 +261,7 @@ def test_a_model_may_be_a_factory_a_learner_a_file_or_a_name(tmp_path: Path) -> 
         ({"round": 3}, ConfigError, 'fedavg has no parameter .round. .did you mean "rounds"'),
         ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
+        ({"threads": -1}, ConfigError, "threads cannot be -1"),
     ],
 )
 def test_wrong_arguments_are_named(changes: dict, error: type[Exception], text: str) -> None:

@@ -184,11 +184,14 @@ def test_a_duplicate_is_as_good(device: Device, server: MemoryServer) -> None:
 
 
 def test_a_result_does_not_leave_once_consent_is_taken_back(device: Device, server: MemoryServer) -> None:
-    device.consents.give("r1", everything=True)
-    device.executor.before.append(lambda: device.consents.revoke("r1"))  # while it trains for round 1
+    def again() -> None:
+        device.consents.give("r1", everything=True)
+
+    again()
+    device.executor.before = [lambda: device.consents.revoke("r1"), again]  # while it trains for rounds 1, 2
     device.run()
     first, second = [report.result for report in server.reports]
     assert isinstance(first, Failure)
     assert first.code == "no-consent"
-    assert isinstance(second, Payload), "what is begun later was asked for again"
+    assert isinstance(second, Payload), "what is begun later leaves once consent is given again"
     assert len(server.uploads) == 1

@@ -44,6 +44,11 @@ def test_a_result_that_waits_does_not_leave_once_consent_is_taken_back(
     crash(device, server, "uploaded")
     device.consents.revoke("r1")
     restarted = Device(device.root, server)
+
+    def again() -> None:
+        device.consents.give("r1", everything=True)
+
+    restarted.executor.before = [again]
     restarted.run(Until.FINISHED)
     first, second = [report.result for report in server.reports]
     assert isinstance(first, Failure)

@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from fedclient.agent.allowance import Allowance
 from fedclient.cli.place import _mixture, _tried
 from fedclient.config import ClientConfig, WorkConfig
 from fedclient.faults import TaskFailed
@@ -66,7 +67,9 @@ def server(models: list[Tensors]) -> MemoryServer:
 
 def placed(server: MemoryServer, work: WorkConfig, store: BlobStore, limit: int = 1 << 20) -> PlacementResult:
     executor = InProcess(Runtime.open(work))
-    placer = Placer(Asker(MemoryLink(server), store, quiet, limit, 0.05), executor, quiet)
+    placer = Placer(
+        Asker(MemoryLink(server), store, quiet, Allowance(limit, give_up_after=0.05)), executor, quiet
+    )
     return asyncio.run(placer.place())
 
 
@@ -265,7 +268,9 @@ def test_the_training_process_of_a_newcomer_does_the_same(
         executor = Spawned(newcomer)
         try:
             return await Placer(
-                Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05), executor, quiet
+                Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)),
+                executor,
+                quiet,
             ).place()
         finally:
             await executor.stop()
@@ -353,7 +358,9 @@ def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
             return Placement("r1", ClusterAssignment("c0"), server.keep(models[0]))
 
     executor = InProcess(Runtime.open(replace(newcomer, learner=replace(newcomer.learner, file=shapes))))
-    placer = Placer(Asker(Deciding(server), store, quiet, 1 << 20, 0.05), executor, quiet)
+    placer = Placer(
+        Asker(Deciding(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)), executor, quiet
+    )
     found = asyncio.run(placer.place())
     assert asked == [Wish(MOST_MODELS, compact=True), None]
     assert found.assignment.cluster == "c0"

@@ -15,7 +15,7 @@ from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.exchange.link import Hello, Idle, Task, Welcome
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 WAITING = "waiting for limits.hours to begin (22:00-06:00)"
 
@@ -127,6 +127,35 @@ def test_work_is_finished_after_the_hours_over_a_lost_session(
     device.run(Until.ONCE, hours=at_night(wall))
     assert [(report.round, report.attempt) for report in server.reports] == [(1, 2)]
     assert wall().hour == 6  # it did not wait for the next night
+
+
+@pytest.mark.parametrize("answer", ["nothing", "another task"])
+def test_a_device_whose_work_is_not_wanted_any_more_asks_for_no_other_after_the_hours(
+    device: Device, server: MemoryServer, wall: Wall, answer: str
+) -> None:
+    """The session is lost after the hours, and the round has been closed without this device meanwhile."""
+    asked: list[int] = []
+
+    class Late(MemoryLink):
+        async def next_task(self, wait: float) -> Task | Idle:
+            asked.append(wall().hour)
+            if wall().hour == 6 and answer == "nothing":
+                return Idle("the round is over", 0.0, 0.0)
+            return await super().next_task(wait)
+
+    async def over_until_a_new_session() -> None:
+        wall.set(6)
+        server.tasks.pop(0)
+        server.forget = True
+        await asyncio.sleep(HANG)
+
+    device.executor.before = [over_until_a_new_session]
+    asyncio.run(asyncio.wait_for(device.agent(Late(server), hours=at_night(wall)).run(Until.ONCE), HANG))
+    assert asked == [23, 6, 22], "asked once after the hours, for the work that was begun"
+    assert device.executor.performed == [1, 2]
+    assert device.executor.abandoned == 1
+    assert [(report.round, report.attempt) for report in server.reports] == [(2, 3)]
+    assert server.calls("hello", "leave") == ["hello", "hello", "leave", "hello", "leave"]
 
 
 def test_a_server_that_answers_after_the_hours_gives_no_task(

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed
+from fedclient.net.throttle import Throttle
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
@@ -63,7 +65,9 @@ def placed(
 ) -> PlacementResult:
     doing: list[str] = []
     link, executor = MemoryLink(server), InProcess(runtime)
-    placer = Placer(Asker(link, store, doing.append, limit, 0.05), executor, doing.append)
+    placer = Placer(
+        Asker(link, store, doing.append, Allowance(limit, give_up_after=0.05)), executor, doing.append
+    )
     return asyncio.run(placer.place("", accept_nearest))
 
 
@@ -114,6 +118,39 @@ def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
     assert placed(server, runtime, store, accept_nearest=True).model is None
 
 
+def test_more_than_the_owner_stores_is_refused_before_a_byte_is_fetched(
+    server: MemoryServer, runtime: Runtime, store: BlobStore
+) -> None:
+    """Each of the models may be small enough, and all of them together fill the disk."""
+    assert server.question is not None
+    blobs = [weights.blob for weights in server.question.payload.weights()]
+    assert len(blobs) == 2
+    for kept, fetched in ((sum(blob.size for blob in blobs) - 1, 0), (sum(blob.size for blob in blobs), 2)):
+        asker = Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, kept, give_up_after=0.05))
+        if fetched:
+            asyncio.run(asker.ask("", None, False))
+        else:
+            with pytest.raises(Refused, match=f"keeps at most {kept}") as caught:
+                asyncio.run(asker.ask("", None, False))
+            assert caught.value.hint == "raise limits.kept_bytes in this device's settings"
+        assert len(server.calls("fetch")) == fetched
+
+
+def test_models_of_a_placement_take_no_more_bandwidth_than_the_owner_allows(
+    server: MemoryServer, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    async def take(self: Throttle, size: int) -> None:
+        assert self._rate == 32768.0
+        taken.append(size)
+
+    monkeypatch.setattr(Throttle, "take", take)
+    asker = Asker(MemoryLink(server), store, quiet, Allowance(give_up_after=0.05, bandwidth=32768.0))
+    asyncio.run(asker.ask("", None, False))
+    assert sum(taken) == asker.received > 0
+
+
 def test_what_can_go_wrong_is_said(server: MemoryServer, runtime: Runtime, store: BlobStore) -> None:
     with pytest.raises(Refused, match=r"limits\.download_bytes"):
         placed(server, runtime, store, limit=10)
@@ -139,7 +176,9 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
     """Also where a run has one model, and asks nothing about the data."""
     server.question = None
     executor = Spawned(replace(work, file=tmp_path / "MISSING.csv"))
-    placer = Placer(Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05), executor, quiet)
+    placer = Placer(
+        Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)), executor, quiet
+    )
     with pytest.raises(DataFault, match=r"MISSING\.csv: No such file") as caught:
         asyncio.run(placer.place())
     assert caught.value.hint
@@ -171,7 +210,11 @@ def test_a_server_that_forgot_what_it_told_is_asked_once_again(
     said: list[str] = []
     link = Forgetful(server)
     link.left = 1
-    placer = Placer(Asker(link, store, said.append, 1 << 20, 0.05), InProcess(runtime), said.append)
+    placer = Placer(
+        Asker(link, store, said.append, Allowance(1 << 20, give_up_after=0.05)),
+        InProcess(runtime),
+        said.append,
+    )
     assert asyncio.run(placer.place()).assignment == ASSIGNMENT
     assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
     assert any("asking the server again: blob" in text for text in said)
@@ -191,7 +234,9 @@ def test_a_question_after_the_answer_is_refused(
         async def place(self, run: str, descriptor: object, _: bool = False) -> Question | Placement:
             return await super().place(run, None)
 
-    placer = Placer(Asker(Asking(server), store, quiet, 1 << 20, 0.05), InProcess(runtime), quiet)
+    placer = Placer(
+        Asker(Asking(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)), InProcess(runtime), quiet
+    )
     with pytest.raises(BadPayload, match="the same question again"):
         asyncio.run(placer.place())
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedclient.agent.allowance import Allowance
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
 from fedclient.placing.asking import Asker
@@ -77,7 +78,11 @@ def placed(work: WorkConfig, store: BlobStore, asked: Vote) -> tuple[PlacementRe
     model = initial_weights(Runtime.open(work)._context.learner, 5)
     models = {name: {key: w + number for key, w in model.items()} for number, name in enumerate(NAMES)}
     link = Voting(MemoryServer([]), asked, models)
-    placer = Placer(Asker(link, store, quiet, 1 << 20, 0.05), InProcess(Runtime.open(work)), quiet)
+    placer = Placer(
+        Asker(link, store, quiet, Allowance(1 << 20, give_up_after=0.05)),
+        InProcess(Runtime.open(work)),
+        quiet,
+    )
     return asyncio.run(placer.place()), link
 
 

@@ -1,7 +1,7 @@
 """Devices that fetch the models of a run from a bucket by themselves, beside one that does not."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import listen
 from fedserver.store.engines import Elsewhere
-from shoal.core.errors import Unavailable
+from shoal.core.errors import BucketAway, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
@@ -32,6 +32,14 @@ from tests.server.wire_link import WireLink
 from tests.waiting import free_port
 
 pytest.importorskip("psycopg", reason="psycopg is not installed")
+
+
+@pytest.fixture
+def unsteady(buckets: Buckets) -> Iterator[Buckets]:
+    """The server of the buckets, which the test may stop."""
+    yield buckets
+    if not buckets.is_running:
+        buckets.start()
 
 
 class Counted(Direct):
@@ -109,6 +117,41 @@ def test_where_devices_cannot_reach_the_bucket_the_server_gives_the_models(
 ) -> None:
     address = replace(buckets.bucket(), devices_url=f"http://127.0.0.1:{free_port()}")
     assert play(tmp_path / "s", Elsewhere(postgresql.database(), address)) == [0] * DEVICES
+
+
+def test_while_the_bucket_is_away_the_server_gives_what_it_has_and_names_no_address(
+    unsteady: Buckets, postgresql: Cluster, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        address = replace(unsteady.bucket(), devices_url=unsteady.url)
+        async with fleet(tmp_path / "s", Elsewhere(postgresql.database(), address)) as (
+            coordinator,
+            links,
+            _,
+        ):
+            await start(coordinator)
+            async with aio.insecure_channel(links[0].address) as channel:
+                found = [WireLink(channel, f"d{number}") for number in range(DEVICES)]
+                hands = [await Hands(each).hello() for each in found]
+                _, task, _ = await asyncio.gather(*(task_for(each) for each in hands))
+                blob = task.payload.weights()[0].blob
+                request = blob_pb.FetchRequest(blob=wire.blob_to_pb(blob), elsewhere=True)
+
+                async def fetched() -> list[blob_pb.FetchResponse]:
+                    ask = BlobServiceStub(channel).Fetch
+                    return [each async for each in ask(request, metadata=found[1].metadata)]
+
+                assert (await fetched())[0].address
+                copies = coordinator.storage.blobs.copies
+                await asyncio.to_thread(unsteady.stop)
+                with pytest.raises(BucketAway):
+                    await asyncio.to_thread(copies.probe)
+                answers = await fetched()
+                assert not any(each.address for each in answers)
+                assert sum(len(each.chunk.data) for each in answers) == blob.size
+                assert copies.away is not None
+
+    asyncio.run(story())
 
 
 def test_an_address_is_for_one_object_and_some_minutes_and_only_for_whom_the_model_is(

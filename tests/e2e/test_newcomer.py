@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from fedclient.agent.allowance import Allowance
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import Placer
 from fedclient.store.blobs import BlobStore
@@ -40,7 +41,7 @@ def test_it_asks_once_again(tmp_path: Path) -> None:
         await serve_all(coordinator)
         link, store = Restarted(coordinator, "newcomer"), BlobStore(tmp_path / "blobs")
         link.state = tmp_path / "server"
-        asker = Asker(link, store, lambda text: None, 1 << 20, 1.0)
+        asker = Asker(link, store, lambda text: None, Allowance(1 << 20, give_up_after=1.0))
         found = await Placer(asker, Doubler(store), lambda text: None).place()
         assert link.killed == 1
         assert found.model is not None

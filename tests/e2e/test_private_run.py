@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedclient.agent.agent import Agent, Until
+from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.placing.asking import Asker
@@ -105,7 +106,7 @@ async def place(
     store, link = BlobStore(config.blobs), DeviceApi(coordinator, member.name)
     executor = Spawned(replace(config, learner=None)) if light else InProcess(Runtime.open(config))
     try:
-        asker = Asker(link, store, lambda text: None, 1 << 30, 5.0, light)
+        asker = Asker(link, store, lambda text: None, Allowance(1 << 30, give_up_after=5.0), light)
         return await Placer(asker, executor, lambda text: None, light).place(run)
     finally:
         await executor.stop()

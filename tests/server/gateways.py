@@ -4,13 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+from grpc import aio
 
 from fedserver.rpc.gateway.folder import GatewayFolder
 from fedserver.rpc.gateway.process import Gateway
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import request
 from shoal.core.identity.joining import IssuedIdentity, Role
 from tests.server.authority.peers import HOST, Peer, World
 from tests.waiting import HANG
+
+HELLO = wire.hello_to_pb(Hello("toy"))
 
 
 async def added(world: World, path: Path, name: str = "gate") -> GatewayFolder:
@@ -46,3 +55,17 @@ def behind(peer: Peer, found: Gateway) -> Peer:
     """The same device, which calls the gateway from now on."""
     peer.address = f"{HOST}:{found.port}"
     return peer
+
+
+async def hello(peer: Peer, **metadata: bytes) -> device_pb.HelloResponse:
+    """What a device is answered where it calls."""
+    async with peer.channel() as channel:
+        entries = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        answer: device_pb.HelloResponse = await DeviceServiceStub(channel).Hello(HELLO, metadata=entries)
+        return answer
+
+
+async def waits(channel: aio.Channel, session: str) -> Any:
+    """A call of a device that waits for a task."""
+    asking = device_pb.NextTaskRequest(session=session, wait=wire.seconds_to_pb(60.0))
+    return await DeviceServiceStub(channel).NextTask(asking)

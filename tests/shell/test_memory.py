@@ -1,11 +1,12 @@
-"""The pools of memory of a process."""
+"""The pools of memory of a process, and what its garbage collector looks at."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
-from shoal.shell.memory import ARENAS
+from shoal.shell.memory import ARENAS, freeze_loaded
 
 PROGRAM = """
 import ctypes, sys, threading
@@ -43,3 +44,15 @@ def test_threads_share_pools() -> None:
         return found.stdout.count("<heap nr=")
 
     assert pools("shared") <= ARENAS < pools("apart")
+
+
+def test_what_is_loaded_is_not_looked_at_again_and_what_comes_later_is() -> None:
+    try:
+        freeze_loaded()
+        assert gc.get_freeze_count() > 10_000
+        later: list[object] = []
+        later.append(later)
+        del later
+        assert gc.collect() >= 1
+    finally:
+        gc.unfreeze()

@@ -91,7 +91,7 @@ def up(console: Console, folder: Path, listen: str | None) -> Result:
     from fedserver.rpc.gateway.folder import GatewayFolder
     from fedserver.rpc.gateway.process import serve
     from fedserver.telemetry.logs import Bounded, Printable
-    from shoal.shell.memory import share_arenas
+    from shoal.shell.memory import freeze_loaded, share_arenas
 
     share_arenas()
     found = GatewayFolder(folder.absolute())
@@ -104,6 +104,7 @@ def up(console: Console, folder: Path, listen: str | None) -> Result:
 
     def announce(address: str) -> None:
         at["address"] = address
+        freeze_loaded()
         click.echo(f"listening on {address}")
         sys.stdout.flush()
 

@@ -15,7 +15,7 @@ import grpc
 from grpc import aio
 
 from fedserver.authority.peers import Standings
-from fedserver.authority.permissions import ALLOWED, check_allowed
+from fedserver.authority.permissions import ALLOWED
 from fedserver.authority.rate_limit import RateLimit
 from fedserver.rpc.admission.behalf import Admitted, named_in
 from fedserver.rpc.admission.identity import Context, address_of, peer_of, shown_by
@@ -78,7 +78,7 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                     known = await self._peers.admit(peer, carried)
                     calling.enter_context(self._peers.calling(device))
             if method in ALLOWED:  # any other is not served, which no role changes
-                check_allowed(known.role, method)
+                self._peers.check_allowed(known, method)
         except ShoalError as error:
             call = method if method in ALLOWED else "a call that is not served"
             address = address_of(context)

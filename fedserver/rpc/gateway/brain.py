@@ -9,8 +9,8 @@ connections of their own, with the device's certificate beside them.
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -21,8 +21,8 @@ from fedserver.rpc.admission.behalf import ENTRY
 from fedserver.rpc.gateway.carrying import MOST_CALLERS, SIGN_OF_LIFE
 from fedserver.rpc.gateway.following import away
 from fedserver.rpc.gateway.stream import Caller, CallStream
-from shoal.core.engine.timeouts import CONNECTION
-from shoal.core.errors import BadPayload, ShoalError
+from shoal.core.engine.timeouts import CONNECTION, GRACE
+from shoal.core.errors import BadPayload, NotLeader, ShoalError, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
@@ -54,6 +54,13 @@ SILENCE = 3 * SIGN_OF_LIFE
 """Seconds after which a server that says nothing counts as gone."""
 PAUSE = 0.3
 """Seconds before the next address is tried."""
+TAKEOVER, LATER = 30.0, (1.0, 45.0)
+"""Seconds without a server after which devices are sent to another gateway, and when they call there. It is
+longer than a takeover, in which devices keep their connections to this one."""
+
+
+class Stopping(Exception):
+    """The server ends streams because it is about to stop. It still answers what is under way."""
 
 
 class Passed(Exception):
@@ -82,41 +89,58 @@ class Brain:
         self._turn = itertools.count()
         self._stream: CallStream | None = None
         self._since = 0.0
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
+        self._reasons: dict[str, str] = {}
+        self._lost = asyncio.get_running_loop().time()
         self.here = asyncio.Event()
 
     async def run(self) -> None:
         """Stay connected to the server that leads, until this is canceled."""
-        said = ""
         for address in itertools.cycle(self._addresses):
             try:
                 await self._connected(address)
-                said = ""
-            except (aio.AioRpcError, TimeoutError) as error:
-                why = error.details() if isinstance(error, aio.AioRpcError) else "it says nothing"
-                if (now := f"{address}: {why}") != said:
-                    said = now
-                    log.warning("no server at %s", now)
+            except (aio.AioRpcError, TimeoutError, Stopping) as error:
+                said = error.details() if isinstance(error, aio.AioRpcError) else str(error)
+                why = said or "it says nothing"
+                if self._reasons.get(address) != why:
+                    self._reasons[address] = why
+                    log.warning("no server at %s: %s", address, why)
             await asyncio.sleep(PAUSE)
 
     async def _connected(self, address: str) -> None:
-        """Use the server at this address. Raises AioRpcError or TimeoutError if it does not lead."""
-        channel = self._dial(address)
-        lines = [self._dial(address) for _ in range(LINES)]
+        """Use the server at this address. Raises AioRpcError, TimeoutError or Stopping if it does not lead,
+        or as soon as it does not."""
+        channels = [self._dial(address) for _ in range(1 + LINES)]
+        grace: float | None = None
         try:
             while True:  # a connection becomes old, and then the call ends, and the server is still there
-                await self._follow(channel, lines, address)
+                await self._follow(channels, address)
+        except Stopping:
+            grace = GRACE
+            raise
         finally:
+            if self.here.is_set():
+                self._lost = asyncio.get_running_loop().time()
             self.here.clear()
             self._channel, self._lines = None, []
             if self._stream is not None:
-                self._retire(self._stream)
+                self._later(self._stream.retire())
                 self._stream = None
-            for each in (channel, *lines):
-                await each.close(None)
+            for each in channels:
+                self._later(each.close(grace))
 
-    async def _follow(self, channel: aio.Channel, lines: list[aio.Channel], address: str) -> None:
+    def away(self) -> Unavailable | None:
+        """Why no call can be passed on; None while a server takes calls."""
+        if self.here.is_set():
+            return None
+        if asyncio.get_running_loop().time() - self._lost < TAKEOVER:
+            return away()
+        # Another gateway may have a server: this one may be cut off from it, or have been revoked.
+        return NotLeader(away().message, "call another gateway", LATER)
+
+    async def _follow(self, channels: list[aio.Channel], address: str) -> None:
         """Follow the registry until the call ends. Raises if it brings nothing."""
+        channel, *lines = channels
         call: Any = channel.unary_stream(
             "/fed.v1.GatewayService/Follow",
             request_serializer=pb.FollowRequest.SerializeToString,
@@ -133,6 +157,7 @@ class Brain:
                 self._hear(found)
                 if found.complete and not self.here.is_set():
                     log.info("connected to the server at %s", address)
+                    self._reasons.clear()
                     self._channel, self._lines = channel, lines
                     self.here.set()
         except aio.AioRpcError:
@@ -141,7 +166,7 @@ class Brain:
         finally:
             call.cancel()
         if not came:
-            raise TimeoutError
+            raise Stopping("it is about to stop")
 
     def _dial(self, address: str) -> aio.Channel:
         return aio.secure_channel(address, self._credentials(), options=OPTIONS)
@@ -160,28 +185,27 @@ class Brain:
     def _open(self) -> CallStream:
         now = asyncio.get_running_loop().time()
         if self._channel is None:
-            raise away()
+            raise self.away() or away()
         if self._stream is not None:
             is_full = self._stream.callers >= MOST_CALLERS
             if not (self._stream.broken or is_full or now - self._since > REPLACED):
                 return self._stream
-            self._retire(self._stream)
+            self._later(self._stream.retire())
         self._stream, self._since = CallStream(self._channel), now
         return self._stream
 
-    def _retire(self, stream: CallStream) -> None:
-        task = asyncio.create_task(stream.retire())
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+    def _later(self, end: Coroutine[Any, Any, None]) -> None:
+        """End a stream or a connection, beside all else."""
+        task = asyncio.create_task(end)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _alone(self, caller: Caller, method: str, message: bytes, session: str) -> bytes:
         call: Any = self._line().unary_unary(method, bytes, bytes)(
             message, metadata=_metadata(caller, session)
         )
-        try:
+        with _faults():
             answer: bytes = await call
-        except aio.AioRpcError as error:
-            raise _meaning(error) from None
         return answer
 
     async def fetch(self, caller: Caller, method: str, message: bytes, session: str) -> AsyncIterator[bytes]:
@@ -190,10 +214,12 @@ class Brain:
             message, metadata=_metadata(caller, session)
         )
         try:
-            while isinstance(found := await call.read(), bytes):
+            while True:
+                with _faults():
+                    found = await call.read()
+                if not isinstance(found, bytes):
+                    return
                 yield found
-        except aio.AioRpcError as error:
-            raise _meaning(error) from None
         finally:
             call.cancel()
 
@@ -207,18 +233,15 @@ class Brain:
             requests, metadata=_metadata(caller, session)
         )
         try:
-            answer: bytes = await call
-        except (aio.AioRpcError, asyncio.CancelledError) as error:
-            if broken:  # gRPC cancels a call whose requests failed, and hides the cause
-                raise broken[0] from None
-            raise (_meaning(error) if isinstance(error, aio.AioRpcError) else error) from None
+            with _faults(broken):
+                answer: bytes = await call
         finally:
             call.cancel()
         return answer
 
     def _line(self) -> aio.Channel:
         if not self._lines:
-            raise away()
+            raise self.away() or away()
         return self._lines[next(self._turn) % len(self._lines)]
 
 
@@ -227,6 +250,26 @@ _STATUSES = {status.value[0]: status for status in grpc.StatusCode}
 
 def _metadata(caller: Caller, session: str) -> tuple[tuple[str, str | bytes], ...]:
     return ((ENTRY, caller.certificate), *((("shoal-session", session),) if session else ()))
+
+
+@contextmanager
+def _faults(broken: Sequence[Exception] = ()) -> Iterator[None]:
+    """Around what waits for the server: what gRPC raises becomes the error of the call.
+
+    broken: see `_noting`. gRPC cancels a call whose requests failed, and hides the cause. It also cancels a
+    call whose connection is closed here; its device has to hear of that, or it would wait for an answer.
+    """
+    try:
+        yield
+    except (aio.AioRpcError, asyncio.CancelledError) as error:
+        if broken:
+            raise broken[0] from None
+        if isinstance(error, aio.AioRpcError):
+            raise _meaning(error) from None
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # the device has gone away, or was revoked
+            raise
+        raise away() from None
 
 
 def _meaning(error: aio.AioRpcError) -> Exception:

@@ -6,6 +6,7 @@ answers it. What is saved is the rest: a TLS connection for each device, and gRP
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -178,6 +179,8 @@ class _Calls:
                     "count calls, and name callers first",
                 )
             self.open[call.call] = asyncio.create_task(self._answer(call))
+            # A callback also comes for a task that is canceled before it has begun.
+            self.open[call.call].add_done_callback(functools.partial(self._ended, call.call))
         for number in message.canceled:
             if task := self.open.get(number):
                 task.cancel()
@@ -187,10 +190,6 @@ class _Calls:
         try:
             run = self._runs.get(call.method) or behavior_of(UNKNOWN)
             answer.message = await run(call.message, context)
-        except asyncio.CancelledError:
-            del self.open[call.call]
-            self._some.set()
-            raise
         except aio.AbortError:
             self._failed(answer, context)
         except Exception as error:  # none of the interceptors knew it
@@ -198,8 +197,10 @@ class _Calls:
                 await refuse(context, error)  # type: ignore[arg-type]
             except aio.AbortError:
                 self._failed(answer, context)
-        del self.open[call.call]
         self._answers.append(answer)
+
+    def _ended(self, number: int, task: "asyncio.Task[None]") -> None:
+        del self.open[number]
         self._some.set()
 
     def _failed(self, answer: pb.Answer, context: Carried) -> None:

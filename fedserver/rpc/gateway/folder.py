@@ -61,7 +61,10 @@ class GatewayFolder:
         """Raises ConfigError."""
         path = self._folder / SETTINGS
         try:
-            text = path.read_text()[:MAX_TEXT]
+            with path.open("rb") as file:
+                text = file.read(MAX_TEXT + 1).decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path} is not text in UTF-8", "write it again, or restore it") from None
         except OSError as error:
             raise ConfigError(
                 f"{path}: {error.strerror}", "make the folder on the server, with: fedserver gateway add"

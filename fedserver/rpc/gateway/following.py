@@ -16,15 +16,16 @@ SOON = (1.0, 5.0)
 
 
 class Followed(Standings):
-    """Refuses whom the server would refuse. The server asks its own registry, too, at each call.
+    """Refuses whom the server would refuse, as far as that is known here. The server asks its own registry,
+    too, at each call.
 
-    is_connected: whether it hears of changes now. ready: whether all of the registry has arrived once.
+    away: why the server cannot be asked now; None if it can. ready: whether all of the registry has arrived
+    once.
     """
 
-    def __init__(self, federation: str, is_connected: Callable[[], bool]) -> None:
+    def __init__(self, federation: str, away: Callable[[], Unavailable | None]) -> None:
         super().__init__(())
-        self._federation, self._is_connected, self._others = federation, is_connected, False
-        self.ready = False
+        self._federation, self._away, self.ready = federation, away, False
 
     @property
     def federation(self) -> str:
@@ -35,7 +36,6 @@ class Followed(Standings):
 
     def hear(self, found: pb.FollowResponse) -> None:
         """Take in what the server sends. Calls of a device that was revoked are cut."""
-        self._others = found.accepts_others
         for device in found.devices:
             self.learn(_registered(device))
             if device.revoked:
@@ -44,13 +44,22 @@ class Followed(Standings):
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
         if not self.ready:
-            raise Unavailable("this gateway is not connected to its server yet", "try again soon", SOON)
-        if self._certified(peer) is None and not self._is_connected():
-            raise away()  # the certificate may be newer than what is known here
-        if self._others and self._certified(peer) is None:
-            return self._known.get(peer.device) or _unknown(peer.device)
-        known, _ = self._check(peer)
-        return known
+            raise self._away() or away()
+        if self._certified(peer) is not None:
+            known, _ = self._check(peer)
+            return known
+        # The certificate may be newer than what has been heard here, so only the server can judge it. To
+        # refuse it would end a device that has just joined or renewed.
+        if missing := self._away():
+            raise missing
+        found = self._known.get(peer.device) or _unknown(peer.device)
+        if found.standing is DeviceStanding.REVOKED:
+            self._check_standing(found)
+        return found
+
+    def check_allowed(self, known: Registered, method: str) -> None:
+        if known.certificates:
+            super().check_allowed(known, method)
 
 
 def away() -> Unavailable:

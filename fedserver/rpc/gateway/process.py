@@ -10,6 +10,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
+from fedserver.authority.peers import NOTED
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
 from fedserver.rpc.admission.connections import Connections
@@ -32,8 +33,6 @@ from shoal.shell.process import allow_descriptors, stop_signal
 
 log = logging.getLogger("shoal.gateway")
 
-OLD = 30 * DAY
-"""Seconds before the end of a gateway's certificate from which on its log says so every day."""
 ARRIVALS = 1_000.0
 """Devices that may arrive at a gateway in a second. The server behind it paces those of all gateways."""
 AGE = 1_800_000
@@ -47,7 +46,7 @@ class Gateway:
         self._folder, self._pair = folder, folder.pair()
         self._authorities = folder.authorities()
         named = named_by(self._pair.certificate)
-        self.followed = Followed(named.federation, lambda: self.brain.here.is_set())
+        self.followed = Followed(named.federation, lambda: self.brain.away())
         self.brain = Brain(settings.servers, self._credentials, self._hear)
         self._settings = settings
         self._checks, self._connections = health.HealthServicer(), Connections()
@@ -97,7 +96,7 @@ class Gateway:
         """Say every day in the log that the certificate ends soon."""
         ends = self._pair.certificate.not_valid_after_utc.timestamp()
         while True:
-            if (left := ends - time.time()) < OLD:
+            if (left := ends - time.time()) < NOTED:
                 log.warning(
                     "the certificate of this gateway ends in %.0f days: fedserver gateway add", left / DAY
                 )

@@ -98,7 +98,12 @@ class BucketCopies:
 
     def address(self, name: str) -> str:
         key = self._keys.get(name)
-        return self._bucket.signed(key) if key else ""
+        if key is None or self.away is not None:
+            return ""
+        try:
+            return self._bucket.signed(key)
+        except BucketAway:  # there are no keys to sign with at the moment; this server has the bytes
+            return ""
 
     def place(self, name: str) -> str:
         return self._keys.get(name, "")

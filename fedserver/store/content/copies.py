@@ -34,8 +34,7 @@ class Copies(Protocol):
         """Write the blob with this path again. False if it has no sound copy."""
 
     def address(self, name: str) -> str:
-        """Where devices can get a blob by themselves for some minutes; "" if they cannot. Raises
-        StorageFault."""
+        """Where devices can get a blob by themselves for some minutes; "" if they cannot at the moment."""
 
     def place(self, name: str) -> str:
         """Under which name a bucket has a blob; "" if it has none, or this is no bucket."""

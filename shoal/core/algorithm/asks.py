@@ -60,7 +60,7 @@ class WholeRun:
         """For the owner, at the owner's delta and group size.
 
         epsilon, if_replaced: of what has a guarantee. sums: epsilon of the masked updates for all data of the
-        device together, as long as all devices add their noise; None for none.
+        device together, as long as all devices add their noise; None for none. noise: see `Asks`.
         """
         rho = self.asks.lessons * rho_of(self.asks.noise) if self.asks.noise else 0.0
         return {
@@ -70,6 +70,7 @@ class WholeRun:
             "if_replaced": self.cost.epsilon_if_replaced(REPLACED, delta, group_size),
             "delta": delta,
             "sums": epsilon_of(rho, delta) if rho else None,
+            "noise": self.asks.noise,
             "opened": list(self.asks.opened),
         }
 

@@ -6,6 +6,7 @@ task that is done again finds what it found the first time, and gives the same b
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from shoal.core.exchange.summing import (
     Unmasked,
     letters_of,
     letters_part,
+    task_of,
 )
 from shoal.core.inference.context import ALL
 from shoal.core.privacy import accountant
@@ -65,7 +67,7 @@ def _share(message: Share, context: "DeviceContext", member: Member | None) -> S
     if member is None or not is_at(member, members.ANNOUNCED, message.session):
         return Shared(NOTHING, lost=True)
     manifest = Manifest(message.session, letters_of(message.manifest))
-    letters, commitment, after = members.shared(member, manifest, context.signer, context.secret)
+    letters, commitment, after = members.shared(member, manifest, context.signer)
     context.remember(after.to_tensors())
     return Shared(letters_part({**letters, "": commitment}))
 
@@ -81,7 +83,8 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
     if message.noise:
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
-    words, after = members.masked(member, message.session, letters_of(message.letters), to_words(steps))
+    task, letters = task_of(message, message.clip, message.noise), letters_of(message.letters)
+    words, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
     context.account.summed(
         accountant.Share(
@@ -91,6 +94,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
             message.clip,
             message.noise,
             context.version(ALL, labels=False),
+            sha256(words.tobytes()).hexdigest(),
         )
     )
     context.remember(after.to_tensors())

@@ -4,15 +4,17 @@ A device that has no part in the sum at this point, because it has lost it or wa
 same, with `lost`: then the server begins again instead of waiting.
 """
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from typing import ClassVar
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import Message, PrivateTraining, TrainingSettings
+from shoal.core.exchange.messages import Message, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Extension, PrivacySettings
-from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
 from shoal.core.privacy.secure.cohort import KEYS, check_keys
 from shoal.core.types import DeviceId, Tensors
 
@@ -53,6 +55,24 @@ def letters_of(part: Extension) -> dict[DeviceId, bytes]:
     if part.type != TYPE:
         raise BadPayload(f"{part.type!r} came, and {TYPE!r} was expected")
     return found
+
+
+def task_of(train: "Train | TrainMasked", clip: float, noise: float) -> bytes:
+    """The hash of what updates follow from besides data: the model, how it is trained, and how much of the
+    update is sent. All devices of a sum have to be asked for the same.
+
+    What has its default is left out, so that versions that differ in settings agree.
+    """
+    settings = {
+        item.name: value if isinstance(value, str) else float(value)  # 1 is 1.0
+        for item in fields(TrainingSettings)
+        if (value := getattr(train.settings, item.name)) != item.default
+    }
+    bound = float(train.private.clip) if train.private is not None else None
+    names = sorted(train.model)
+    model = digest({name: train.model[name] for name in names})
+    whole = [names, model, settings, bound, float(clip), float(noise)]
+    return sha256(json.dumps(whole, sort_keys=True).encode()).digest()
 
 
 @dataclass(frozen=True)

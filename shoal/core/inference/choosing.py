@@ -15,6 +15,7 @@ UNLIKE = (
     "these samples scatter {:.3g} times as much as those of the run's devices, so it may have no model for "
     "such data: tell its operator if that goes on"
 )
+ONE_OUTPUT = "the network has one output, so it tells no classes apart"
 HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
@@ -38,7 +39,7 @@ def chosen(
     not of several classes: the run can decide then.
     """
     if predictions[0].shape[1] < 2:
-        raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
+        raise NoClassifier(ONE_OUTPUT, HINT)
     near = None if projected is None else _nearness(question, projected)
     found = odds(predictions, labels, None if near is None else near.logarithms)
     by = ("mutual information" if labels is None else "labels") + (" and likelihood" if near else "")

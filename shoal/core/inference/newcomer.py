@@ -14,13 +14,13 @@ from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import Numbers
 from shoal.core.data.views import Views
-from shoal.core.errors import BadPayload, DeviceFault
+from shoal.core.errors import BadPayload, DeviceFault, LearnerFault
 from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.choosing import HINT, NoClassifier, chosen, with_model
+from shoal.core.inference.choosing import HINT, ONE_OUTPUT, NoClassifier, chosen, with_model
 from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes, moments_of, project
 from shoal.core.inference.network import Network, batches, class_scores, softmax
@@ -88,10 +88,22 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
         raise NoClassifier(f"{network.name} has its own loss() or evaluate(), or predicts numbers", HINT)
     x, labels = context.inputs(parts), context.labels(parts)
     classes = 0 if labels is None else int(labels.max()) + 1
+    # The run is asked to decide where this is no classifier, and its graph may have been made so that samples
+    # decide about its shape: they must not be looked at for that.
+    network.load(question.models[0])
+    width = class_scores(network, np.zeros_like(x[:1]), 0).shape[1]
+    if width < 2:
+        raise NoClassifier(ONE_OUTPUT, HINT)
 
     def said(model: Tensors) -> FloatArray:
         network.load(model)
-        found = softmax(class_scores(network, x, classes))
+        scores = class_scores(network, x, classes)
+        if scores.shape[1] != width:
+            raise LearnerFault(
+                f"the network gives shape {scores.shape} for {len(x)} samples, and {width} scores for zeros",
+                "tell the run's operator",
+            )
+        found = softmax(scores)
         # A model that gives no numbers for a sample says nothing of it.
         return np.nan_to_num(found, nan=1.0 / found.shape[1])
 

@@ -82,7 +82,7 @@ class Share:
 
     cohort: SHA-256 of its manifest. devices: of it; fewest: of them in a sum that can be unmasked. clip: L2
     norm to which the update was shortened. noise: in the sum, in units of clip; 0 for none. data: as in
-    `Order`.
+    `Order`. masked: SHA-256 of the update under its masks.
     """
 
     cohort: str
@@ -91,6 +91,7 @@ class Share:
     clip: float
     noise: float
     data: str
+    masked: str
 
 
 class Account(Protocol):
@@ -135,7 +136,8 @@ class Account(Protocol):
         ...
 
     def summed(self, share: Share) -> None:
-        """Note that an update leaves under masks."""
+        """Note that an update leaves under masks. Raises DeviceFault where another one has left for this sum:
+        the difference of the two would be that of the updates."""
         ...
 
 

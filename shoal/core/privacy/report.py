@@ -38,6 +38,7 @@ OPEN = {
 OF_TRAINING = (OPEN["weights"], OPEN["figures"], OPEN["summed"])
 """What leaves in every round of a run that asks for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
+IN_SUMS = "weights: without DP-SGD, and only in sums over several devices (secure aggregation)"
 NO_WEIGHTS = "weights: none have left"
 
 NOTHING = Cost()
@@ -49,6 +50,8 @@ class Statement:
 
     unprotected: what left without a guarantee, as in `OPEN`. failures: of tasks, of which the server learned
     the code: that a task of a hostile server fails can depend on the data, and no epsilon covers it.
+    trained: whether weights were trained by DP-SGD; None: if the cost has a curve, as among what a server
+    records nothing else has one.
     """
 
     cost: Cost = NOTHING
@@ -56,6 +59,7 @@ class Statement:
     group_size: int = 1
     unprotected: tuple[str, ...] = ()
     failures: int = 0
+    trained: bool | None = None
 
     @property
     def epsilon(self) -> float:
@@ -73,9 +77,15 @@ class Statement:
         return self.cost.epsilon_if_replaced(REPLACED, self.delta, self.group_size)
 
     @property
-    def weights(self) -> bool:
-        """Whether weights left, and none without a guarantee."""
-        return bool(self.cost.curve) and OPEN["weights"] not in self.unprotected
+    def weights(self) -> str:
+        """What is said of the weights that left: `NO_WEIGHTS`, `WEIGHTS` or `IN_SUMS`; "" where DP-SGD has
+        trained all of them."""
+        if OPEN["weights"] in self.unprotected:
+            return WEIGHTS
+        if OPEN["summed"] in self.unprotected:
+            return IN_SUMS
+        trained = bool(self.cost.curve) if self.trained is None else self.trained
+        return "" if trained else NO_WEIGHTS
 
     @property
     def promise(self) -> str:
@@ -143,11 +153,13 @@ def of_weights(released: Collection[Statement]) -> str:
 
     A device's cost is for all that it released; its weights by themselves cost no more than that.
     """
-    gave = [each for each in released if each.cost.curve or OPEN["weights"] in each.unprotected]
-    if released and not gave:
+    found = {each.weights for each in released}
+    for least in (WEIGHTS, IN_SUMS):
+        if least in found or not found:
+            return least
+    if found == {NO_WEIGHTS}:
         return NO_WEIGHTS
-    if not gave or not all(each.weights for each in gave):
-        return WEIGHTS
+    gave = [each for each in released if not each.weights]
     worst = max(gave, key=lambda each: each.protected)
     devices = "1 device" if len(gave) == 1 else f"each of {len(gave)} devices"
     return f"weights: DP-SGD on {devices}, with its other releases at most {worst.promise}"

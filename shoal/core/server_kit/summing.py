@@ -10,7 +10,7 @@ few answer is given up; if all are, the round begins again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from shoal.core.exchange.summing import (
     Unmasked,
     letters_of,
     letters_part,
+    task_of,
 )
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
@@ -92,6 +93,10 @@ class Summing:
 
     def again(self, excluded: Sequence[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
+
+    def readmitted(self, devices: Collection[DeviceId]) -> "Summing":
+        """The same, after an operator has let these devices be asked again."""
+        return replace(self, excluded=tuple(each for each in self.excluded if each not in devices))
 
 
 def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
@@ -171,11 +176,15 @@ def enough(state: Any) -> int:
 
 
 def remarks(state: Any) -> list[str]:
-    """For an operator: the models that are not trained, because too few devices have them."""
+    """For an operator: devices that are not asked any more, and the models that are not trained, because too
+    few devices have them."""
     if not getattr(state.parameters, "secure_aggregation", False):
         return []
-    counts = Counter(state.assignments.values())
+    counts, excluded = Counter(state.assignments.values()), state.summing.excluded if state.summing else ()
     return [
+        f"{device} is quarantined: the shares that it sent could not be used, and a sum had to begin again"
+        for device in excluded
+    ] + [
         f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
         "few tells too much of each"
         for key in state.models
@@ -241,12 +250,17 @@ def _tasks(
 
 
 def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
-    if len(answers) < cohort.threshold:
-        return []
-    letters, commitments = {}, {}
+    letters, commitments, names = {}, {}, {"", *cohort.announcements}
     for device, answer in sorted(answers.items()):
-        commitments[device] = letters_of(answer.letters)[""].hex()
+        sent = letters_of(answer.letters)
+        if {*sent} != names - {device}:
+            # A letter to itself in place of one to another device: that one would mask its update without
+            # this one, and the mask that they have in common would stay on the sum.
+            continue
+        commitments[device] = sent[""].hex()
         letters[device] = np.frombuffer(answer.letters.data, np.uint8)
+    if len(letters) < cohort.threshold:
+        return []
     return [replace(cohort, letters=letters, commitments=commitments)]
 
 
@@ -280,8 +294,11 @@ def _unmasked(
     shares = {device: letters_of(answer.shares) for device, answer in answers.items()}
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
     masked = cohort.sum[SUM].view(np.uint32)
+    clip, noise = _sum_of(state.parameters)
+    trained = _training(state, cohort.survivors[0], inner)
+    task = task_of(trained, clip, noise)
     try:
-        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares)
+        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares, task)
     except UnrecoverableError as error:
         # A few devices have sent shares that no one could use. Where it is many, it is rather those that
         # have returned shares, and no one can tell which of them.
@@ -289,10 +306,8 @@ def _unmasked(
         if len(shares) >= cohort.threshold and len(error.devices) <= spared:
             blamed += error.devices
         return []
-    base = _training(state, cohort.survivors[0], inner).model
-    clip, noise = _sum_of(state.parameters)
     scale = fixed_point.scale_of(clip, noise, len(cohort.announcements))
-    model = fixed_point.moved_by(base, found, scale, len(cohort.survivors))
+    model = fixed_point.moved_by(trained.model, found, scale, len(cohort.survivors))
     return [
         Report(device, Trained(model, 1, 0.0, cohort.descriptors.get(device))) for device in cohort.survivors
     ]

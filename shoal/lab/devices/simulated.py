@@ -20,6 +20,7 @@ from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
+from shoal.core.errors import ConfigError
 from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.messages import Ensemble, Evaluate, Evaluated, Message
@@ -40,8 +41,11 @@ def on_threads(count: int) -> Iterator[None]:
     """PyTorch on this many threads, in this process; 0: on as many as it chooses.
 
     With several, each small step waits for all of them: where other programs keep a processor busy, a run
-    takes a hundred times as long. And sums have other last bits than on a device, which has one.
+    takes a hundred times as long. And sums have other last bits than on a device, which has one. Raises
+    ConfigError for less than 0.
     """
+    if count < 0:
+        raise ConfigError(f"threads cannot be {count}", "use 1 or more, or 0 to leave it to PyTorch")
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

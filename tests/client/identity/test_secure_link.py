@@ -14,11 +14,11 @@ from fedclient.agent.agent import Agent, Until
 from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.identity import link as links
-from fedclient.identity.keyring import Keyring
+from fedclient.identity.keyring import Identity, Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.net.rpc import answers
 from fedclient.store.state import Mark, Status
-from shoal.core.errors import NotLeader, Revoked, Unavailable
+from shoal.core.errors import NotLeader, Revoked, StorageFault, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange.link import Hello, Outcome, Welcome
@@ -75,6 +75,9 @@ def test_a_device_that_knows_several_servers_goes_on_to_the_one_that_leads(
 def test_a_device_remembers_the_servers_that_it_learned_of(
     federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def read_only(identity: Identity) -> None:
+        raise StorageFault("the folder is read-only")
+
     async def steps() -> None:
         async with devices_port(federation, MemoryServer([])) as bridge, joined(federation, keyring) as link:
             welcome = bridge.link.hello
@@ -83,6 +86,11 @@ def test_a_device_remembers_the_servers_that_it_learned_of(
                 return replace(await welcome(hello), addresses=("a.example:1", federation.address))
 
             monkeypatch.setattr(bridge.link, "hello", answer)
+            with monkeypatch.context() as broken:
+                broken.setattr(keyring, "keep", read_only)
+                await link.hello(HELLO)
+                assert link.addresses == ("a.example:1", federation.address)
+            link.addresses = ()
             await link.hello(HELLO)
             assert kept(keyring).addresses == ("a.example:1", federation.address)
             assert link.address == federation.address

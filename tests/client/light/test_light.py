@@ -1,12 +1,14 @@
 """A device without a learner: it is placed and predicts with the graph of a run, without PyTorch."""
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.predict import classify
@@ -26,7 +28,7 @@ from shoal.core.inference.network import softmax
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import Tensors
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
-from tests.core.inference.graphs import HOSTILE, attribute, graph, node
+from tests.core.inference.graphs import HOSTILE, NARROW, attribute, graph, node
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
@@ -81,7 +83,12 @@ def placed(
 
 
 def placer_of(link: MemoryLink, store: BlobStore, executor: InProcess | Spawned) -> Placer:
-    return Placer(Asker(link, store, quiet, 1 << 20, 0.05, light=True), executor, quiet, light=True)
+    return Placer(
+        Asker(link, store, quiet, Allowance(1 << 20, give_up_after=0.05), light=True),
+        executor,
+        quiet,
+        light=True,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -143,9 +150,44 @@ def test_it_describes_its_data_and_pays_for_it(work: WorkConfig) -> None:
     assert descriptor.statistics.means[0] == pytest.approx(latents.mean(0), rel=1e-5)  # type: ignore[union-attr]
 
 
+def test_a_failure_that_keeps_evidence_back_has_a_line(work: WorkConfig) -> None:
+    """What a hostile server learns of it depends on its graph."""
+    question = Describe(SURE, {"mean": np.zeros(3), "components": np.eye(2, 3)})
+    refused, noted = replace(work, privacy=Budget(allow_unprotected=False)), list[tuple[str, str]]()
+
+    def note(run: str, code: str) -> None:
+        noted.append((run, code))
+
+    for asked, own in ((question, refused), (CHOICE, work)):
+        link, executor = MemoryLink(server(asked)), InProcess(LightRuntime(own))
+        asker = Asker(link, BlobStore(work.blobs), quiet, Allowance(1 << 20, give_up_after=0.05), light=True)
+        with pytest.raises(TaskFailed) if asked is question else nullcontext():
+            asyncio.run(Placer(asker, executor, quiet, True, note).place())
+    assert noted == [("r1", "unprotected")]
+
+
 def test_evidence_that_needs_the_authors_code_names_the_way_out(work: WorkConfig) -> None:
     with pytest.raises(TaskFailed, match=r"without a learner cannot answer 'score'"):
         placed(server(Score((SURE, NOTHING))), work)
+
+
+def test_a_graph_whose_shape_depends_on_the_samples_tells_the_server_nothing_of_them(
+    work: WorkConfig, tmp_path: Path
+) -> None:
+    """The run is asked to decide where the network is no classifier, whatever the samples are: so no sample
+    may decide whether it is one."""
+
+    def calls(name: str, largest: float, ended: AbstractContextManager[object]) -> list[str]:
+        np.savez(tmp_path / f"{name}.npz", x=np.clip(SAMPLES[:10], -1.0, 1.0) * np.float32(largest))
+        known = server(CHOICE, NARROW)
+        with ended:
+            placed(known, replace(work, blobs=tmp_path / name, data=DataConfig(npz=tmp_path / f"{name}.npz")))
+        return known.log
+
+    below = calls("below", 4.0, nullcontext())
+    above = calls("above", 6.0, pytest.raises(TaskFailed, match=r"gives shape \(10, 1\)"))
+    assert below == above
+    assert [line for line in below if line.startswith("place")] == ["place"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

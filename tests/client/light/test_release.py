@@ -14,11 +14,14 @@ import pytest
 import fedclient.light.runtime as without_torch
 import fedclient.store.ledger as ledgers
 import fedclient.work.runtime as with_torch
+from fedclient.agent.allowance import Allowance
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.faults import TaskFailed
 from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import Placer
 from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER, RELEASES
 from fedclient.work.executor import InProcess
@@ -26,16 +29,17 @@ from fedclient.work.export import export, sample_of
 from fedclient.work.pipes import TaskRunner
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import builtin, initial_weights
-from shoal.core.errors import Refused
+from shoal.core.errors import NoConsent, Refused, Unavailable
 from shoal.core.exchange.link import Question
 from shoal.core.exchange.messages import Describe
-from shoal.core.exchange.parts import NoisySums, PrivacySettings
+from shoal.core.exchange.parts import Evidence, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Release, chosen
 from shoal.core.server_kit.frozen_encoder import public_projector
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
+from tests.waiting import HANG
 
 pytest.importorskip("onnx", reason="the packages for exports are not installed")
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -87,13 +91,51 @@ def sent(server: MemoryServer, work: WorkConfig, kind: str) -> bytes:
     """What leaves a device, through the whole way of a placement."""
     learner = LearnerConfig(builtin="mlp", options=OPTIONS) if kind == "torch" else None
     executor, store = InProcess(RUNNERS[kind](replace(work, learner=learner))), BlobStore(work.blobs)
-    asker = Asker(MemoryLink(server), store, quiet, 1 << 20, 0.05, kind == "onnx")
+    asker = Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, give_up_after=0.05), kind == "onnx")
     placer = Placer(asker, executor, quiet, kind == "onnx")
     with pytest.raises(Refused, match="no model yet"):  # the server got the description, and has no answer
         asyncio.run(placer.place())
     (descriptor,) = server.placed
     assert isinstance(descriptor.statistics, NoisySums)
     return payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+@pytest.mark.parametrize("refused", ["before", "while the server is away"])
+def test_nothing_leaves_for_a_run_that_its_owner_has_refused(
+    work: WorkConfig, server: Callable[[], MemoryServer], tmp_path: Path, kind: str, refused: str
+) -> None:
+    learner = LearnerConfig(builtin="mlp", options=OPTIONS) if kind == "torch" else None
+    own, consents = (
+        replace(work, learner=learner, consent=tmp_path / "consent"),
+        Consents(tmp_path / "consent"),
+    )
+    asked = server()
+
+    class Away(MemoryLink):
+        async def place(self, *given: Any) -> Any:
+            if isinstance(given[1], Evidence) and refused != "before" and not consents.refused():
+                consents.revoke("r1", unseen=True)
+                raise Unavailable("no answer")
+            return await super().place(*given)
+
+    if refused == "before":
+        consents.revoke("r1", unseen=True)
+    executor, check = InProcess(RUNNERS[kind](own)), consents.check_not_refused
+    asker = Asker(
+        Away(asked),
+        BlobStore(work.blobs),
+        quiet,
+        Allowance(1 << 20, give_up_after=HANG),
+        kind == "onnx",
+        check,
+    )
+    with pytest.raises((NoConsent, TaskFailed)) as caught:
+        asyncio.run(Placer(asker, executor, quiet, kind == "onnx").place())
+    assert "you have refused run r1" in caught.value.message
+    assert asked.placed == []
+    if refused == "before":
+        assert chosen(Ledger(work.account, work.privacy).entries(), Debit) == [], "nothing was paid"
 
 
 def test_the_same_noise_gives_the_same_bytes_and_the_same_ledger(

@@ -113,6 +113,21 @@ def test_what_is_not_given_is_asked_of_the_server(port: int, path: str, why: str
         fetched(direct, f"http://127.0.0.1:{port}{path}?")
 
 
+def test_an_address_may_be_a_number_without_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def connected(where: object, *given: object, **named: object) -> None:
+        asked.append(where)
+        raise ConnectionRefusedError("it is not there")
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    for host in ("2001:db8::a", "2001:db8::1"):
+        direct = Direct({host})
+        with refused(direct, "it is not there"):
+            fetched(direct, f"https://[{host}]/whole?")
+    assert asked == [("2001:db8::a", 443), ("2001:db8::1", 443)]
+
+
 def test_a_bucket_that_is_away_is_tried_again_after_a_while() -> None:
     now = 0.0
     direct = Direct({"127.0.0.1"}, lambda: now)

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedclient.config import PrivacyConfig, read
-from fedclient.store.consent import ASKED, RUNS, Consents
+from fedclient.store.consent import ASKED, REVOKED, RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
 from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
@@ -115,6 +116,42 @@ def test_a_damaged_file_is_no_consent(tmp_path: Path) -> None:
         (tmp_path / "given.json").write_text(damaged)
         assert not consents.allows("r1", WEIGHTS)
     assert json.loads((tmp_path / ASKED).read_text()).keys() == {"r1"}
+
+
+@pytest.mark.parametrize(
+    "damaged", ['{"r1": 1.0', '{"r1": "1.0"}', '{"r1": NaN}', '{"r1": null, "r2": 1.0}', '["r1"]', "\ufffd"]
+)
+def test_a_refusal_that_cannot_be_read_is_not_forgotten(tmp_path: Path, damaged: str) -> None:
+    """A run that needs no consent, or that rules allow, would go on otherwise."""
+    consents, began = Consents(tmp_path), time.time() + 1.0
+    consents.revoke("r1", unseen=True)
+    (tmp_path / REVOKED).write_text(damaged)
+    steps: list[Callable[[], object]] = [
+        lambda: consents.check_not_refused("r1"),
+        lambda: consents.check_since("r1", began),
+        lambda: consents.check_since("r2", began),
+        consents.refused,
+        lambda: consents.give("r2"),
+        lambda: consents.revoke("r2", unseen=True),
+    ]
+    for step in steps:
+        with pytest.raises(NoConsent, match="which runs you have refused is not known") as caught:
+            step()
+        assert "consent revoke RUN --unseen" in caught.value.hint
+    assert (tmp_path / REVOKED).read_text() == damaged, "nothing was written over it"
+    (tmp_path / REVOKED).unlink()
+    consents.revoke("r1", unseen=True)
+    assert consents.refused() == ["r1"]
+
+
+def test_a_clock_that_was_set_back_lets_nothing_leave(tmp_path: Path) -> None:
+    consents = Consents(tmp_path)
+    consents.give("r1", everything=True)
+    before = time.time() + 3600.0  # when it was begun, by a clock that was an hour ahead
+    consents.check_since("r1", before)
+    consents.revoke("r1")
+    with pytest.raises(NoConsent, match="you have refused run r1"):
+        consents.check_since("r1", before)
 
 
 def test_what_was_begun_before_consent_was_taken_back_is_known(tmp_path: Path) -> None:

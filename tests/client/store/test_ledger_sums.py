@@ -1,19 +1,27 @@
 """What the ledger says of secure aggregation: a line for each masked update, and what all of a run cost."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
-from fedclient.store.privacy_report import sums_by_run, text
-from shoal.core.privacy.accountant import Share
+from fedclient.store.privacy_report import facts, sums_by_run, text
+from shoal.core.algorithm.asks import Asks, WholeRun
+from shoal.core.errors import DeviceFault, NoConsent
+from shoal.core.privacy.accountant import Lesson, Poll, Share
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import epsilon_of
+from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
+from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.ledger import Summed, chosen
+from shoal.core.privacy.report import IN_SUMS, NO_WEIGHTS, OPEN, WEIGHTS
 
 
 def share(number: int, noise: float = 0.0) -> Share:
-    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64)
+    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64, f"{number:064x}")
 
 
 def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -> None:
@@ -31,6 +39,102 @@ def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -
     assert sum("where they are others" in line for line in lines) == 1
 
 
+def test_no_other_update_leaves_for_the_same_sum(tmp_path: Path) -> None:
+    """Under one mask, the difference of two updates is no secret."""
+    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
+    ledger.summed(share(1))
+    with pytest.raises(DeviceFault, match="another update has left for this sum"):
+        ledger.summed(replace(share(1), masked="f" * 64))
+    ledger.summed(share(1))
+    assert len(chosen(ledger.verify(), Summed)) == 1
+
+
+def test_devices_that_share_a_ledger_have_a_line_each_in_one_sum(tmp_path: Path) -> None:
+    attic, cellar = (
+        Ledger(tmp_path, Budget(), consents=Consents(tmp_path / name / "consent")).of("r")
+        for name in ("attic", "cellar")
+    )
+    attic.summed(share(1, 1.0))
+    cellar.summed(replace(share(1, 1.0), masked="f" * 64))
+    found = sums_by_run(cellar.verify(), Budget())
+    assert found["r"]["updates"] == 2
+    assert found["r"]["epsilon"] == pytest.approx(epsilon_of(1.0, 1e-6)), "both have the same records"
+
+
+def test_a_line_of_an_earlier_version_counts_as_another_update(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
+    ledger.summed(replace(share(1), masked=""))
+    assert b"masked" not in (tmp_path / "ledger.jsonl").read_bytes(), "as it was written then"
+    with pytest.raises(DeviceFault):
+        ledger.summed(share(1))
+
+
+def whole(noise: float) -> WholeRun:
+    asks = Asks(10, False, None, 0, 0.0, True, noise, (OPEN["summed"],))
+    return WholeRun("fedavg", asks, Cost())
+
+
+def test_no_update_leaves_with_less_noise_than_its_owner_was_shown(tmp_path: Path) -> None:
+    consents = Consents(tmp_path / "consent")
+    own = Ledger(tmp_path, Budget(allow_plain_weights=None), consents=consents).of("r1")
+    own.summed(share(1))  # nothing was announced
+    own.summed(share(2, 0.5))
+    consents.give("r1", everything=True)
+    own.agree(whole(1.0), "d" * 64)
+    for noise in (0.0, 0.5, 1.0 - 1e-9):
+        with pytest.raises(NoConsent, match="has announced noise of 1 in its sums of updates, and asks for"):
+            Ledger(tmp_path, Budget(), consents=consents).of("r1").summed(share(3, noise))
+    own.summed(share(3, 1.0))
+    own.summed(share(4, 2.0))
+    own.of("r2").summed(share(5))
+    assert [each.noise for each in chosen(own.verify(), Summed)] == [0.0, 0.5, 1.0, 2.0, 0.0]
+
+
+def test_a_run_that_adds_less_noise_than_it_announced_is_consented_to_again(tmp_path: Path) -> None:
+    consents = Consents(tmp_path / "consent")
+    own = Ledger(tmp_path, Budget(allow_plain_weights=None), consents=consents).of("r1")
+    with pytest.raises(NoConsent):
+        own.agree(whole(1.0), "d" * 64)
+    consents.give("r1")
+    for noise in (1.0, 2.0, 2.0):  # more of it is no worse
+        own.agree(whole(noise), "d" * 64)
+    for noise in (1.0, 0.0):
+        for _ in range(2):
+            with pytest.raises(NoConsent, match=r"asks for weights, of which the server sees sums"):
+                own.agree(whole(noise), "d" * 64)
+        consents.give("r1")
+        own.agree(whole(noise), "d" * 64)
+    own.summed(share(1))
+
+
+def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
+    """A vote has a curve, as training has one; and sums are of weights."""
+    poll = Poll("a vote for a model", 1.0, "e" * 64, "d" * 64)
+    lesson = Lesson("weights", TrainingTerms(1.0, 2.0, 0.5, 4, Cost(curve=(1e-3,) * len(ORDERS))), "d" * 64)
+
+    def said(name: str, *steps: Callable[[Ledger], object]) -> str:
+        ledger = Ledger(tmp_path / name, Budget(allow_plain_weights=True)).of("r1")
+        for step in steps:
+            step(ledger)
+        return str(facts(ledger.entries(), Budget())["weights"])
+
+    def vote(ledger: Ledger) -> object:
+        return ledger.vote(poll, lambda: np.zeros(3, np.int64))
+
+    def train(ledger: Ledger) -> object:
+        return ledger.train(lesson, lambda entropy: {})
+
+    def mask(ledger: Ledger) -> object:
+        ledger.unprotected(OPEN["summed"], "d" * 64)
+        return ledger.summed(share(1))
+
+    assert said("voted", vote) == NO_WEIGHTS
+    assert said("masked", mask) == IN_SUMS
+    assert said("both", mask, vote) == IN_SUMS
+    assert said("trained", train, vote).startswith("weights: DP-SGD on 1 device, with its other releases")
+    assert said("opened", mask, train, lambda own: own.unprotected(OPEN["weights"], "d" * 64)) == WEIGHTS
+
+
 def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, Budget())
     ledger.of("noisy").summed(share(1, 1.0))
@@ -39,6 +143,8 @@ def test_one_sum_without_noise_leaves_no_epsilon(tmp_path: Path) -> None:
     found = sums_by_run(ledger.entries(), Budget())
     assert found["noisy"]["epsilon"] == pytest.approx(epsilon_of(0.5, 1e-6))
     assert found["noisy"]["if_others"] == pytest.approx(epsilon_of(2.0, 1e-6)), "twice the distance"
+    ledger.of("none").summed(share(4, 1e-200))
+    assert sums_by_run(ledger.entries(), Budget())["none"]["epsilon"] is None, "noise that hides nothing"
     assert found["open"] == {"updates": 2, "fewest": 7, "epsilon": None, "if_others": None}
     assert "run open: 2 masked updates; the sums over at least 7 devices have no noise" in text(
         ledger.entries(), Budget()

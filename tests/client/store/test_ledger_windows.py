@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from fedclient.store.ledger import DAY, Ledger
+from fedclient.store.ledger_file import LEDGER, LedgerFile
 from fedclient.store.privacy_report import statement, text
-from shoal.core.errors import ConfigError, OverBudget
+from shoal.core.errors import ConfigError, LedgerFault, OverBudget
 from shoal.core.privacy.accountant import Poll, Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Cast, Counted, Debit, chosen
+from shoal.core.privacy.cost import ORDERS
+from shoal.core.privacy.ledger import Cast, Counted, Debit, Failed, chosen
 from tests.client.store.test_ledger import exact, order
 
 DEFAULT = Budget()
@@ -141,6 +143,29 @@ def test_a_vote_is_paid_once_and_given_again_for_the_same_question(tmp_path: Pat
     assert "a smaller vote_epsilon" in refused.value.hint
     clock.day += 31
     assert own.vote(asked, lambda: np.array([0, -(1 << 30)])) == 0, "after the window, it is paid again"
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e-12])
+def test_a_vote_that_costs_nearly_nothing_leaves_a_ledger_that_can_be_read(
+    tmp_path: Path, clock: Clock, epsilon: float
+) -> None:
+    """A hostile server chooses epsilon. A ledger that cannot be read releases nothing any more."""
+    own = ledger(tmp_path, clock)
+    own.vote(Poll("a vote for a model", epsilon, "q" * 64, "d" * 64), lambda: np.array([0, -1, -2]))
+    own.vote(Poll("a vote for a model", 1.0, "q" * 64, "d" * 64), lambda: np.array([0, -1, -2]))
+    assert [each.epsilon for each in chosen(ledger(tmp_path, clock).verify(), Cast)] == [epsilon, 1.0]
+
+
+def test_no_line_is_written_with_which_the_ledger_could_not_be_read(tmp_path: Path) -> None:
+    file, nothing = LedgerFile(tmp_path), Cast(1, 0.0, "a vote", 1.0, (0.0,) * len(ORDERS), "q", "d")
+    with file.locked(), pytest.raises(LedgerFault, match="its number is 1 and its cost"):
+        file.append(nothing)
+    assert not (tmp_path / LEDGER).exists()
+    with file.locked():
+        file.append(Failed(1.0, "r1", "bug"))
+        with pytest.raises(LedgerFault):
+            file.append(nothing)
+    assert LedgerFile(tmp_path).read().entries == [Failed(1.0, "r1", "bug")]
 
 
 @pytest.mark.parametrize("days", [0.0, -1.0, float("inf"), float("nan")])

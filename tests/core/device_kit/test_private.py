@@ -20,7 +20,8 @@ from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.training.private import WITHIN, clipped_sums, cost, of_each, width_of
 from shoal.core.device_kit.training.slots import slots_of
-from shoal.core.errors import DeviceFault, LearnerFault, Refused
+from shoal.core.errors import BadPayload, DeviceFault, LearnerFault, Refused
+from shoal.core.exchange.encoding.messages import TrainEncoded
 from shoal.core.exchange.messages import (
     MAX_NOISE,
     MIN_NOISE,
@@ -88,6 +89,19 @@ def test_the_proximal_term_pulls_without_noise_of_its_own() -> None:
     once = weights(1, 0.0)
     torch.testing.assert_close(weights(1, 0.8), once)
     torch.testing.assert_close(weights(2, 0.8), weights(2, 0.0) - 0.5 * 0.8 * (once - start))
+
+
+@pytest.mark.parametrize("encoding", ["full", "int8"])
+def test_no_run_asks_for_an_encoding_of_what_has_a_guarantee(encoding: str) -> None:
+    """An encoding adds what earlier rounds lost, which may have been trained without noise; and the ledger
+    would name other bytes than those that leave. No honest server asks for it."""
+    own = context()
+    own.memory = {"encoding.carried": np.ones(27, np.float32)}
+    with pytest.raises(BadPayload, match="weights with a guarantee leave as they are"):
+        standard.perform(TrainEncoded(**vars(task(own)), encoding=encoding), own)
+    assert isinstance(own.account, Noted)
+    assert own.account.lessons == [], "nothing was paid"
+    assert own.remembered is None
 
 
 class Coupled(nn.Module):

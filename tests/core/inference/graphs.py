@@ -1,11 +1,13 @@
 """Small graphs, written field by field: a linear network, and hostile relatives of it."""
 
+import struct
 from collections.abc import Sequence
 
 from shoal.core.inference.graph.wire import field, message
 
 Part = tuple[int, bytes | str | int]
 FLOAT32, INT64 = 1, 7
+NUMBERS = {"zero": 0, "one": 1, "three": 3}
 
 
 def tensor_type(dtype: int, sizes: Sequence[int | str]) -> bytes:
@@ -59,6 +61,28 @@ def graph(
 def attribute(name: str, *parts: Part) -> Part:
     return (5, message([(1, name), *parts]))
 
+
+def constant(name: str, dtype: int, data: bytes) -> Part:
+    """One value, as a constant of a graph."""
+    return (5, message([(1, 1), (2, dtype), (8, name), (9, data)]))
+
+
+NARROW = graph(
+    [
+        node("MatMul", ["x", "weight"], ["product"]),
+        node("Add", ["product", "bias"], ["all"]),
+        node("ReduceMax", ["x"], ["largest"], attribute("keepdims", (3, 0), (20, 2))),
+        node("Greater", ["largest", "limit"], ["beyond"]),
+        node("Where", ["beyond", "one", "three"], ["width"]),
+        node("Slice", ["all", "zero", "width", "one"], ["scores"]),
+    ],
+    outputs=[value("scores", sizes=("batch", "classes"))],
+    more=[
+        constant("limit", FLOAT32, struct.pack("<f", 5.0)),
+        *(constant(name, INT64, struct.pack("<q", number)) for name, number in NUMBERS.items()),
+    ],
+)
+"""It passes every check, and gives one score instead of three where a number of the samples is above 5."""
 
 EXTERNAL = message(
     [(1, 3), (2, FLOAT32), (8, "stolen"), (13, message([(1, "location"), (2, "/etc/passwd")])), (14, 1)]

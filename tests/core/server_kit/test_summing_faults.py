@@ -70,12 +70,41 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     assert outcome.state.progress == 2
     assert outcome.state.summing is not None
     assert outcome.state.summing.excluded == ("d05",)
+    (remark,) = outcome.state.remarks
+    assert remark.startswith("d05 is quarantined: the shares that it sent could not be used")
+    assert outcome.state.summing.readmitted({"d05", "d06"}).excluded == ()
+    assert outcome.state.summing.readmitted({"d06"}).excluded == ("d05",)
     asked = [
         message.session
         for device, message in fleet.tasks
         if device == "d05" and isinstance(message, Announce)
     ]
     assert asked == ["round 1, attempt 1"]
+
+
+def test_a_device_that_leaves_one_other_out_of_its_shares_has_no_part_in_the_sum() -> None:
+    """The other one would mask without it, and their masks would stay on the sum."""
+
+    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
+        if device != "d05" or not isinstance(message, Share | TrainMasked):
+            return None
+        own = Simulated(
+            algorithm.discover()["fedavg"].device(), fleet.context(device), device, fleet.memories
+        )
+        if isinstance(message, TrainMasked):  # it does not care about the letter to itself
+            others = {name: each for name, each in letters_of(message.letters).items() if name != device}
+            return own(replace(message, letters=letters_part(others)), 0)
+        right: Any = own(message, 0)
+        letters = letters_of(right.letters)
+        letters["d05"] = letters.pop("d06")
+        return replace(right, letters=letters_part(letters))
+
+    fleet = Fleet(fault=lies)
+    outcome = fleet.run(rounds=1, evaluate=False)
+    assert not outcome.failed
+    assert set(outcome.state.assignments) == {*DEVICES} - {"d05"}
+    (model,) = outcome.state.models.values()
+    assert max(np.abs(values).max() for values in model.values()) < 10.0
 
 
 def wrong_shares(own: "Fleet", message: Message, device: DeviceId) -> Message:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from grpc import aio
 
+from fedserver.authority import operator_accounts, roots
 from fedserver.authority.issuing import Key
 from fedserver.authority.operator_accounts import SHORTEST
 from fedserver.authority.permissions import NEEDED
@@ -20,7 +21,7 @@ from fedserver.rpc.admission.connections import MOST_REFUSED
 from fedserver.store.backup import backup, restore
 from fedserver.store.identities.audit import ACTING, FILE, Event
 from fedserver.store.store import Store
-from shoal.core.errors import ConfigError, Refused, Revoked, Unauthenticated
+from shoal.core.errors import ConfigError, Refused, Revoked, TooOften, Unauthenticated
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
@@ -262,6 +263,21 @@ def test_a_renewed_certificate_and_the_former_one_are_valid_until_a_new_key_or_a
                 await stub.ListRuns(pb.ListRunsRequest())
                 _, fault = await refused(stub.PruneRuns(pb.PruneRunsRequest()))
                 assert fault.code == "refused"
+
+    play(story, tmp_path / "s")
+
+
+def test_a_renewal_whose_answer_was_lost_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(found: World) -> None:
+        accounts, anna = found.api.operators, await person(found, "anna")
+        monkeypatch.setattr(operator_accounts, "time", Later(0.6 * DAY))
+        monkeypatch.setattr(roots, "time", Later(0.6 * DAY))
+        renewed = [await accounts.renew(anna.certificate) for _ in range(operator_accounts.RENEWALS)]
+        for own in (renewed[0].certificate, anna.certificate):  # too new; too often
+            with pytest.raises(TooOften):
+                await accounts.renew(own)
 
     play(story, tmp_path / "s")
 

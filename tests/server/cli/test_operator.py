@@ -2,8 +2,10 @@
 
 import json
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from fedserver.__main__ import main
 from fedserver.authority.setup import init
 from fedserver.cli.trust import renewing
+from fedserver.rpc import channel
 from fedserver.rpc.channel import CARD, CERTIFICATE, KEY, read_card
 from shoal.client import Client
 from tests.server.processes import Daemon, daemon
@@ -61,7 +64,7 @@ def test_a_viewer_looks_and_an_operator_acts_until_revoked(server: Daemon, comma
         assert client.runs() == {}
 
 
-def test_what_cannot_work_says_why(server: Daemon, command: Command) -> None:
+def test_what_cannot_work_says_why(server: Daemon, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command("operator", "add", "anna", "--out", "a")[0] == 0
     code, taken = command("operator", "add", "anna", "--out", "a")
     assert "exists already" in taken["error"]["message"]
@@ -74,8 +77,7 @@ def test_what_cannot_work_says_why(server: Daemon, command: Command) -> None:
     assert (code, "no server answers operators at 127.0.0.1:" in away["error"]["message"]) == (4, True)
     code, away = command("status", "--connect", "a", "--wait", "0.2")
     assert code == 4
-    card = json.loads(Path("a", CARD).read_text())
-    Path("a", CARD).write_text(json.dumps({**card, "expires": 1.0}))
+    monkeypatch.setattr(channel, "time", SimpleNamespace(time=lambda: time.time() + 91 * 86400.0))
     code, expired = command("status", "--connect", "a")
     assert (code, "has expired" in expired["error"]["message"]) == (3, True)
 
@@ -85,6 +87,8 @@ def test_a_certificate_is_renewed_only_when_it_is_old(
 ) -> None:
     command("operator", "add", "anna")
     first = Path("anna", CERTIFICATE).read_bytes()
+    card = json.loads(Path("anna", CARD).read_text())  # as of a machine that stopped while it renewed
+    Path("anna", CARD).write_text(json.dumps({**card, "expires": 1.0}))
     code, early = command("operator", "renew", "--connect", "anna")
     assert (code, early["error"]["code"]) == (4, "too-often")
     assert command("operator", "renew", "--connect", "server")[0] == 3

@@ -15,6 +15,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Idle, Outcome, Report, Task
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
+from shoal.core.server_kit.summing import Summing
 from tests.server.servers import DEVICES, ROUNDS, expected, hands, models, scenario, serve_all, server, start
 from tests.server.toys import Hands, honest, same_models
 from tests.waiting import until
@@ -198,6 +199,20 @@ def test_an_operator_lets_a_quarantined_device_count_again_for_good(tmp_path: Pa
             assert list(second.runs["toy"].engine.state.guard.quarantined) == ["d1"]
             log = "\n".join(line.text for line in await OperatorApi(second).log("toy", 0))
             assert "an operator changed it: readmit=d2" in log
+
+    asyncio.run(play())
+
+
+def test_an_operator_lets_a_device_that_made_a_sum_fail_be_asked_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path / "state") as coordinator:
+            await start(coordinator)
+            run, operator = coordinator.runs["toy"], OperatorApi(coordinator)
+            await run.change(run.spec, replace(run.engine.state, summing=Summing(excluded=("d1", "d2"))))
+            with pytest.raises(Refused, match=r"'d0' is not quarantined in this run \(these are: d1, d2\)"):
+                await operator.change_run("toy", RunChange(readmit=("d0",)))
+            await operator.change_run("toy", RunChange(readmit=("d2",)))
+            assert run.engine.state.summing.excluded == ("d1",)
 
     asyncio.run(play())
 

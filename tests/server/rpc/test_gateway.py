@@ -8,39 +8,29 @@ import grpc
 import pytest
 from grpc import aio
 
+from fedserver.authority import peers
 from fedserver.rpc.admission import limits
 from fedserver.rpc.admission.behalf import ENTRY, MAX_CERTIFICATE
 from fedserver.rpc.admission.identity import spread
 from fedserver.rpc.gateway import brain, carrying
-from fedserver.rpc.gateway.folder import GatewayFolder
+from fedserver.rpc.gateway.folder import SETTINGS, GatewayFolder
 from fedserver.rpc.gateway.stream import Caller
 from fedserver.rpc.tls import device_credentials
-from shoal.core.errors import DiskFull, Refused
-from shoal.core.exchange import wire
+from fedserver.store.identities.records import DAY
+from shoal.core.errors import ConfigError, DiskFull, Refused
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import gateway_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange._pb.fed.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
-from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem, new_key, request
 from shoal.core.identity.joining import Role
-from tests.server.authority.peers import HOST, Peer, World, channel_of, play, refused
-from tests.server.gateways import added, behind, gateway
+from tests.server.authority.peers import HOST, World, channel_of, play, refused
+from tests.server.gateways import HELLO, added, behind, gateway, gateway_peer, hello, waits
 from tests.server.servers import DEVICES, expected, models, start
 from tests.server.toys import honest, same_models, serve
-from tests.waiting import until
-
-HELLO = wire.hello_to_pb(Hello("toy"))
-
-
-async def hello(peer: Peer, **metadata: bytes) -> device_pb.HelloResponse:
-    """What a device is answered where it calls."""
-    async with peer.channel() as channel:
-        entries = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
-        answer: device_pb.HelloResponse = await DeviceServiceStub(channel).Hello(HELLO, metadata=entries)
-        return answer
+from tests.waiting import HANG, until
 
 
 def test_a_run_through_a_gateway_gives_the_same_bits(tmp_path: Path) -> None:
@@ -164,7 +154,7 @@ def test_a_revoked_device_is_refused_at_the_gateway_and_its_calls_are_cut(
             device = behind(await world.device("attic"), found)
             session = (await hello(device)).session
             async with device.channel() as channel:
-                waiting = asyncio.ensure_future(_waits(channel, session))
+                waiting = asyncio.ensure_future(waits(channel, session))
                 await until(lambda: world.coordinator.visitors["attic"].polling == 1)
                 await world.api.revoke("attic", "stolen")
                 error, fault = await refused(waiting)
@@ -178,18 +168,13 @@ def test_a_revoked_device_is_refused_at_the_gateway_and_its_calls_are_cut(
     play(story, tmp_path / "s")
 
 
-async def _waits(channel: aio.Channel, session: str) -> Any:
-    asking = device_pb.NextTaskRequest(session=session, wait=wire.seconds_to_pb(60.0))
-    return await DeviceServiceStub(channel).NextTask(asking)
-
-
 def test_a_device_that_goes_away_waits_at_the_server_no_longer(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
             device = behind(await world.device("attic"), found)
             session = (await hello(device)).session
             async with device.channel() as channel:
-                waiting = asyncio.ensure_future(_waits(channel, session))
+                waiting = asyncio.ensure_future(waits(channel, session))
                 await until(lambda: world.coordinator.visitors["attic"].polling == 1)
                 waiting.cancel()
                 await until(lambda: world.coordinator.visitors["attic"].polling == 0)
@@ -203,7 +188,7 @@ def test_a_revoked_gateway_serves_no_one(tmp_path: Path) -> None:
             device = behind(await world.device("attic"), found)
             session = (await hello(device)).session
             async with device.channel() as channel:
-                waiting = asyncio.ensure_future(_waits(channel, session))
+                waiting = asyncio.ensure_future(waits(channel, session))
                 await until(lambda: world.coordinator.visitors["attic"].polling == 1)
                 ended = await world.api.revoke("gate", "")
                 assert ended.cut == 2  # it followed, and carried
@@ -313,9 +298,56 @@ def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Pat
     play(story, tmp_path / "s")
 
 
+def test_settings_of_a_gateway_that_cannot_be_read_say_so(tmp_path: Path) -> None:
+    for data, said in ((b"servers: [a\xff:1]", "is not text in UTF-8"), (b"\0", "is not YAML")):
+        (tmp_path / SETTINGS).write_bytes(data)
+        with pytest.raises(ConfigError, match=f"{SETTINGS} {said}"):
+            GatewayFolder(tmp_path).settings()
+
+
+def test_operators_hear_of_a_gateway_whose_certificate_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        for name in ("east", "west"):
+            await added(world, tmp_path / name, name)
+        assert world.coordinator.notices() == ()
+        monkeypatch.setattr(peers, "NOTED", 366 * DAY)
+        await world.api.revoke("west", "")
+        (notice,) = world.coordinator.notices()
+        assert notice.startswith("the certificate of gateway east ends on 2")
+
+    play(story, tmp_path / "s")
+
+
+def test_a_device_hears_at_a_gateway_that_is_not_named_any_more_where_the_server_is(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        async with gateway(await added(world, tmp_path / "gate")) as found:
+            device = behind(await world.device("attic"), found)
+            assert (await hello(device)).addresses == [world.listeners.address]
+
+    play(story, tmp_path / "s")
+
+
 def test_devices_are_spread_over_the_gateways() -> None:
     gates = ("a:1", "b:1", "c:1")
     firsts = [spread(gates, f"device-{number}") for number in range(300)]
     assert {len(set(each)) for each in firsts} == {3}
     assert all(70 < sum(each[0] == gate for each in firsts) < 130 for gate in gates)
     assert spread((), "device-1") == ()
+
+
+def test_a_call_that_is_canceled_in_the_message_that_brings_it_does_not_keep_the_stream(
+    tmp_path: Path,
+) -> None:
+    async def story(world: World) -> None:
+        gate, attic = await gateway_peer(world), await world.device("attic")
+        assert attic.issued is not None
+        message = _carrying(attic.issued.certificate)
+        message.canceled.append(message.calls[0].call)
+        async with gate.channel() as channel:
+            carried: Any = GatewayServiceStub(channel).Carry(iter([message]))
+            async with asyncio.timeout(HANG):
+                assert await carried.read() is aio.EOF
+
+    play(story, tmp_path / "s")

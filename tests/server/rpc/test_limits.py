@@ -34,7 +34,11 @@ async def refused(call: Any) -> Unavailable:
     return found
 
 
-def test_a_device_that_arrives_too_often_is_told_when_to_come(tmp_path: Path) -> None:
+def test_a_device_that_arrives_too_often_is_told_when_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OWN_ARRIVALS", 0.05)  # however long the calls take on a busy machine
+
     async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
         for _ in range(int(OWN_AT_ONCE)):
             await WireLink(channel, "d0").hello(Hello("toy"))

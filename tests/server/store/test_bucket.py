@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,18 @@ def test_while_the_bucket_is_away_nothing_is_stored_and_the_same_is_possible_lat
     unsteady.stop()
     assert store.blobs.damage(NAME) == ""  # a sound file needs no bucket
     store.blobs.accept("a", [digest(model(2.0))])
+
+
+def test_an_address_for_devices_does_not_make_a_bucket_that_is_away_seem_to_be_back(
+    unsteady: Buckets,
+) -> None:
+    bucket = Bucket(replace(unsteady.bucket(), devices_url="https://s3.example.org"))
+    with closing(bucket):
+        unsteady.stop()
+        with pytest.raises(BucketAway):
+            bucket.probe("probe")
+        assert bucket.signed("models/one").startswith("https://s3.example.org/")
+        assert bucket.away is not None
 
 
 def test_a_server_does_not_begin_without_its_bucket(

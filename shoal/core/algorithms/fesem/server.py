@@ -9,7 +9,7 @@ from shoal.core.algorithm import Report
 from shoal.core.algorithms.fesem import Parameters
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.aggregation.robust import norm
+from shoal.core.server_kit.aggregation.survey import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import Labels, kmeans

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from shoal.core.device_kit.learner import manifest_of_network
-from shoal.core.errors import LearnerFault
+from shoal.core.errors import BadPayload, LearnerFault
 from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.encoding.updates import Merged, encoded, numbers_of
 from shoal.core.exchange.messages import Train, Trained
@@ -27,8 +27,11 @@ def train(
 ) -> TrainedEncoded:
     """The answer to a task. plainly: trains a whole model.
 
-    Raises BadPayload if the tensors are not this network's, LearnerFault if none of them could train.
+    Raises BadPayload if the tensors are not this network's, or are asked for with a guarantee, LearnerFault
+    if none of them could train.
     """
+    if message.private is not None:  # what is carried may have none, and the ledger would name other bytes
+        raise BadPayload("weights with a guarantee leave as they are, in no encoding", "set encoding=full")
     whole: Tensors = message.model
     if message.frozen is not None:
         whole = Merged(manifest_of_network(context.model), message.model, message.frozen)

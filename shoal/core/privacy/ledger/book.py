@@ -48,7 +48,7 @@ class Book:
         self._reserved: dict[str, dict[str, Reserved]] = {}
         self._reservations: list[Reserved] = []
         self._open: set[tuple[str, str]] = set()
-        self._cohorts: set[str] = set()
+        self._sums: dict[tuple[str, str], str] = {}
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Book":
@@ -68,7 +68,7 @@ class Book:
         elif isinstance(entry, Open):
             self._open.add((entry.what, entry.data))
         elif isinstance(entry, Summed):
-            self._cohorts.add(entry.cohort)
+            self._sums[entry.cohort, entry.holder] = entry.masked
         elif isinstance(entry, Reserved):
             if not entry.cost:
                 raise ValueError("nothing is reserved")
@@ -166,9 +166,10 @@ class Book:
         """Whether a line says that this has left without a guarantee."""
         return (what, data) in self._open
 
-    def has_sum(self, cohort: str) -> bool:
-        """Whether a line says that an update has left for the sum over this cohort."""
-        return cohort in self._cohorts
+    def masked(self, cohort: str, holder: str) -> str | None:
+        """The hash of the masked update that a device has sent for the sum over this cohort; None if it has
+        sent none."""
+        return self._sums.get((cohort, holder), self._sums.get((cohort, "")))
 
     def released(
         self, order: Order | Tally | Poll, source: str = "", since: float = -math.inf

@@ -232,7 +232,8 @@ class Summed:
     """An update that left under masks. The fields are those of `Share`.
 
     It has no cost: that the other devices of the cohort add their part of the noise is not for this device to
-    see.
+    see. masked, holder: "" in ledgers of earlier versions; holder is which of the devices that share the
+    ledger has sent it.
     """
 
     at: float
@@ -243,12 +244,14 @@ class Summed:
     clip: float
     noise: float
     data: str
+    masked: str = ""
+    holder: str = ""
 
     @property
     def rho(self) -> float:
         """What it costs all samples of the device together, if the others add their noise; infinite without
         noise."""
-        return rho_of(self.noise) if self.noise else math.inf
+        return rho_of(self.noise) if self.noise * self.noise else math.inf  # so little noise hides nothing
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from shoal.core.privacy.ledger.entries import (
     Training,
 )
 
-LATER = ("source", "run", "holder")
+LATER = ("source", "run", "holder", "masked")
 NOTHING = "0" * 64
 """The hash before the first line."""
 

@@ -27,6 +27,8 @@ from shoal.core.privacy.noise.chance import Chance, Entropy
 
 BOUND = 5.0
 """Nats. A constant, since one that follows the data has no guarantee; chosen on digits, seeds 41 and 42."""
+ROUNDING = 1e-14
+"""A generous bound of the error with which a divergence is computed."""
 STEPS = 1 << 20
 """Scores are in steps of BOUND / STEPS."""
 
@@ -59,11 +61,11 @@ def drawn(found: Integers, epsilon: float, entropy: Entropy = token_bytes) -> in
 
 def cost(epsilon: float) -> Cost:
     """Of one draw, for one sample: the largest divergence of each order that epsilon allows, which is that of
-    randomized response."""
+    randomized response. It is above 0, however small epsilon is, and never less than that by rounding."""
     spread = math.log1p(math.exp(-epsilon)) + epsilon  # log(1 + e^epsilon)
     curve: list[float] = []
     for order in ORDERS:
         high, low = order * epsilon, (1.0 - order) * epsilon
         total = high + math.log1p(math.exp(low - high)) - spread
-        curve.append(min(epsilon, max(total / (order - 1.0), *curve[-1:], 0.0)))
+        curve.append(min(epsilon, max(total / (order - 1.0) + ROUNDING, ROUNDING, *curve[-1:])))
     return Cost(curve=tuple(curve))

@@ -22,6 +22,7 @@ from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.secure.cohort import KEY, KEYS, Manifest, Signer, signed_part
 from shoal.core.privacy.secure.masks import (
+    Stream,
     Words,
     agreed,
     derived,
@@ -41,7 +42,7 @@ ANNOUNCED, SHARED, MASKED = 1, 2, 3
 @dataclass(frozen=True)
 class Member:
     """stage: see above. session: of the sum. seal, mask: private keys. own: the secret of its own mask.
-    noise: a secret for noise, so that a task that is done again draws the same.
+    noise: a secret for noise and shares, so that a task that is done again draws the same.
 
     me, keys: from the manifest, the public keys of all devices. common: the secrets for letters that this
     device has in common with each of them. senders: whose shares arrived. held: those that could be read.
@@ -114,16 +115,18 @@ def announced(session: str, signer: Signer, entropy: Entropy = token_bytes) -> t
     return keys + signer.sign(signed_part(session, keys)), member
 
 
-def shared(
-    member: Member, manifest: Manifest, signer: Signer, entropy: Entropy = token_bytes
-) -> tuple[dict[DeviceId, bytes], bytes, Member]:
+def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[DeviceId, bytes], bytes, Member]:
     """For each other device a sealed letter with its two shares; and a commitment to this device's secret.
+
+    The shares of a manifest are always the same, since one key must not seal two letters: a server may ask
+    again, and what two letters under one key differ in is no secret.
 
     Raises BadPayload for a manifest that this device does not accept.
     """
     _expects(member, ANNOUNCED, manifest.session)
     me = manifest.check(signer, public_of(member.seal) + public_of(member.mask))
     places = range(1, len(manifest.devices) + 1)
+    entropy = Stream(derived(member.noise, manifest.digest, "shares"))
     pairs = zip(
         split(member.own, manifest.threshold, places, entropy),
         split(member.mask, manifest.threshold, places, entropy),
@@ -145,9 +148,11 @@ def shared(
 
 
 def masked(
-    member: Member, session: str, letters: Mapping[DeviceId, bytes], values: Words
+    member: Member, session: str, letters: Mapping[DeviceId, bytes], values: Words, task: bytes
 ) -> tuple[Words, Member]:
-    """The device's numbers under all masks. letters: those for this device, by sender.
+    """The device's numbers under all masks. letters: those for this device, by sender. task: a hash of what
+    the numbers were computed from, besides the data. Only masks for the same task cancel: a server could
+    otherwise ask all devices but one for updates that it knows, such as zeros.
 
     A letter that cannot be read is the fault of its sender, whose share is then missing at the end. Raises
     BadPayload if too few devices have sent one.
@@ -167,7 +172,7 @@ def masked(
     total = values + expanded(member.own, len(values))
     for other in senders:
         if other != me:
-            total = plus_mask(total, pair_key(member.mask, manifest, other, me), me, other)
+            total = plus_mask(total, pair_key(member.mask, manifest, other, me, task), me, other)
     nothing = bytes(KEY)  # neither its own secrets nor its numbers can be asked for again
     after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing, noise=nothing)
     return total, replace(after, common={}, senders=senders, held=held)
@@ -209,10 +214,11 @@ def commitment(own: bytes, manifest: Manifest) -> bytes:
     return hashlib.sha256(b"commitment" + manifest.digest + own).digest()
 
 
-def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId) -> bytes:
-    """Of the mask that two devices have in common. private: the key for masks of `me`."""
+def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId, task: bytes) -> bytes:
+    """Of the mask that two devices have in common for a task. private: the key for masks of `me`."""
     first, second = sorted((me, other))
-    return agreed(private, manifest.mask_key(other), manifest.digest, f"mask\n{first}\n{second}")
+    purpose = f"mask\n{first}\n{second}\n{task.hex()}"
+    return agreed(private, manifest.mask_key(other), manifest.digest, purpose)
 
 
 def plus_mask(total: Words, key: bytes, me: DeviceId, other: DeviceId) -> Words:

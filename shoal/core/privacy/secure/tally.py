@@ -24,12 +24,13 @@ def total(
     survivors: Collection[DeviceId],
     masked: Words,
     shares: Mapping[DeviceId, Mapping[DeviceId, bytes]],
+    task: bytes,
 ) -> Words:
     """The sum of the numbers of all survivors.
 
     commitments: of the devices that shared. survivors: those of them whose numbers arrived; masked: the sum
-    of these. shares: by the device that sent them and the device that they are of. Raises UnrecoverableError
-    where they do not suffice.
+    of these. shares: by the device that sent them and the device that they are of. task: as in `masked`.
+    Raises UnrecoverableError where the shares do not suffice.
     """
     secrets, missing, suspected = dict[DeviceId, bytes](), list[DeviceId](), set[int]()
     for device in sorted(commitments):
@@ -54,5 +55,5 @@ def total(
     for gone in sorted({*commitments} - {*survivors}):
         for device in sorted(survivors):
             # What `device` has added for the one that is gone, `gone` would have taken off again.
-            masked = plus_mask(masked, pair_key(secrets[gone], manifest, device, gone), gone, device)
+            masked = plus_mask(masked, pair_key(secrets[gone], manifest, device, gone, task), gone, device)
     return masked

@@ -20,9 +20,9 @@ from shoal.core.server_kit.aggregation.robust import (
     Update,
     combine,
     longest,
-    norm,
     reference,
 )
+from shoal.core.server_kit.aggregation.survey import norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

@@ -143,8 +143,11 @@ def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> dict[str, Arr
     total = 0.0
     for _, weight in parts:
         total += weight
-    if found is None or not total > 0.0:
-        return weighted_mean(parts)
+    if found is None or not total > 0.0:  # tensor by tensor: the sums of one of them are in memory
+        return {
+            name: weighted_mean(({name: tensors[name]}, weight) for tensors, weight in parts)[name]
+            for name in base
+        }
     workers, sent = found
     weighted = [replace(part, weight=weight) for part, (_, weight) in zip(sent, parts, strict=True)]
     pieces = pieces_of(base, dict.fromkeys(base, BLOCK))

@@ -27,7 +27,8 @@ from shoal.core.privacy.cost import rho_of
 from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import CentralNoise
-from shoal.core.server_kit.aggregation.robust import Update, norm
+from shoal.core.server_kit.aggregation.robust import Update
+from shoal.core.server_kit.aggregation.survey import norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 

@@ -128,7 +128,7 @@ def joined(like: Tensors, found: Mapping[Piece, Array]) -> dict[str, Array]:
 
 
 def squares_of(job: Job, piece: Piece) -> Array:
-    """For each update, the sum of the squares of its steps: a term of its length, see `robust.norm`."""
+    """For each update, the sum of the squares of its steps: a term of its length, see `survey.norm`."""
     name, start, stop = piece
     assert stop - start <= BLOCK
     found = np.empty(len(job.parts))

@@ -35,19 +35,15 @@ al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, I
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import get_args
 
-import numpy as np
-
 from shoal.core.algorithm import Rule
-from shoal.core.exchange.tensors import BLOCK
-from shoal.core.server_kit.aggregation.coordinates import Clipped, blocks, half, mean, middle, tenth
+from shoal.core.server_kit.aggregation.coordinates import Clipped, half, mean, middle, tenth
 from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
-from shoal.core.server_kit.aggregation.pieces import Part, helpers, pieces_of, results
-from shoal.core.server_kit.clustering.distances import of_devices
+from shoal.core.server_kit.aggregation.survey import Survey, survey
 from shoal.core.types import DeviceId, Tensors
 
 RULES = get_args(Rule)
@@ -114,29 +110,36 @@ def combine(
     if rule == "mean":
         return Combined(mean([(updates[device].model, weights[device]) for device in devices], base))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
+    models = {device: updates[device].model for device in devices}
     rule = chosen(rule, len(devices))
-    left_out = _left_out(updates, origins) if rule == "clipped" else {}
+    clips, allowed = rule == "clipped", capped(weights, largest_share(len(devices)))
+    compared = clips and FEWEST <= len(devices) <= MOST
+    seen = survey(models, origins, base, allowed if clips else None, compared)
+    left_out = _left_out(devices, seen)
     devices = [device for device in devices if device not in left_out]
     weights = {device: weights[device] for device in devices}
-    norms = _norms({device: updates[device].model for device in devices}, origins, base)
+    norms = {device: seen.norms[device] for device in devices}
     usual = reference(norms, weights, before)
     # A long update keeps its direction and is shortened, rather than dropped: the honest device with unusual
     # data still counts, and a hostile one gains nothing by a larger norm.
     bound = longest(len(devices))
     clipped = {device: size / usual for device, size in norms.items() if 0.0 < bound * usual < size}
-    parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
+    parts: dict[DeviceId, Tensors] = {device: models[device] for device in devices}
     parts |= {
-        device: Clipped(parts[device], origins[device], bound / times) for device, times in clipped.items()
+        device: Clipped(models[device], origins[device], bound / times) for device, times in clipped.items()
     }
-    if rule != "clipped":
+    if not clips:
         cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))
         return Combined(middle(list(parts.values()), base, cut), usual, clipped)
-    allowed = capped(weights, largest_share(len(devices)))
-    model = mean([(parts[device], allowed[device]) for device in devices], base)
+    model = None if left_out or clipped else seen.mean
+    del seen  # a mean that is not used is a model's worth of memory
+    if model is None:  # something had to be corrected, or workers help
+        allowed = capped(weights, largest_share(len(devices)))
+        model = mean([(parts[device], allowed[device]) for device in devices], base)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
-    model |= middle(list(parts.values()), whole, half(len(devices)))
+    found = {**model, **middle(list(parts.values()), whole, half(len(devices)))}
     heavy = tuple(device for device in devices if allowed[device] < weights[device])
-    return Combined(model, usual, clipped, heavy, left_out)
+    return Combined({name: found[name] for name in base}, usual, clipped, heavy, left_out)
 
 
 def chosen(rule: str, updates: int) -> str:
@@ -163,45 +166,10 @@ def largest_share(updates: int) -> float:
     return max(SHARE, min(1.5 / updates, MOST_SHARE)) if updates >= FEWEST else 1.0
 
 
-def _left_out(
-    updates: Mapping[DeviceId, Update], origins: Mapping[DeviceId, Tensors]
-) -> dict[DeviceId, float]:
+def _left_out(devices: Sequence[DeviceId], seen: Survey) -> dict[DeviceId, float]:
     """The update that points away from all others, if there is one, and its cosine with them."""
-    if not FEWEST <= len(updates) <= MOST:
-        return {}
-    found = lone_opponent(of_devices({device: each.model for device, each in updates.items()}, origins))
-    devices = sorted(updates)
+    found = None if seen.products is None else lone_opponent(seen.products)
     return {devices[found[0]]: found[1]} if found else {}
-
-
-def norm(model: Tensors, base: Tensors) -> float:
-    """L2 norm of the update, over all tensors of floats; infinite if it is beyond float64."""
-    total = 0.0
-    with np.errstate(over="ignore"):
-        for name, origin in base.items():
-            if origin.dtype.kind == "f":
-                values, start = model[name].reshape(-1), origin.reshape(-1)
-                for block in blocks(origin.size, BLOCK):
-                    step = values[block].astype(np.float64) - start[block]
-                    total += float(np.square(step, out=step).sum())
-    return math.sqrt(total)
-
-
-def _norms(
-    models: Mapping[DeviceId, Tensors], origins: Mapping[DeviceId, Tensors], base: Tensors
-) -> dict[DeviceId, float]:
-    """The norm of each update; by the workers, if there are any."""
-    workers = helpers(list(models.values())) if all(each is base for each in origins.values()) else None
-    if workers is None:
-        return {device: norm(model, origins[device]) for device, model in models.items()}
-    floats = {name: array for name, array in base.items() if array.dtype.kind == "f"}
-    pieces = pieces_of(floats, dict.fromkeys(floats, BLOCK))
-    found = results(workers, "squares", [Part(model) for model in models.values()], base, pieces)
-    totals = [0.0] * len(models)
-    for piece in pieces:  # in the order of `norm`
-        for place, square in enumerate(found[piece]):
-            totals[place] += float(square)
-    return {device: math.sqrt(total) for device, total in zip(models, totals, strict=True)}
 
 
 def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], before: float) -> float:

@@ -27,18 +27,21 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Float
     products = np.zeros((len(models), len(models)))
     if not models:
         return products
-    most = max(MATRIX // (8 * len(models)), 1)
-    for name, like in bases[0].items():
-        if like.dtype.kind != "f":
-            continue
-        for start in range(0, like.size, most):
-            block = slice(start, min(start + most, like.size))
-            rows = np.empty((len(models), block.stop - block.start))
+    floats = {name: like.size for name, like in bases[0].items() if like.dtype.kind == "f"}
+    most = max(min(MATRIX // (8 * len(models)), max(floats.values(), default=0)), 1)
+    matrix, old = np.empty((len(models), most)), np.empty(most)
+    for name, size in floats.items():
+        for start in range(0, size, most):
+            block = slice(start, min(start + most, size))
+            rows, origin = matrix[:, : block.stop - start], None
             for row, model, base in zip(rows, models, bases, strict=True):
-                new, old = model[name].reshape(-1)[block], base[name].reshape(-1)[block]
+                # To convert first and subtract then is twice as fast as NumPy's conversion in between.
+                row[:] = model[name].reshape(-1)[block]
+                if base is not origin:
+                    origin, old[: row.size] = base, base[name].reshape(-1)[block]
                 with np.errstate(over="ignore"):
-                    np.subtract(new, old, out=row, dtype=np.float64)
-            if like.dtype == np.float64:
+                    row -= old[: row.size]
+            if bases[0][name].dtype == np.float64:
                 np.clip(rows, -LONGEST, LONGEST, out=rows)
             products += rows @ rows.T
     return products

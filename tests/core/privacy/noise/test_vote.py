@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -74,6 +75,17 @@ def test_the_cost_is_the_most_that_epsilon_allows_at_each_order(epsilon: float) 
     assert epsilon <= cost(epsilon).epsilon(1e-6) + 1e-9 or epsilon < 0.1
     assert cost(1.0).epsilon(1e-6) == pytest.approx(1.0, abs=0.02)
     assert cost(1.0).epsilon_if_replaced(1.0, 1e-6) == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e-17, 1e-12, 1e-9, 1e-7, 1e-5])
+def test_the_cost_of_a_very_small_epsilon_is_not_rounded_to_nothing(epsilon: float) -> None:
+    """To the second order, the divergence of randomized response of order a is a epsilon^2 / 8."""
+    curve = cost(epsilon).curve
+    assert cost(epsilon)
+    assert all(low <= high for low, high in pairwise(curve))
+    for order, divergence in zip(ORDERS, curve, strict=True):
+        assert order * epsilon**2 / 8.0 * (1.0 - 1e-3) <= divergence
+        assert 0.0 < divergence <= epsilon
 
 
 def test_a_very_large_lead_decides_and_ends() -> None:

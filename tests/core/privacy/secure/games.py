@@ -12,6 +12,8 @@ from shoal.core.privacy.secure.masks import Words
 from shoal.core.privacy.secure.member import Member
 from shoal.core.types import DeviceId
 
+TASK = b"what all are asked for"
+
 
 @dataclass(frozen=True)
 class Named:
@@ -79,11 +81,16 @@ class Cohort:
     def letters_for(self, device: DeviceId) -> dict[DeviceId, bytes]:
         return {sender: sent[device] for sender, sent in self.letters.items() if device in sent}
 
-    def mask(self, *away: DeviceId) -> "Cohort":
+    def mask(self, *away: DeviceId, tasks: Mapping[DeviceId, bytes] = {}) -> "Cohort":
+        """tasks: for devices that are asked for something else than the others."""
         for device in self.devices:
             if device not in away:
                 self.words[device], self.members[device] = members.masked(
-                    self.members[device], self.session, self.letters_for(device), self.values(device)
+                    self.members[device],
+                    self.session,
+                    self.letters_for(device),
+                    self.values(device),
+                    tasks.get(device, TASK),
                 )
         return self
 

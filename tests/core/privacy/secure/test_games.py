@@ -13,7 +13,7 @@ from shoal.core.privacy.secure.member import Member
 from shoal.core.privacy.secure.shamir import PRIME, SHARE, joined, split
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 
-from .games import Cohort
+from .games import TASK, Cohort
 
 
 def summed(cohort: Cohort, shares: dict[str, dict[str, bytes]] | None = None) -> Words:
@@ -21,7 +21,7 @@ def summed(cohort: Cohort, shares: dict[str, dict[str, bytes]] | None = None) ->
     for words in cohort.words.values():
         arrived = arrived + words
     given = cohort.unmask() if shares is None else shares
-    return total(cohort.manifest, cohort.commitments, list(cohort.words), arrived, given)
+    return total(cohort.manifest, cohort.commitments, list(cohort.words), arrived, given, TASK)
 
 
 def masked(count: int = 9, away: tuple[str, ...] = ()) -> Cohort:
@@ -89,6 +89,31 @@ def test_a_server_that_asks_for_both_shares_of_a_device_gets_one() -> None:
         members.unmasked(own, "sum", others)
 
 
+@pytest.mark.parametrize("away", [(), ("d001", "d007")])
+def test_masks_cancel_only_where_all_are_asked_for_the_same(away: tuple[str, ...]) -> None:
+    """A server asks one device to train, and all others for updates that it knows: then the sum would be the
+    update of one device."""
+    victim = "d004"
+    for other, found in ((TASK, True), (b"a model that learns nothing", False)):
+        cohort = Cohort(9).announce().share().mask(*away, tasks={victim: other})
+        known = cohort.sum_of([name for name in cohort.words if name != victim])
+        assert np.array_equal(summed(cohort) - known, cohort.values(victim)) is found
+    bits = np.unpackbits((summed(cohort) - known - cohort.values(victim)).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits)), "a mask is left over it"
+
+
+def test_a_letter_is_the_same_however_often_it_is_asked_for() -> None:
+    """One key seals one letter: of two under one key, a server would learn what they differ in."""
+    cohort = Cohort(9).announce()
+    device, first = "d000", cohort.members["d000"]
+    one, again = (members.shared(first, cohort.manifest, cohort.signer(device)) for _ in range(2))
+    assert one == again
+    renewed = Cohort(9).announce()
+    renewed.announcements[device] = cohort.announcements[device]
+    other, *_ = members.shared(first, renewed.manifest, cohort.signer(device))
+    assert not {*one[0].values()} & {*other.values()}
+
+
 def test_a_server_cannot_ask_again_with_another_list() -> None:
     cohort = masked(9)
     device = "d000"
@@ -99,7 +124,7 @@ def test_a_server_cannot_ask_again_with_another_list() -> None:
         with pytest.raises(DeviceFault, match="no part in the sum"):
             members.unmasked(replace(cohort.members[device], stage=stage), "sum", cohort.devices)
     with pytest.raises(DeviceFault):
-        members.masked(cohort.members[device], "sum", cohort.letters_for(device), cohort.values(device))
+        members.masked(cohort.members[device], "sum", cohort.letters_for(device), cohort.values(device), TASK)
     with pytest.raises(DeviceFault):
         members.unmasked(cohort.members[device], "another sum", cohort.devices)
 
@@ -128,7 +153,7 @@ def test_a_manifest_that_differs_between_devices_makes_letters_that_no_one_can_r
     other["d008"] += cohort.signer("d008").sign(members.signed_part("sum", other["d008"]))
     cohort.share({"d000": Manifest("sum", other)})
     _, after = members.masked(
-        cohort.members["d000"], "sum", cohort.letters_for("d000"), cohort.values("d000")
+        cohort.members["d000"], "sum", cohort.letters_for("d000"), cohort.values("d000"), TASK
     )
     assert list(after.held or {}) == ["d000"]
     cohort.mask()

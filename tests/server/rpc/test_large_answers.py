@@ -1,0 +1,35 @@
+"""What operators are answered about a fleet that needs gateways: more than one message of a device."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from fedserver.rpc.client import AuthorityClient
+from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from shoal.core.identity.joining import Role
+from tests.server.authority.peers import World, play
+
+DEVICES = 20_000
+
+
+def device(number: int) -> Registered:
+    name, now = f"device-{number:06}", time.time()
+    certified = Certified(f"{number:040x}", "ab" * 32, b"", "shoal", ("shoal",), now, now + 3600.0, now)
+    labels = {"site": "basel"}
+    return Registered(
+        name, name, Role.TRAIN, labels, DeviceStanding.APPROVED, now, "ab" * 32, "t", (certified,)
+    )
+
+
+def test_operators_can_list_a_fleet_that_needs_gateways(tmp_path: Path) -> None:
+    def listed() -> list[str]:
+        with AuthorityClient(tmp_path / "s") as client:
+            return [each.device.device for each in client.devices()]
+
+    async def story(world: World) -> None:
+        fleet = [device(number) for number in range(DEVICES)]
+        for each in fleet:
+            world.peers.learn(each)
+        assert await asyncio.to_thread(listed) == [each.device for each in fleet]
+
+    play(story, tmp_path / "s")
