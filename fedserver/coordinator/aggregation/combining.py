@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
+from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Reduce
 from shoal.core.errors import NotFound, StorageFault, TooManyFiles
@@ -21,8 +24,13 @@ AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
 
 
+class _Repaired(Exception):
+    """A file was made again of its copy meanwhile, so what was combined may have been its damaged bytes."""
+
+
 async def combined(run: "Run", effect: Reduce) -> State:
-    """The next state of a run. It is computed again as long as the files of the reports cannot be opened.
+    """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
+    if one of them was damaged and restored.
 
     Raises DamagedReports if the disk changed or lost reports that count, StorageFault, and whatever the
     algorithm raises.
@@ -33,6 +41,12 @@ async def combined(run: "Run", effect: Reduce) -> State:
         except TooManyFiles as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
             await asyncio.sleep(AGAIN)
+        except _Repaired:
+            log.warning("run %s: its reports are combined again, because files were restored", run.run)
+
+
+def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
+    return [storage.blobs.repairs.get(name, 0) for record in records for name in record.blobs]
 
 
 async def _combined(run: "Run", effect: Reduce) -> State:
@@ -41,6 +55,7 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     records = await storage.reports.of_round(run.run, effect.round)
     counted = [record for record in records if record.device in effect.devices]
     reports = StoredReports(counted, tasks, storage.blobs)
+    repairs = _repairs(storage, counted)
     crash.point("server.reducing")
     try:
         if len(counted) < len(effect.devices):
@@ -52,9 +67,13 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     except Exception:
         if lost := await damage.lost_reports(storage, counted, effect.devices):
             raise DamagedReports(lost) from None
+        if _repairs(storage, counted) != repairs:
+            raise _Repaired from None
         raise
     # Only now, so that nothing can become damaged between the check and the use.
     if lost := await damage.lost_reports(storage, counted, effect.devices):
         raise DamagedReports(lost)
+    if _repairs(storage, counted) != repairs:
+        raise _Repaired
     crash.point("server.reduced")
     return following

@@ -44,7 +44,8 @@ class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
     copies: where they are a second time; in the same folder if not given. restored: what was found damaged
-    and restored since the start, for people. frames: those of the blobs that are fetched.
+    and restored since the start, for people. repairs: how often each blob was made again of its copy, because
+    it was damaged or missing. frames: those of the blobs that are fetched.
     """
 
     def __init__(self, state: Path, copies: Copies | None = None) -> None:
@@ -53,6 +54,7 @@ class Blobs:
         self._quarantine = state / "quarantine"
         self.copies = copies or FolderCopies(state / "copies", self._tmp)
         self.restored: list[str] = []
+        self.repairs: dict[str, int] = {}
         self.frames = Frames()
         self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
@@ -73,6 +75,12 @@ class Blobs:
         if self.copies.are_complete and not path.exists():
             self.copies.restore(path)
         return path
+
+    def place(self, sha256: str) -> str:
+        """Where other machines find a blob, in the bucket or in the folder that they share with this one."""
+        if self.copies.are_complete:
+            return self.copies.place(sha256)
+        return f"{self.folder.name}/blobs/{sha256[:2]}/{sha256}"
 
     def open(self, sha256: str) -> BinaryIO:
         """A blob to be read. Raises FileNotFoundError, and StorageFault."""
@@ -166,6 +174,7 @@ class Blobs:
         """Delete blobs that are no longer needed."""
         for name in (doomed := list(names)):
             self._sound.pop(name, None)
+            self.repairs.pop(name, None)
             self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
@@ -216,6 +225,7 @@ class Blobs:
                 found += f" and was moved to {self._quarantine}"
             if not self.copies.restore(self.path(name)):
                 return found
+        self.repairs[name] = self.repairs.get(name, 0) + 1
         if there or not self.copies.are_complete:
             self.restored.append(f"{found}; it was restored from its copy")
         return ""

@@ -16,7 +16,7 @@ from shoal.core.errors import ServerFull, Unavailable
 from shoal.core.exchange.link import Idle, Outcome, Task
 from tests.buckets import Buckets
 from tests.postgresql import Cluster
-from tests.server.servers import DEVICES, ROUNDS, expected, link, models, server, start
+from tests.server.servers import DEVICES, ROUNDS, expected, link, models, serve_all, server, start
 from tests.server.toys import Hands, honest, same_models
 from tests.waiting import until
 
@@ -149,3 +149,34 @@ def test_a_server_that_takes_over_fetches_the_run_and_goes_on(
 
     asyncio.run(first())
     asyncio.run(second())
+
+
+@pytest.mark.parametrize("harm", ["flip", "delete"])
+def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_combined_again(
+    buckets: Buckets, postgresql: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    elsewhere, harmed = Elsewhere(postgresql.database(), buckets.bucket()), list[str]()
+    reduce, again = combining.reduce, list[Any]()
+
+    def of_damaged(half: Any, state: Any, reports: Any, workers: Any) -> Any:
+        if not harmed and reports:
+            name = reports._records[1].blobs[0]
+            harmed.append(name)
+            path = reports._blobs.path(name)
+            if harm == "flip":
+                path.write_bytes(bytes(each ^ 8 for each in path.read_bytes()))
+            else:
+                path.unlink()
+        elif harmed and harmed[0] in reports._records[1].blobs:
+            again.append(reports)
+        return reduce(half, state, reports, workers)
+
+    async def play() -> None:
+        async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:
+            await start(coordinator)
+            monkeypatch.setattr(combining, "reduce", of_damaged)
+            await serve_all(coordinator)
+            assert same_models(models(coordinator), expected())
+            assert len(again) == 1
+
+    asyncio.run(play())
