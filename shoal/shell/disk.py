@@ -100,18 +100,22 @@ def move(source: Path, target: Path) -> None:
 def share(source: Path, target: Path) -> None:
     """Give a file whose bytes are on disk already a second name, which is on disk too on return.
 
-    A file that already has the name `target` keeps it. On a file system without hard links, the file is
-    renamed.
+    Another file that has the name `target` loses it, and at no moment does none have it. On a file system
+    without hard links, the file is renamed.
     """
     make_folder(target.parent)
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno not in NO_SECOND_NAMES:
-            raise
-        source.rename(target)
+    if not (target.exists() and source.samefile(target)):
+        name = target.with_name(f"{target.name}.new") if target.exists() else target
+        if name != target:
+            name.unlink(missing_ok=True)  # of a process that was killed here
+        try:
+            os.link(source, name)
+        except OSError as error:
+            if error.errno not in NO_SECOND_NAMES:
+                raise
+            source.rename(name)
+        if name != target:
+            name.rename(target)
     crash.point("disk.renamed")
     sync_folder(target.parent)
 

@@ -1,5 +1,6 @@
 """Files and folders that are there for good."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -58,6 +59,27 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(os, "link", linked)
     return found
+
+
+@pytest.mark.parametrize("second_names", [True, False])
+def test_a_file_takes_a_name_that_another_one_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_names: bool
+) -> None:
+    """Also after a process that was killed halfway."""
+
+    def refused(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no second names")
+
+    if not second_names:
+        monkeypatch.setattr(os, "link", refused)
+    (tmp_path / "target").write_bytes(b"rotten")
+    (tmp_path / "target.new").write_bytes(b"left")
+    for _ in range(2):
+        (tmp_path / "source").write_bytes(b"whole")
+        disk.share(tmp_path / "source", tmp_path / "target")
+        assert (tmp_path / "target").read_bytes() == b"whole"
+        assert not (tmp_path / "target.new").exists()
+        assert (tmp_path / "source").exists() == second_names
 
 
 def test_the_bytes_of_a_file_are_synced_before_it_is_named_and_its_name_after_that(

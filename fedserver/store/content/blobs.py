@@ -93,8 +93,7 @@ class Blobs:
             for piece in pack(tensors):
                 sha.update(piece)
                 size += file.write(piece)
-            if not self.path(sha.hexdigest()).is_file():
-                settle(file, self.path(sha.hexdigest()))
+            settle(file, self.path(sha.hexdigest()))  # also if there is one, which may have rotted
         self.copies.add(self.path(sha.hexdigest()))
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
 
@@ -103,7 +102,7 @@ class Blobs:
 
         Raises StorageFault; after DiskFull, remove those that are not needed.
         """
-        new = {name: data for name, data in blobs.items() if not self.path(name).is_file()}
+        new = {name: data for name, data in blobs.items() if not self._is_here(name, data)}
         if new:
             if self._spool.is_full:
                 for name in self._spool.held:
@@ -113,6 +112,11 @@ class Blobs:
             crash.point("server.spooled")
         for name, data in new.items():
             self._place(name, data)
+
+    def _is_here(self, name: str, data: Bytes) -> bool:
+        """Whether there is a file with these bytes: one that has rotted is written again."""
+        with storing(self.path(name)):
+            return self.path(name).is_file() and self.path(name).read_bytes() == data
 
     def _place(self, name: str, data: Bytes) -> None:
         """Make a file of bytes that are in the spool. It is not synced."""
@@ -306,7 +310,8 @@ class Blobs:
                 raise NotFound(f"the server does not have blob {name[:12]}", "upload it first")
             # The blob becomes a second name of the same file, instead of a renamed upload. If the process
             # dies before the report's row is committed, the start removes the blob, which no row refers to,
-            # and the upload is still there when the device sends its report again.
+            # and the upload is still there when the device sends its report again. A blob that is there
+            # already is replaced: it may have rotted, and the upload has just been compared with its name.
             with storing(self.path(name)):
                 share(self.arrived(device, name), self.path(name))
             self.copies.add(self.path(name))

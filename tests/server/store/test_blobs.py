@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,28 @@ def test_an_upload_becomes_a_blob_where_a_file_has_one_name_alone_too(
         blobs.accept("d", [blob.sha256])
         assert blobs.path(blob.sha256).read_bytes() == data
         assert blobs.uploaded("d", blob) == (0 if error else blob.size)
+
+
+@pytest.mark.parametrize("way", ["uploaded", "carried by a report", "made by the server"])
+def test_whole_bytes_take_the_place_of_a_blob_that_has_rotted(blobs: Blobs, way: str) -> None:
+    """They were compared with its name a moment ago, and would be gone after that."""
+    blob, data = sample(blobs)
+    model = {"w": np.zeros(100, np.float32)}
+    blobs.keep(model)
+    blobs.path(blob.sha256).write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    if way == "uploaded":
+        with closing(blobs.receive("d", blob, 0, ROOM)) as upload:
+            upload.append(data)
+            upload.finish()
+        blobs.accept("d", [blob.sha256])
+        assert blobs.uploaded("d", blob) == blob.size  # until its report counts
+        blobs.discard("d", [blob.sha256])
+    elif way == "carried by a report":
+        blobs.put({blob.sha256: data})
+    else:
+        blobs.keep(model)
+    assert blobs.path(blob.sha256).read_bytes() == data
+    assert [path.name for path in blobs.path(blob.sha256).parent.iterdir()] == [blob.sha256]
 
 
 def test_a_link_that_fails_for_another_reason_is_said_so(
