@@ -22,7 +22,7 @@ from shoal.core.types import Array, DeviceId, Tensors
 @dataclass(frozen=True, eq=False)
 class Survey:
     """norms: L2, of each update. products: (n, n) inner products in the order of the devices' ids, if they
-    were asked for. mean: the tensors of floats, if weights were given and no worker had to be asked."""
+    were asked for. mean: the tensors of floats, if weights were given and no workers were asked."""
 
     norms: Mapping[DeviceId, float]
     products: FloatArray | None = None
@@ -42,11 +42,12 @@ def survey(
     Memory: the mean, a tensor of float64 and at most `MATRIX` bytes.
     """
     devices = sorted(models)
-    if found := _norms_by_workers(models, origins, base):
-        return Survey(found, of_devices(models, origins) if compared else None)
     floats = {name: like for name, like in base.items() if like.dtype.kind == "f"}
     most = min(BLOCK, max((like.size for like in floats.values()), default=0))
     together = compared and 8 * most * len(devices) <= MATRIX
+    if found := _norms_by_workers(models, origins, base):
+        # In blocks of the same size as below, so that workers do not change the last bits.
+        return Survey(found, of_devices(models, origins, most if together else 0) if compared else None)
     matrix = np.empty((len(devices) if together else 1, most))
     scratch, old = np.empty(most), np.empty(most)
     totals, products = dict.fromkeys(devices, 0.0), np.zeros((len(devices), len(devices)))

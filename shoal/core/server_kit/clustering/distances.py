@@ -19,8 +19,10 @@ LONGEST = 1e140
 """Limit of the magnitude of an update's coordinate, so that no device makes sums of products infinite."""
 
 
-def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> FloatArray:
+def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors], block: int = 0) -> FloatArray:
     """(n, n): inner products of the updates `models[i] - bases[i]`, over all tensors of floats.
+
+    block: how many coordinates are added at a time, on which the last bits depend; by default as many as fit.
 
     Memory: n x n values, one tensor, and `MATRIX` bytes of rows, however large the models are.
     """
@@ -28,17 +30,17 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Float
     if not models:
         return products
     floats = {name: like.size for name, like in bases[0].items() if like.dtype.kind == "f"}
-    most = max(min(MATRIX // (8 * len(models)), max(floats.values(), default=0)), 1)
+    most = block or max(min(MATRIX // (8 * len(models)), max(floats.values(), default=0)), 1)
     matrix, old = np.empty((len(models), most)), np.empty(most)
     for name, size in floats.items():
         for start in range(0, size, most):
-            block = slice(start, min(start + most, size))
-            rows, origin = matrix[:, : block.stop - start], None
+            part = slice(start, min(start + most, size))
+            rows, origin = matrix[:, : part.stop - start], None
             for row, model, base in zip(rows, models, bases, strict=True):
                 # To convert first and subtract then is twice as fast as NumPy's conversion in between.
-                row[:] = model[name].reshape(-1)[block]
+                row[:] = model[name].reshape(-1)[part]
                 if base is not origin:
-                    origin, old[: row.size] = base, base[name].reshape(-1)[block]
+                    origin, old[: row.size] = base, base[name].reshape(-1)[part]
                 with np.errstate(over="ignore"):
                     row -= old[: row.size]
             if bases[0][name].dtype == np.float64:
@@ -47,10 +49,12 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Float
     return products
 
 
-def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> FloatArray:
+def of_devices(
+    models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors], block: int = 0
+) -> FloatArray:
     """`inner_products` of devices in the order of their ids. bases: the model that each one started from."""
     devices = sorted(models)
-    return inner_products([models[device] for device in devices], [bases[device] for device in devices])
+    return inner_products([models[each] for each in devices], [bases[each] for each in devices], block)
 
 
 def euclidean(products: FloatArray) -> FloatArray:
