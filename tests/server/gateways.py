@@ -17,7 +17,7 @@ from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import request
 from shoal.core.identity.joining import IssuedIdentity, Role
 from tests.server.authority.peers import HOST, Peer, World
-from tests.waiting import HANG
+from tests.waiting import HANG, until
 
 HELLO = wire.hello_to_pb(Hello("toy"))
 
@@ -65,7 +65,17 @@ async def hello(peer: Peer, **metadata: bytes) -> device_pb.HelloResponse:
         return answer
 
 
-async def waits(channel: aio.Channel, session: str) -> Any:
+@asynccontextmanager
+async def waiting_behind(world: World, device: Peer, found: Gateway) -> AsyncIterator["asyncio.Future[Any]"]:
+    """The call of a device behind a gateway, once it waits for a task at the server."""
+    session = (await hello(behind(device, found))).session
+    async with device.channel() as channel:
+        waiting = asyncio.ensure_future(_waits(channel, session))
+        await until(lambda: world.coordinator.visitors[device.name].polling == 1)
+        yield waiting
+
+
+async def _waits(channel: aio.Channel, session: str) -> Any:
     """A call of a device that waits for a task."""
     asking = device_pb.NextTaskRequest(session=session, wait=wire.seconds_to_pb(60.0))
     return await DeviceServiceStub(channel).NextTask(asking)

@@ -27,7 +27,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverSer
 from shoal.core.identity.certificates import key_to_pem, new_key, request
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import HOST, World, channel_of, play, refused
-from tests.server.gateways import HELLO, added, behind, gateway, gateway_peer, hello, waits
+from tests.server.gateways import HELLO, added, behind, gateway, gateway_peer, hello
 from tests.server.servers import DEVICES, expected, models, start
 from tests.server.toys import honest, same_models, serve
 from tests.waiting import HANG, until
@@ -152,11 +152,8 @@ def test_a_revoked_device_is_refused_at_the_gateway_and_its_calls_are_cut(
 ) -> None:
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
-            device = behind(await world.device("attic"), found)
-            session = (await hello(device)).session
-            async with device.channel() as channel:
-                waiting = asyncio.ensure_future(waits(channel, session))
-                await until(lambda: world.coordinator.visitors["attic"].polling == 1)
+            device = await world.device("attic")
+            async with waiting_behind(world, device, found) as waiting:
                 await world.api.revoke("attic", "stolen")
                 error, fault = await refused(waiting)
                 assert (error.code(), fault.code) == (grpc.StatusCode.PERMISSION_DENIED, "revoked")
@@ -172,11 +169,8 @@ def test_a_revoked_device_is_refused_at_the_gateway_and_its_calls_are_cut(
 def test_a_device_that_goes_away_waits_at_the_server_no_longer(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
-            device = behind(await world.device("attic"), found)
-            session = (await hello(device)).session
-            async with device.channel() as channel:
-                waiting = asyncio.ensure_future(waits(channel, session))
-                await until(lambda: world.coordinator.visitors["attic"].polling == 1)
+            device = await world.device("attic")
+            async with waiting_behind(world, device, found) as waiting:
                 waiting.cancel()
                 await until(lambda: world.coordinator.visitors["attic"].polling == 0)
 
@@ -186,17 +180,15 @@ def test_a_device_that_goes_away_waits_at_the_server_no_longer(tmp_path: Path) -
 def test_a_revoked_gateway_serves_no_one(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
-            device = behind(await world.device("attic"), found)
-            session = (await hello(device)).session
-            async with device.channel() as channel:
-                waiting = asyncio.ensure_future(waits(channel, session))
-                await until(lambda: world.coordinator.visitors["attic"].polling == 1)
+            device = await world.device("attic")
+            async with waiting_behind(world, device, found) as waiting:
                 ended = await world.api.revoke("gate", "")
                 assert ended.cut == 2  # it followed, and carried
                 error, _ = await refused(waiting)
                 assert error.code() is grpc.StatusCode.UNAVAILABLE
                 await until(lambda: not found.brain.here.is_set())
-                error, fault = await refused(DeviceServiceStub(channel).Hello(HELLO))
+                async with device.channel() as channel:
+                    error, fault = await refused(DeviceServiceStub(channel).Hello(HELLO))
                 assert "has no connection to the server" in fault.message
 
     play(story, tmp_path / "s")

@@ -1,6 +1,5 @@
 """A gateway that loses its server, or hears from it late: its devices are neither refused nor forgotten."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverSer
 from shoal.core.identity.certificates import new_key
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import World, play, refused
-from tests.server.gateways import HELLO, added, behind, gateway, hello, waits
+from tests.server.gateways import HELLO, added, behind, gateway, hello, waiting_behind
 from tests.waiting import HANG, until
 
 
@@ -27,11 +26,8 @@ def test_a_call_whose_connection_the_gateway_closes_can_be_repeated(
 
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
-            device = behind(await world.device("attic"), found)
-            session = (await hello(device)).session
-            async with device.channel() as channel:
-                waiting = asyncio.ensure_future(waits(channel, session))
-                await until(lambda: world.coordinator.visitors["attic"].polling == 1)
+            device = await world.device("attic")
+            async with waiting_behind(world, device, found) as waiting:
                 monkeypatch.setattr(brain, "SILENCE", 0.0)
                 error, fault = await refused(waiting)
                 assert (error.code(), fault.code) == (grpc.StatusCode.UNAVAILABLE, "unavailable")
@@ -48,11 +44,8 @@ def test_a_server_that_stops_still_answers_what_is_under_way(
 
     async def story(world: World) -> None:
         async with gateway(await added(world, tmp_path / "gate")) as found:
-            device = behind(await world.device("attic"), found)
-            session = (await hello(device)).session
-            async with device.channel() as channel:
-                waiting = asyncio.ensure_future(waits(channel, session))
-                await until(lambda: world.coordinator.visitors["attic"].polling == 1)
+            device = await world.device("attic")
+            async with waiting_behind(world, device, found) as waiting:
                 assert world.listeners.gateways is not None
                 world.listeners.gateways.close()
                 await until(lambda: not found.brain.here.is_set())
