@@ -27,7 +27,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverSer
 from shoal.core.identity.certificates import key_to_pem, new_key, request
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import HOST, World, channel_of, play, refused
-from tests.server.gateways import HELLO, added, behind, gateway, gateway_peer, hello
+from tests.server.gateways import HELLO, added, behind, gateway, gateway_peer, hello, waiting_behind
 from tests.server.servers import DEVICES, expected, models, start
 from tests.server.toys import honest, same_models, serve
 from tests.waiting import HANG, until
