@@ -118,6 +118,14 @@ class Parameters(DescriptorParameters, NoisedParameters):
         unit="devices",
         at_least=0,
     )
+    pooling: float = setting(
+        0.9,
+        "Partial pooling: the largest share of the difference between a cluster's step and the mean of all "
+        "clusters' steps that is taken away, as far as the scatter of devices explains it. 0: clusters share "
+        "nothing.",
+        at_least=0,
+        at_most=1,
+    )
     watch: int = setting(
         0,
         "Rounds after which devices describe their data again, to detect drift; 0: never. With a privacy "
@@ -190,6 +198,7 @@ PAPER = {
     "history": "whole",
     "grouping": "density",
     "steady": 0,
+    "pooling": 0.0,
     "placing": "distance",
     "absent": "minus_one",
     "solver": "auto",

@@ -24,6 +24,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, P
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
+from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
@@ -226,6 +227,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
+    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, state.parameters.pooling)
     if state.progress + 1 >= SETTLING * state.parameters.rounds:
         trainers = Counter(key for own in shares.values() for key in own)
         models = steadied(state.models, models, trainers, state.parameters.steady)
@@ -234,7 +236,9 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     if progress >= state.parameters.rounds:
         phase = clustered.end(state)
     spent = charged(state.spent, reports, rule)
-    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
+    return replace(
+        state, models=models, guard=guard, pooling=pooling, spent=spent, progress=progress, phase=phase
+    )
 
 
 # -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------
@@ -270,6 +274,7 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         assignments=assignments,
         models={name: state.models[old] for name, old in sources.items()},
         guard=state.guard.moved(sources),
+        pooling=Pooling(),
         drift=(*state.drift, remark),
         phase="clustered",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from shoal.core.algorithm import APART, LASTING
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
+from shoal.core.server_kit.aggregation.pooling import Pooling
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
@@ -49,7 +50,8 @@ class State(Clustered):
 
     progress: the number of completed rounds of training. accuracies: of the global model after each measured
     round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
-    drift: a remark for each time that clusters were formed again because data had drifted.
+    drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
+    clusters were formed.
     """
 
     parameters: Parameters
@@ -59,6 +61,7 @@ class State(Clustered):
     clustering: Clustering | None = field(default=None, metadata=APART)
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
+    pooling: Pooling = field(default_factory=Pooling)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

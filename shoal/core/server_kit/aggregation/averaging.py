@@ -108,7 +108,7 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
-    strikes, courses = dict(guard.strikes), dict(guard.courses)
+    strikes, courses, spreads = dict(guard.strikes), dict(guard.courses), {}
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
     for key, base in models.items():
@@ -136,13 +136,15 @@ def combined_models(
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)
             strikes |= {key: judged} if judged else {}
             references[key], of_round[key] = combined.reference, _remarks(key, len(own), combined)
+        if combined.spread is not None:
+            spreads[key] = combined.spread
         if rule == "auto" and len(own) < FEW and not of_run:
             of_run = (
                 f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
                 "but not outvoted"
             )
     courses = {key: course for key, course in courses.items() if course.rounds and key in models}
-    return found, Guard(references, of_round, of_run, strikes, courses)
+    return found, Guard(references, of_round, of_run, strikes, courses, spreads)
 
 
 def held_back(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import DeviceId, ModelKey
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ class Guard:
     strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
     on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
     roll back to an earlier round ends that, and so does `readmitted`. courses: how each model's training
-    goes.
+    goes. spreads: of the models whose last round was a mean of updates.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Guard:
     of_run: str = ""
     strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
     courses: Mapping[ModelKey, Course] = field(default_factory=dict)
+    spreads: Mapping[ModelKey, Spread] = field(default_factory=dict)
 
     @property
     def quarantined(self) -> dict[DeviceId, str]:

@@ -78,12 +78,22 @@ class Update:
     loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Of the updates whose mean a model has moved by. square: their mean squared length. concentration: the
+    sum of the squares of their shares in the mean; 1 / n for n equal ones."""
+
+    square: float
+    concentration: float
+
+
 @dataclass(frozen=True, eq=False)
 class Combined:
     """reference: the norm with which updates were compared; 0 if there was none.
 
     clipped: for each update that was clipped, its length in units of the reference. capped: the devices whose
-    weight was capped. left_out: for each update that was left out, its cosine with the others.
+    weight was capped. left_out: for each update that was left out, its cosine with the others. spread: of the
+    updates as they counted; None under the rule "mean", which compares nothing.
     """
 
     model: Tensors
@@ -91,6 +101,7 @@ class Combined:
     clipped: Mapping[DeviceId, float] = field(default_factory=dict)
     capped: tuple[DeviceId, ...] = ()
     left_out: Mapping[DeviceId, float] = field(default_factory=dict)
+    spread: Spread | None = None
 
 
 def combine(
@@ -130,16 +141,18 @@ def combine(
     }
     if not clips:
         cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))
-        return Combined(middle(list(parts.values()), base, cut), usual, clipped)
+        spread = _spread(norms, dict.fromkeys(devices, 1.0), bound * usual)
+        return Combined(middle(list(parts.values()), base, cut), usual, clipped, spread=spread)
     model = None if left_out or clipped else seen.mean
+    allowed = capped(weights, largest_share(len(devices)))
     del seen  # a mean that is not used is a model's worth of memory
     if model is None:  # something had to be corrected, or workers help
-        allowed = capped(weights, largest_share(len(devices)))
         model = mean([(parts[device], allowed[device]) for device in devices], base)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
     found = {**model, **middle(list(parts.values()), whole, half(len(devices)))}
     heavy = tuple(device for device in devices if allowed[device] < weights[device])
-    return Combined({name: found[name] for name in base}, usual, clipped, heavy, left_out)
+    spread = _spread(norms, allowed, bound * usual)
+    return Combined({name: found[name] for name in base}, usual, clipped, heavy, left_out, spread)
 
 
 def chosen(rule: str, updates: int) -> str:
@@ -170,6 +183,14 @@ def _left_out(devices: Sequence[DeviceId], seen: Survey) -> dict[DeviceId, float
     """The update that points away from all others, if there is one, and its cosine with them."""
     found = None if seen.products is None else lone_opponent(seen.products)
     return {devices[found[0]]: found[1]} if found else {}
+
+
+def _spread(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], bound: float) -> Spread:
+    """bound: the longest norm that counts; 0 if no model moved."""
+    total = math.fsum(weights.values())
+    shares = {device: weight / total for device, weight in weights.items()}
+    square = math.fsum(share * min(norms[device], bound) ** 2 for device, share in shares.items())
+    return Spread(square, math.fsum(share**2 for share in shares.values()))
 
 
 def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], before: float) -> float:
