@@ -1,8 +1,8 @@
 """Partial pooling: clusters share as much of their steps as the scatter of their devices explains.
 
 In a round each cluster's model makes a step, the mean of its devices' updates. These steps differ for two
-reasons: the clusters need different models, and each mean is of a few devices. The second alone is known,
-because devices of one cluster scatter too. What the clusters' steps differ beyond it is due to the groups.
+reasons: the clusters need different models, and each mean is of a few devices. The scatter of the devices
+within clusters tells how much the second reason explains. The rest is due to the groups.
 
 Each step is therefore moved toward the mean of all clusters' steps, by the share of the difference that the
 scatter explains: the empirical Bayes estimate in a model with random effects, whose variances are estimated
