@@ -1,5 +1,6 @@
-"""What holds for every test: one thread of arithmetic per process, fast files, and the long modules first."""
+"""What holds for every test: one thread of arithmetic, fast files, and the long modules first."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, each in enumerate(LONGEST) if path.endswith(f"tests/{each}")), len(LONGEST))
 
     items.sort(key=place)  # a stable sort: the order within a module stays
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded now stays until the end, so the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", name="postgresql")
