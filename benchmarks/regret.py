@@ -112,6 +112,7 @@ def _local(experiment: Experiment) -> float:
             seed=experiment.seed,
             model_seed=experiment.model_seed,
             device="cpu",
+            threads=1,
             say=lambda text: None,
         )
         task = measurement(server, result.state, result.state.assignments[name])

@@ -100,8 +100,8 @@ def move(source: Path, target: Path) -> None:
 def share(source: Path, target: Path) -> None:
     """Give a file whose bytes are on disk already a second name, which is on disk too on return.
 
-    Another file that has the name `target` loses it, and at no moment does none have it. On a file system
-    without hard links, the file is renamed.
+    A file that already has the name `target` is replaced atomically. On a file system without hard links, the
+    source is renamed.
     """
     make_folder(target.parent)
     if not (target.exists() and source.samefile(target)):

@@ -21,8 +21,8 @@ from tests.chaos.trial import Trial
 AGAIN = 5 << 19
 """Bytes of a result that a cut connection may cost: all of it, which is 2.4 MB. What is under way begins at
 512 KiB and grows on a busy machine, where bytes wait as they do on a long line, so the server may not have
-had the first piece of it. That no piece comes again that it has had is shown in
-tests/e2e/test_bad_lines.py. A kill cuts its connections."""
+had the first piece of it. tests/e2e/test_bad_lines.py shows that at most one piece which it has had is sent
+again. A kill cuts its connections."""
 CONNECTION, SHARE = 64 << 10, 100
 """Framing: bytes for the handshake and the calls of a connection, and a share of what is carried."""
 STOPPED = (0, -SIGTERM)

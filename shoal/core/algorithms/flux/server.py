@@ -227,7 +227,9 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
-    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, state.parameters.pooling)
+    # A sum over a cohort does not tell how its updates scatter.
+    most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
+    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)
     if state.progress + 1 >= SETTLING * state.parameters.rounds:
         trainers = Counter(key for own in shares.values() for key in own)
         models = steadied(state.models, models, trainers, state.parameters.steady)

@@ -11,9 +11,10 @@ wrongly, the data have drifted since, or a step is mostly noise) clusters learn 
 with one model. Devices still train the models of their own clusters, so shared steps slow down how clusters
 separate, and do not end it.
 
-Sums over all rounds since the clusters were formed are compared, since single rounds vary. A cluster of one
-device takes no part: nothing is known of how its like would scatter, and it may be alone because it is unlike
-all others. (With them in it, 30 people of HAPT in some 20 clusters lost 2.6 points at seeds 41 and 42.)
+Single rounds vary, so what is compared are sums over all rounds since the clusters were formed. A cluster of
+one device takes no part: nothing is known about how similar devices would scatter, and it may be the only one
+because it is unlike all others. (With such clusters included, HAPT's 30 people in some 20 clusters lost 2.6
+points at seeds 41 and 42.)
 
 Source: Efron and Morris, Data Analysis Using Stein's Estimator and its Generalizations, JASA 1975; moments
 for unequal groups: DerSimonian and Laird, Meta-Analysis in Clinical Trials, 1986.
@@ -36,19 +37,19 @@ ALONE = 1.0 - 1e-9
 
 @dataclass(frozen=True)
 class Pooling:
-    """What the rounds have shown, in squared lengths of steps that were summed over rounds.
+    """What the rounds that trained each cluster have shown of it, in sums of squared lengths of steps.
 
-    groups: how far the clusters' steps scatter because clusters differ; by chance it can be negative.
-    noise: for each cluster, the same because its step is a mean of few devices.
+    groups: how far the steps of clusters scatter because clusters differ; by chance it can be negative.
+    noise: how far this cluster's step scatters because it is a mean of few devices.
     """
 
-    groups: float = 0.0
+    groups: Mapping[ModelKey, float] = field(default_factory=dict)
     noise: Mapping[ModelKey, float] = field(default_factory=dict)
 
     def share(self, key: ModelKey) -> float:
         """0 to 1: the share of its difference from the mean of all that a cluster's step should lose."""
         noise = self.noise.get(key, 0.0)
-        return noise / (noise + max(0.0, self.groups)) if noise > 0.0 else 0.0
+        return noise / (noise + max(0.0, self.groups.get(key, 0.0))) if noise > 0.0 else 0.0
 
 
 def pooled(
@@ -64,7 +65,7 @@ def pooled(
     spreads: of the clusters whose models are means of this round's updates; others stay as in `after`, and so
     do those of one device.
     most: the largest share, 0 to 1.
-    Memory: one model, and a block for each cluster.
+    Memory: a model and a block for each cluster. Time: two passes over the models of the clusters.
     """
     known = {key: each for key, each in spreads.items() if each.concentration < ALONE}
     keys = sorted(key for key in known if key in before and key in after)
@@ -110,8 +111,14 @@ def _after(
     weights, clusters = devices / devices.sum(), len(devices)
     by_chance = float(noise.sum() - 2.0 * weights @ noise + clusters * np.square(weights) @ noise)
     factor = clusters - 2.0 + clusters * float(np.square(weights).sum())
-    sums = {key: pooling.noise.get(key, 0.0) + float(own) for key, own in zip(keys, noise, strict=True)}
-    return Pooling(pooling.groups + (distances - by_chance) / factor, {**pooling.noise, **sums})
+    differ = (distances - by_chance) / factor
+    return Pooling(
+        {**pooling.groups, **{key: pooling.groups.get(key, 0.0) + differ for key in keys}},
+        {
+            **pooling.noise,
+            **{key: pooling.noise.get(key, 0.0) + float(own) for key, own in zip(keys, noise, strict=True)},
+        },
+    )
 
 
 def _steps(
