@@ -115,6 +115,17 @@ def test_by_default_it_counts_where_devices_moved_and_not_how_far() -> None:
     assert state.assignments["a"] == state.assignments["c"], "what the paper's clustering makes of it"
 
 
+def test_a_device_that_points_away_from_all_others_takes_no_cluster_of_its_own() -> None:
+    """Ward would give it one of the two, and both groups of honest devices would share the other."""
+    honest = [trained("a", 1.5, 0.5), trained("b", 1.5, 0.6), trained("c", 0.5, 1.5), trained("d", 0.6, 1.5)]
+    liar = trained("z", -0.5, -0.5)
+    state = server_half.reduce(begun(compare="directions", aggregation="clipped"), [*honest, liar])
+    assert state.assignments["a"] == state.assignments["b"]
+    assert state.assignments["c"] == state.assignments["d"] != state.assignments["a"]
+    state = server_half.reduce(begun(compare="directions"), [*honest, liar])
+    assert len({state.assignments[device] for device in "abcd"}) == 1, "the mean bounds no device"
+
+
 # -- Algorithms 4 and 5 -------------------------------------------------------------------------------------
 
 

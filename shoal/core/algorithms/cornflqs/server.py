@@ -13,7 +13,8 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import agglomerated, matched
+from shoal.core.server_kit.clustering.cluster import Labels, agglomerated, matched
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
@@ -63,25 +64,34 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
         return state
     devices = sorted(updates)
     names = cluster_names(state.parameters.clusters)
-    labels = agglomerated(_apart(state, updates), "ward", clusters=len(names))
+    by_direction = state.parameters.compare == "directions"
+    labels = (_by_direction if by_direction else _by_weights)(state, updates, len(names))
     groups = matched(devices, labels, state.assignments, names)
     return advanced(regrouped(state, reports, groups), "agree")
 
 
-def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> FloatArray:
-    """(n, n) distances of devices in the order of their ids.
+def _by_direction(state: State, updates: Mapping[DeviceId, Tensors], clusters: int) -> Labels:
+    """Groups of the updates' directions. Lengths say how many samples a device has, and nothing here.
 
     Directions from different models cannot be compared. So the server separates devices that started from
     different models, and leaves it to the devices, which choose by loss, to bring them together.
     """
-    if state.parameters.compare == "directions":
-        apart = distances.angular(distances.of_devices(updates, started_from(state, updates)))
-        homes = np.array([clustered.home(state, device) for device in sorted(updates)])
-        return np.where(homes[:, None] == homes[None], apart, BEYOND)
-    # Whole models are compared, not updates, because devices may have started from different models. Their
-    # distances are the same from any common base.
+    directions = distances.cosines(distances.of_devices(updates, started_from(state, updates)))
+    homes = np.array([clustered.home(state, device) for device in sorted(updates)])
+
+    def groups(some: FloatArray, kept: Labels) -> Labels:
+        together = homes[kept][:, None] == homes[kept][None]
+        return agglomerated(np.where(together, distances.angular(some), BEYOND), "ward", clusters=clusters)
+
+    return without_outliers(directions, groups, state.parameters.aggregation)
+
+
+def _by_weights(state: State, updates: Mapping[DeviceId, Tensors], clusters: int) -> Labels:
+    """Groups of whole models, because devices may have started from different ones: their distances are the
+    same from any common base."""
     common = next(iter(state.models.values()))
-    return distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, common)))
+    apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, common)))
+    return agglomerated(apart, "ward", clusters=clusters)
 
 
 def _take_agree(state: State, reports: Sequence[Report]) -> State:
