@@ -76,9 +76,10 @@ class Run:
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
-    complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. disputed:
-    devices that sent two different reports in a round, with the round. left_open: the releases
-    without a guarantee that are already recorded, see `fedserver.store.journal.released`.
+    complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. loaded: when
+    this object was made. resumed: the round that was open then, 0 if none was. disputed: devices that sent
+    two different reports in a round, with the round. left_open: the releases without a guarantee that are
+    already recorded, see `fedserver.store.journal.released`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Run:
         self.disputed: set[tuple[DeviceId, int]] = set()
         self.complaints: dict[str, float] = {}
         self.repairs: dict[str, float] = {}
+        self.loaded, self.resumed = time.monotonic(), record.round if record.asked else 0
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type, self._needs, self._outdated = recipe.state, recipe.needs, set[DeviceId]()

@@ -256,6 +256,7 @@ def play(seed: int, verbose: bool = False, url: str = "") -> World:
             # those of processes that were killed
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             world.loop.run_until_complete(world.history())
+            world.loop.run_until_complete(world.loop.shutdown_asyncgens())
     except Exception as error:
         world.bug("".join(traceback.format_exception(error)))
     finally:

@@ -118,8 +118,14 @@ async def examine(run: "Run", names: Iterable[str]) -> tuple[bool, str]:
 
 
 def were_damaged(run: "Run", names: Iterable[str]) -> bool:
-    """Whether a blob was repaired lately: a device may have got its bytes before."""
+    """Whether a blob was repaired lately: a device may have got its bytes before.
+
+    What was repaired before the server's start, or by it, is not known, so that is supposed of all blobs of
+    the round that was open then.
+    """
     now = time.monotonic()
+    if run.engine.round == run.resumed and now - run.loaded < STALE:
+        return True
     return any(now - run.repairs.get(name, -STALE) < STALE for name in names)
 
 

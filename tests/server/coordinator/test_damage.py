@@ -77,6 +77,26 @@ def test_a_device_that_complains_about_sound_bytes_has_failed(tmp_path: Path) ->
     scenario(story, tmp_path)
 
 
+def test_what_was_repaired_before_a_restart_is_blamed_on_no_device(tmp_path: Path) -> None:
+    """The server that sent the damaged bytes has repaired them; the one that hears of it does not know."""
+
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await in_the_second_round(first)
+        async with server(tmp_path / "state") as coordinator:
+            devices = [await hands(coordinator, number) for number in range(DEVICES)]
+            device, task = devices[0], await devices[0].task()
+            assert await complain(device, task) is Outcome.LATE
+            assert await device.task() == task
+            for number, each in enumerate(devices):
+                await each.do(await each.task(), honest(number))
+            later = await device.task()
+            assert later.round > task.round
+            assert await complain(device, later) is Outcome.ACCEPTED, "in a later round it is known"
+
+    asyncio.run(play())
+
+
 def test_a_current_model_that_cannot_be_restored_costs_one_round(tmp_path: Path) -> None:
     async def play() -> None:
         async with server(tmp_path / "state") as first:
