@@ -24,6 +24,7 @@ from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import request
+from shoal.core.identity.join import JoinString
 from shoal.core.identity.joining import IssuedIdentity, Joining
 from shoal.core.types import DeviceId
 
@@ -41,6 +42,8 @@ class Identities:
         self.joined = {device: asyncio.Event() for device in devices}
         self.api: AuthorityApi | None = None
         self.ending: set[DeviceId] = set()
+        self._strings: dict[DeviceId, JoinString] = {}
+        self._requests = {device: request(generate_private_key(SECP256R1())) for device in devices}
 
     @staticmethod
     def prepare(state: Path) -> Authority:
@@ -57,13 +60,15 @@ class Identities:
         return peers
 
     async def join(self, peers: Peers, device: DeviceId) -> None:
-        """A device gets its certificate, if it has none."""
+        """A device gets its certificate, if it has none. It asks again with the same join string and key."""
         assert self.api is not None
         if device in self.certificates:
             return
-        _, string = await self.api.create_token(Terms(pattern=device))
+        if device not in self._strings:
+            _, self._strings[device] = await self.api.create_token(Terms(pattern=device))
+        string, csr = self._strings[device], self._requests[device]
         service = JoinService(peers, lambda device: DEVICES)
-        nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
+        nonce = (await service.challenge(device)).nonce
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)
         assert isinstance(answer, IssuedIdentity)
