@@ -89,7 +89,7 @@ class SqliteDatabase(Database):
                 with closing(sqlite3.connect(self._path, isolation_level=None)) as reader:
                     reader.text_factory = text
                     found = salvage.damaged(reader) if salvage.whole(reader) else None
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            except (sqlite3.DatabaseError, UnicodeError) as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise
                 found = None

@@ -206,7 +206,7 @@ class Redundancy:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     self.stale = True  # it is as it was, and is brought up to date when there is space
                     return connection
-            except (sqlite3.DatabaseError, UnicodeDecodeError):
+            except (sqlite3.DatabaseError, UnicodeError):
                 pass
             connection.close()
             log.error("%s is damaged, and is made again of the database", self._path.name)

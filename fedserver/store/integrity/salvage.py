@@ -68,7 +68,7 @@ def damage(path: Path, expected: Callable[[int], list[tuple[str, str]]]) -> str:
         if "no such" in str(error):
             return str(error)
         raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # or an error of SQLite that quotes damage
+    except (sqlite3.DatabaseError, UnicodeError) as error:  # or an error of SQLite that quotes damage
         return str(error)
 
 

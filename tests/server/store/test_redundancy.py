@@ -205,11 +205,30 @@ def test_a_checksum_is_good_for_one_row_only() -> None:
     assert checksum(("reports", 1), data) in sums
 
 
-def test_a_damaged_schema_is_found_also_where_its_text_cannot_be_decoded(state: Path) -> None:
-    path, before = state / "shoal.db", content(state)
+def spoil_schema(state: Path) -> None:
+    """Flip the highest bit of a letter in the name of a column: the text is no UTF-8 then."""
+    path = state / "shoal.db"
     data = path.read_bytes()
     place = data.index(b"CREATE TABLE devices") + len(b"CREATE TABLE devices (\n    dev")
     path.write_bytes(data[:place] + bytes([data[place] ^ 0x80]) + data[place + 1 :])
+
+
+def test_a_damaged_schema_is_found_also_where_its_text_cannot_be_decoded(state: Path) -> None:
+    before = content(state)
+    spoil_schema(state)
+    with closing(Store(state)) as store:
+        assert "and was made again of shoal.db.copy" in store.database.repaired[0]
+    assert content(state) == before
+
+
+def test_a_name_in_the_schema_that_cannot_be_decoded_is_damage_also_while_the_server_is_up(
+    state: Path,
+) -> None:
+    before = content(state)
+    with closing(Store(state)) as store:
+        spoil_schema(state)
+        with pytest.raises(StorageFault, match=r"shoal\.db is damaged"):
+            store.check_rows()
     with closing(Store(state)) as store:
         assert "and was made again of shoal.db.copy" in store.database.repaired[0]
     assert content(state) == before
