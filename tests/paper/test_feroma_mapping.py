@@ -87,6 +87,12 @@ def test_a_model_whose_update_was_too_long_is_for_its_own_device_alone() -> None
     assert weights(Parameters(), 0.0, rows, "x") == pytest.approx({"a": 0.5, "b": 0.5})
 
 
+def test_devices_with_like_data_are_those_that_profiles_connect() -> None:
+    profiles = {"a": row(0.0).profile, "b": row(40.0).profile, "c": row(0.05).profile, "d": row(40.1).profile}
+    assert mapping.with_like_data(profiles) == [["a", "c"], ["b", "d"]]
+    assert mapping.with_like_data({}) == []
+
+
 def test_what_is_kept_is_bounded_and_of_the_two_most_alike_the_older_goes() -> None:
     lost = {"a": row(0.0, 1), "b": row(10.0, 2), "c": row(13.0, 3), "d": row(40.0, 1)}
     assert set(memory.remembered(lost, {}, 4)) == set(lost)

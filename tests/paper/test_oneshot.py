@@ -37,6 +37,15 @@ def test_the_preset_clusters_after_half_of_the_rounds_of_cornflqs() -> None:
     assert server_half.reduce(state, GROUPS).progress == 10
 
 
+def test_a_device_that_looks_like_no_other_takes_no_cluster_of_its_own() -> None:
+    liar = [*GROUPS, trained("e", 0, 8.5), trained("z", -8, -8)]
+    state = server_half.reduce(begun(aggregation="clipped"), liar)
+    assert state.assignments["a"] == state.assignments["c"] != state.assignments["b"]
+    assert state.assignments["b"] == state.assignments["d"] == state.assignments["e"]
+    state = server_half.reduce(begun(), liar)
+    assert len({state.assignments[device] for device in "abcde"}) == 1, "the mean bounds no device"
+
+
 def test_there_are_no_more_clusters_than_different_models() -> None:
     assert len(server_half.reduce(begun(clusters=9), GROUPS).models) == 4
     assert len(server_half.reduce(begun(), [trained(device, 0, 0) for device in "abc"]).models) == 1

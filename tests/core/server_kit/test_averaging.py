@@ -152,6 +152,19 @@ def test_whose_update_is_far_longer_than_usual_is_held_back_whatever_it_trained_
     assert held_back(bases, reports, "mean", Guard()) == (set(), Guard())
 
 
+def test_the_only_update_that_points_away_from_those_of_like_data_is_held_back() -> None:
+    bases = dict.fromkeys("abcdxy", model(9, 9))
+    like = [trained("a", 10, 9), trained("b", 10, 9.2), trained("c", 10, 8.8), trained("d", 8, 9)]
+    other = [trained("x", 9, 10), trained("y", 9, 8)]
+    groups = [["a", "b", "c", "d"], ["x", "y"]]
+    opposed, guard = held_back(bases, [*like, *other], "clipped", Guard(), groups)
+    assert opposed == {"d"}, "of two, neither is the only one"
+    assert "away from those of all devices with like data" in guard.remarks[0]
+    assert "d (cosine -" in guard.remarks[0]
+    assert held_back(bases, [*like, *other], "clipped", Guard())[0] == set(), "no data are known to be like"
+    assert held_back(bases, [*like, *other], "mean", Guard(), groups)[0] == set()
+
+
 def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -> None:
     bases = {"a": model(0, 0), "b": model(0, 0)}
     _, guard = held_back(bases, [trained("a", 1, 0), trained("b", 0, 1)], "clipped", Guard({"global": 0.5}))

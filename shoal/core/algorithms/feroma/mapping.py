@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 
 from shoal.core.algorithms.feroma import Parameters, two_sample
@@ -71,7 +72,7 @@ def mapped(
     weights = above(normalized(weights), parameters.threshold) * sizes(
         parameters, [rows[key] for key in keys]
     )
-    # An update that was far too long counts only in its own device's model.
+    # What is held back counts only in its own device's model.
     foreign = np.array([[rows[key].device != device for key in keys] for device in devices])
     held_back = np.array([rows[key].held_back for key in keys])
     weights = normalized(np.where(foreign & held_back, 0.0, weights))
@@ -80,6 +81,16 @@ def mapped(
         device: {key: float(weight) for key, weight in zip(keys, row, strict=True) if weight > 0.0}
         for device, row in zip(devices, weights, strict=True)
     }
+
+
+def with_like_data(profiles: Mapping[DeviceId, Descriptor]) -> list[list[DeviceId]]:
+    """The groups of devices that are connected by profiles which could be of one distribution."""
+    devices = sorted(profiles)
+    if not devices:
+        return []
+    alike = two_sample.unlikeness([profiles[device] for device in devices]) <= 1.0
+    count, labels = connected_components(alike, directed=False)
+    return [[devices[index] for index in np.flatnonzero(labels == label)] for label in range(count)]
 
 
 def distances(

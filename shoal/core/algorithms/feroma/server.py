@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.feroma import Parameters, two_sample
-from shoal.core.algorithms.feroma.mapping import mapped
+from shoal.core.algorithms.feroma.mapping import mapped, with_like_data
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
 from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
 from shoal.core.algorithms.feroma.messages import Profile
@@ -140,12 +140,13 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
     if not updates:  # only late joiners answered: no device has trained, so the round is still to come
         return replace(state, profiles={**state.profiles, **joined}, starts=starts)
     bases = {device: _start(state, device) for device in updates}
-    long, guard = held_back(bases, reports, state.parameters.aggregation, state.guard)
+    alike = with_like_data({device: state.profiles[device] for device in updates})
+    apart, guard = held_back(bases, reports, state.parameters.aggregation, state.guard, alike)
     state = replace(state, progress=state.progress + 1, guard=guard)
     lost = dict[ModelKey, Row]()
     for device, update in updates.items():
         state, before = _with_row(
-            state, device, update.model, update.examples, state.profiles[device], device in long
+            state, device, update.model, update.examples, state.profiles[device], device in apart
         )
         lost |= before
     state = _tidied(state, lost)
@@ -155,7 +156,7 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
 
 
 def _with_row(
-    state: State, device: DeviceId, model: Tensors, examples: int, profile: Descriptor, long: bool
+    state: State, device: DeviceId, model: Tensors, examples: int, profile: Descriptor, apart: bool
 ) -> tuple[State, dict[ModelKey, Row]]:
     """The state with a device's row after it has trained; and its former row, without an owner, if its data
     have changed."""
@@ -166,7 +167,7 @@ def _with_row(
         lost[kept], models[kept] = replace(rows[own], device=""), models[own]
     if not own:
         own, made = f"m{made}", made + 1
-    rows[own], models[own] = Row(profile, examples, state.progress, device, long), model
+    rows[own], models[own] = Row(profile, examples, state.progress, device, apart), model
     assignments = {**state.assignments, device: own}
     return replace(state, rows=rows, models=models, made=made, assignments=assignments), lost
 
@@ -195,8 +196,8 @@ def _serve(state: State) -> State:
     for device, model in served.items():
         row = state.rows.get(state.own(device))
         examples = row.examples if row else max(int(estimate(profiles[device]).counts[0]), 1)
-        long = row is not None and row.held_back
-        state, before = _with_row(state, device, model, examples, profiles[device], long)
+        apart = row is not None and row.held_back
+        state, before = _with_row(state, device, model, examples, profiles[device], apart)
         lost |= before
     state = _tidied(state, lost)
     return replace(state, sources=sources, profiles={}, starts={}, phase=clustered.end(state))

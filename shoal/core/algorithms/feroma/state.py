@@ -17,7 +17,7 @@ class Row:
     profile: of the data that the model was last trained on. examples: their number. round: of training, from
     1.
     device: the owner; "" for a distribution that no device has any more.
-    held_back: whether its last update was too long to count in others' models.
+    held_back: whether its last update does not count in others' models, for its length or direction.
     """
 
     profile: Descriptor

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.fesem import Parameters
-from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.survey import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import Labels, kmeans
+from shoal.core.server_kit.clustering.cluster import around_centers
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
@@ -42,12 +39,9 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, ModelKey]:
     products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
     clusters = state.parameters.clusters
-
-    def nearest_centers(some: FloatArray, _: Labels) -> Labels:
-        points = distances.points(some)
-        return kmeans(points, clusters) if points.size else np.zeros(len(some), np.int64)
-
-    labels = without_outliers(products, nearest_centers, state.parameters.aggregation)
+    labels = without_outliers(
+        products, lambda some, _: around_centers(some, clusters), state.parameters.aggregation
+    )
     names = cluster_names(clusters)
     return {device: names[label] for device, label in zip(updates, labels, strict=True)}
 

@@ -7,7 +7,8 @@ once more, and are grouped by what they trained.
 
 K is given. In Ghosh's own three stages every device first minimizes its loss by itself, with no common model
 before, which `warm_up=0` and more `epochs` come close to; K-means is there a robust one, against hostile
-devices, where here `aggregation` bounds what they can do. The preset `paper` is how CORNFLQS ran it, with the
+devices, where here `aggregation` bounds what they can do, and no cluster is made for a device that looks like
+no other (`server_kit/clustering/outliers.py`). The preset `paper` is how CORNFLQS ran it, with the
 clustering after half of its 20 rounds. A newcomer chooses by loss: the papers have no rule for it.
 """
 

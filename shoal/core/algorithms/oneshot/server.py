@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from shoal.core.algorithms.oneshot import Parameters
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import Labels, kmeans, renumbered
+from shoal.core.server_kit.clustering.cluster import Labels, around_centers, renumbered
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -28,10 +27,11 @@ def start(model: Tensors, parameters: Parameters) -> State:
 def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
     """K-means of the models, which are as far apart as their updates from the common model."""
     products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
-    points = distances.points(products)
-    if not points.size:  # all devices trained the same model
-        return np.zeros(len(updates), np.int64)
-    return renumbered(kmeans(points, state.parameters.clusters))
+    clusters = state.parameters.clusters
+    labels = without_outliers(
+        products, lambda some, _: around_centers(some, clusters), state.parameters.aggregation
+    )
+    return renumbered(labels)
 
 
 PHASES: clustered.Phases[State] = clustered.grouped_once(_group)

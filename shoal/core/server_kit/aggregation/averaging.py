@@ -12,6 +12,7 @@ from shoal.core.algorithm import Report
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
 from shoal.core.server_kit.aggregation.robust import (
     BOUND,
@@ -23,6 +24,7 @@ from shoal.core.server_kit.aggregation.robust import (
     reference,
 )
 from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.clustering.distances import inner_products
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -148,14 +150,19 @@ def combined_models(
 
 
 def held_back(
-    bases: Mapping[DeviceId, Tensors], reports: Sequence[Report], rule: str, guard: Guard
+    bases: Mapping[DeviceId, Tensors],
+    reports: Sequence[Report],
+    rule: str,
+    guard: Guard,
+    alike: Sequence[Sequence[DeviceId]] = (),
 ) -> tuple[set[DeviceId], Guard]:
-    """The devices whose trained models should not be mixed into others' models, because their updates are
-    more than `BOUND` times as long as usual. Under the rule "mean" there are none.
+    """The devices whose trained models should not be mixed into others' models: their updates are more than
+    `BOUND` times as long as usual, or the only ones to point away from those of devices with like data
+    (`aggregation.lone`). Under the rule "mean" there are none.
 
-    bases: the model that each device trained from. This is for algorithms that keep a model for each device:
-    there a mixture of other devices' models is made for each device, so no single shared update could be
-    clipped.
+    bases: the model that each device trained from. alike: groups of devices with like data. This is for
+    algorithms that keep a model for each device: there a mixture of other devices' models is made for each
+    device, so no single shared update could be clipped or left out.
     """
     updates = trained(reports)
     if rule == "mean":
@@ -165,13 +172,35 @@ def held_back(
     before = max(guard.references.values(), default=0.0)
     usual = reference(norms, weights, before)
     long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    opposed = _opposed({device: update.model for device, update in updates.items()}, bases, alike)
     lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
-    remark = (
-        f"updates longer than {BOUND:g} times the usual one were kept out of others' models: "
-        f"{listed(lengths)}"
-    )
-    of_round = {ALL: (remark,)} if long else {}
-    return set(long), replace(guard, references={ALL: usual}, of_round=of_round)
+    cosines = [f"{device} (cosine {cosine:.2f})" for device, cosine in sorted(opposed.items())]
+    kept = "were kept out of others' models"
+    remarks = []
+    if long:
+        remarks.append(f"updates longer than {BOUND:g} times the usual one {kept}: {listed(lengths)}")
+    if opposed:
+        remarks.append(
+            f"updates that point away from those of all devices with like data {kept}: {listed(cosines)}"
+        )
+    of_round = {ALL: tuple(remarks)} if remarks else {}
+    return {*long, *opposed}, replace(guard, references={ALL: usual}, of_round=of_round)
+
+
+def _opposed(
+    models: Mapping[DeviceId, Tensors],
+    bases: Mapping[DeviceId, Tensors],
+    alike: Sequence[Sequence[DeviceId]],
+) -> dict[DeviceId, float]:
+    """The lone opponent of each group that has one, and its cosine with the others."""
+    found = {}
+    for group in alike:
+        devices = sorted(device for device in group if device in models)
+        if FEWEST <= len(devices) <= MOST:
+            products = inner_products([models[each] for each in devices], [bases[each] for each in devices])
+            if lone := lone_opponent(products):
+                found[devices[lone[0]]] = lone[1]
+    return found
 
 
 def _remarks(key: ModelKey, updates: int, combined: Combined) -> tuple[str, ...]:
