@@ -48,11 +48,16 @@ def to_database(state: Path, settings: Path, elsewhere: Elsewhere) -> Moved:
 
 
 def to_folder(state: Path, settings: Path, elsewhere: Elsewhere) -> Moved:
-    """Move what is in a database elsewhere into a state folder, and change its settings."""
+    """Move what is in a database elsewhere into a state folder, and change its settings.
+
+    A database that is in the folder already is set aside, unless one was before: then it is what an
+    interrupted move has made.
+    """
     with own(state):
         source = _Place(state, elsewhere)
         with closing(source):
-            _set_aside(state)
+            if not (state / LEFT).exists():
+                _set_aside(state)
             target = _Place(state)
             with closing(target):
                 moved = _move(source, target)

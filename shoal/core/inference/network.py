@@ -53,16 +53,40 @@ class Mixed:
 
     def scores(self, x: Array) -> Array:
         if len(self._parts) == 1:
-            return self._parts[0][1].scores(x)
-        said = [share * softmax(class_scores(each, x, 0)) for share, each in self._parts]
-        found: Array = np.log(np.maximum(np.sum(said, axis=0), LEAST))
+            return weighted([(1.0, self._parts[0][1].scores(x))])
+        said = [(share, softmax(class_scores(each, x, 0))) for share, each in self._parts]
+        found: Array = np.log(np.maximum(weighted(said), LEAST))
         return found
 
 
 def mean_of(models: Sequence[tuple[float, Tensors]], said: Callable[[Tensors], Array]) -> Array:
-    """The mean of what models say, each weighted by its share, one after the other."""
-    found: Array = np.sum([share * said(model) for share, model in models], axis=0)
-    return found
+    """The mean of what models say, each weighted by its share, one after the other; see `weighted`."""
+    return weighted([(share, said(model)) for share, model in models])
+
+
+def weighted(said: Sequence[tuple[float, Array]]) -> Array:
+    """The mean of what models say of n samples, (n, ...), each with its share; the shares sum to 1.
+
+    A model whose values for a sample are no finite numbers is left out there: one that diverged must not
+    spoil the answers of the others. Raises LearnerFault if no model is left for some sample.
+    """
+    sound = [np.isfinite(values).reshape(len(values), -1).all(axis=1) for _, values in said]
+    if all(rows.all() for rows in sound):
+        found: Array = np.sum([share * values for share, values in said], axis=0)
+        return found
+    left = np.sum([share * rows for (share, _), rows in zip(said, sound, strict=True)], axis=0)
+    if lost := int((left <= 0.0).sum()):
+        raise LearnerFault(
+            f"the model gives values that are no numbers for {lost} of {len(left)} samples",
+            "its training has diverged: run `fedclient place` again, or use an earlier model",
+        )
+    wide = (-1,) + (1,) * (said[0][1].ndim - 1)
+    parts = [
+        np.where((share * rows).reshape(wide) > 0.0, share * values, 0.0)
+        for (share, values), rows in zip(said, sound, strict=True)
+    ]
+    mean: Array = np.sum(parts, axis=0) / left.reshape(wide)
+    return mean.astype(said[0][1].dtype)
 
 
 def class_scores(network: Scorer, x: Array, classes: int) -> FloatArray:

@@ -23,8 +23,13 @@ are combined by the default rule, `clipped`. Settings: {settings}. Seeds:
 - **ARI**: how well the clusters of the honest devices agree with their groups, without the liar and under
   the attack that disturbs them most; 0 where there is one model for all, or one for each device.
 
-CFL, FedGroup, FeSEM and FL+HC form clusters by updates or models, so a liar's update can change who
-belongs together.
+CFL, CORNFLQS, FedGroup, FeSEM, FL+HC and oneshot form clusters by updates or models, so a liar's update can
+change who belongs together. They set an update aside that is unlike all others, but one of the usual length
+in a direction of its own looks like that of honest devices with unusual data, and gets a cluster. Where the
+number of clusters is given (IFCA and PACFL, too), the others then share one cluster less, which costs most
+in fleets as small as these. IFCA's liar can also spoil a model that only one honest device has chosen in the
+first round, after which no device chooses it. HACCS trains by few chosen devices, of which a liar is a large
+part. For a fleet with devices that no one can vouch for, use an algorithm that has no bold rows here.
 
 | attack | what the liar reports |
 |---|---|

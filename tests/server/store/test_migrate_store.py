@@ -134,6 +134,20 @@ def test_a_move_that_is_killed_at_any_step_can_be_repeated(
         assert contents(store) == before
 
 
+def test_a_move_back_that_is_repeated_keeps_the_database_that_was_set_aside(
+    state: Path, elsewhere: Elsewhere
+) -> None:
+    settings = state / "fedserver.yaml"
+    migration.to_database(state, settings, elsewhere)
+    before, aside = settings.read_bytes(), (state / "shoal.db.moved").read_bytes()
+    migration.to_folder(state, settings, elsewhere)
+    settings.write_bytes(before)  # as if the process had ended before it changed them
+    migration.to_folder(state, settings, elsewhere)
+    assert (state / "shoal.db.moved").read_bytes() == aside
+    with closing(Store(state)) as store:
+        assert len(store.runs.all()) == 1
+
+
 def test_a_database_with_another_store_or_a_later_state_is_refused(
     state: Path, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
