@@ -67,8 +67,8 @@ class Parameters(DescriptorParameters, PlacingParameters):
     privacy: str = "off"
     aggregation: Literal["mean", "clipped"] = setting(
         "clipped",
-        "The rule of the warm-up; after it, whether updates that are far longer than usual are kept out of "
-        "others' models (clipped) or not (mean).",
+        "The rule of the warm-up; after it, whether updates that are far longer than usual, or point away "
+        "from those of all devices with like data, are kept out of others' models (clipped) or not (mean).",
     )
     warm_up: float = setting(0.25, "Share of the rounds that are FedAvg, rounded down.", at_least=0, below=1)
     profile_part: Literal["train", "held_out"] = setting("train", "The part of the data that is described.")
