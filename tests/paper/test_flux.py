@@ -110,6 +110,10 @@ def test_equation_14_no_later_than_four_fifths_of_the_rounds_and_never_too_late_
     assert over == [False] * 7 + [True] * 2
     assert clustering.warm_up_is_over(Parameters(rounds=2), climbing, 1)
     assert clustering.warm_up_is_over(Parameters(rounds=1), {}, 0)
+    flat = {str(number): 0.1 for number in range(1, 20)}
+    assert clustering.warm_up_is_over(Parameters(rounds=10), flat, 4)
+    lost = [clustering.warm_up_is_over(Parameters(rounds=10), flat, r, lost=True) for r in range(1, 10)]
+    assert lost == [False] * 7 + [True] * 2, "a model that is worse than at first describes nothing"
 
 
 def test_a_run_of_one_round_clusters_in_it() -> None:

@@ -77,13 +77,13 @@ def admit_moments(bounds: LatentBounds, projector: Tensors, descriptor: Descript
     """Raises BadPayload for moments that no data within the merged bounds have.
 
     The bounds are of held-out samples, so other samples may be outside: by as much as the widest coordinate
-    is wide, and in the mode "paper" also by its noise, whose scale is a share of the range.
+    is wide, and in the mode "paper" also by its noise, whose scale is a share of the range. An encoder whose
+    training has failed may give the same latents for all held-out samples: such bounds say nothing of others.
     """
-    found = descriptor.statistics
-    if not isinstance(found, Moments):
+    found, beyond = descriptor.statistics, float((bounds.high - bounds.low).max())
+    if not isinstance(found, Moments) or not beyond > 0.0:
         return
     mean, components = projector["mean"], projector["components"]
-    beyond = float((bounds.high - bounds.low).max())
     low, high = np.broadcast_to(bounds.low, mean.shape), np.broadcast_to(bounds.high, mean.shape)
     middle = components @ ((low + high) / 2.0 - mean)
     reach = np.abs(components) @ ((high - low) / 2.0 + beyond)
@@ -145,7 +145,8 @@ def make_projector(
     points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
     from sklearn.decomposition import PCA  # where it is used, as in shoal.core.server_kit.clustering.cluster
 
-    fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
+    with np.errstate(invalid="ignore"):  # of points that are all the same, it divides by their variance
+        fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}
 
 

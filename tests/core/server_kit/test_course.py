@@ -69,6 +69,37 @@ def test_it_goes_back_a_bounded_number_of_times_and_then_says_that_it_does_not_l
     assert run.guard.remarks[0].startswith("model c0 is not learning: after 7 rounds its loss is still")
 
 
+def test_a_model_that_never_learns_and_is_worse_than_at_first_begins_again_with_half_the_rate() -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.2, 2.3, 2.28, 2.31)] == [1, 2, 3, 4]
+    assert run.guard.courses["c0"].lost
+    assert run.round(2.3, 2.3, 2.3) == 0, "the first model"
+    assert run.guard.rate("c0") == 0.5
+    assert run.guard.remarks == (
+        "model c0 did not learn: its losses stayed above the first one (2.2). Its devices begin again from "
+        "the first model, with 50 % of the learning rate",
+    )
+    assert [run.round(*[loss] * 3) for loss in (2.2, 1.8)] == [1, 2]
+    assert run.guard.remarks == ()
+    assert [run.round(*[loss] * 3) for loss in (1.0, 2.2, 2.2)] == [3, 3, 2], "from here on it has learned"
+    assert not run.guard.courses["c0"].lost
+
+
+def test_it_begins_again_a_bounded_number_of_times() -> None:
+    run = Run()
+    run.round(2.2, 2.2, 2.2)
+    found = [run.round(*[2.3] * 3) for _ in range(4 * (FALLS + 1))]
+    assert found == [2, 3, 4, 0] + [1, 2, 3, 0] * (FALLS - 1) + [1, 2, 3, 4]
+    assert run.guard.rate("c0") == 0.5**FALLS
+
+
+@pytest.mark.parametrize("losses", [(2.3, 2.3, 2.31, 2.3, 2.3), (2.3, 2.4, 2.4, 2.4, 2.31), (2.3, 2.2, 2.1)])
+def test_a_loss_that_does_not_move_is_no_reason_to_begin_again(losses: tuple[float, ...]) -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in losses] == list(range(1, len(losses) + 1))
+    assert run.guard.rate("c0") == 1.0
+
+
 @pytest.mark.parametrize("lie", [1e30, -1e30, 2.3])
 def test_one_of_three_devices_cannot_make_a_model_fall(lie: float) -> None:
     run = Run()

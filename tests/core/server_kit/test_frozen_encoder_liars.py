@@ -53,3 +53,9 @@ def test_a_descriptor_outside_the_bounds_of_all_devices_is_refused() -> None:
     admit_moments(box, projector, descriptor(30.0, 0.1, noisy))
     with pytest.raises(BadPayload, match="outside the bounds"):
         admit_moments(box, projector, descriptor(1e8, 0.1, noisy))
+
+
+def test_bounds_without_any_width_refuse_no_descriptor() -> None:
+    """An encoder whose training failed may be constant on the few held-out samples, and not on all others."""
+    box = bounds(0.0, 0.0)
+    admit_moments(box, make_projector(box, LATENTS, 3), descriptor(0.01, 0.02))

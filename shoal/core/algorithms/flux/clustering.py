@@ -21,12 +21,17 @@ ERROR = 0.01
 """How often, by chance, samples of a cluster may look as if they belonged to no cluster."""
 
 
-def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], progress: int) -> bool:
+def warm_up_is_over(
+    parameters: Parameters, accuracies: Mapping[str, float], progress: int, lost: bool = False
+) -> bool:
     """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round, or
-    little time is left. At least one round is left to form the clusters in."""
+    little time is left. At least one round is left to form the clusters in.
+
+    lost: whether the model is worse than it was at first: nothing can be learned of data by such a model.
+    """
     if progress >= min(parameters.latest * parameters.rounds, parameters.rounds - 1):
         return True
-    if progress < parameters.earliest:
+    if progress < parameters.earliest or lost:
         return False
     if not parameters.measured:
         return True

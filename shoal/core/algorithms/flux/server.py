@@ -23,6 +23,7 @@ from shoal.core.exchange.messages import Describe, Described, Evaluate, Message,
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
+from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
@@ -102,8 +103,10 @@ def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_measure(state: State, reports: Sequence[Report]) -> State:
-    accuracies = {**state.accuracies, str(state.progress): mean_accuracy(reports)}
-    over = warm_up_is_over(state.parameters, accuracies, state.progress)
+    course = state.guard.courses.get(GLOBAL, Course())
+    before = {} if course.restarted else state.accuracies
+    accuracies = {**before, str(state.progress): mean_accuracy(reports)}
+    over = warm_up_is_over(state.parameters, accuracies, state.progress, course.lost)
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
 

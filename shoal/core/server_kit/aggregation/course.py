@@ -8,6 +8,11 @@ A *fall* is a round in which more than half of what had been learned is gone: tr
 model was poisoned in the round before. Then the updates of the round do not count, and the devices go on
 with half the learning rate, from the model that they had. If the next round falls too, that model was at
 fault, and they go back to the last one from which training went well. That happens at most `FALLS` times.
+
+A model may also never begin to learn: if the learning rate is far too high, the first steps leave a network
+that gives the same answer for all samples, and lower rates do not bring it back. If after `PATIENCE` rounds
+nothing has been learned, and the loss of each round was above that of the first, the devices begin again from
+the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall.
 """
 
 import math
@@ -25,13 +30,16 @@ FALLS = 3
 """How often a model goes back in a run."""
 PATIENCE = 5
 """Rounds after which a model whose loss is still the first one is said not to learn."""
+ROSE = 0.01
+"""By this share of the first loss, a loss is above it."""
 
 
 @dataclass(frozen=True)
 class Course:
     """first, best, last: the median loss of the first, the best and the last round. rounds: how many reported
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
-    which did not fall began with.
+    which did not fall began with; the very first one, as long as nothing has been learned. worse: how many
+    rounds in a row had a loss above the first one. restarted: whether the last round led back to the start.
     """
 
     first: float = math.nan
@@ -41,6 +49,13 @@ class Course:
     falls: int = 0
     fell: bool = False
     good: Tensors | None = field(default=None, compare=False)
+    worse: int = 0
+    restarted: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the model is worse than at first, or has just gone back to that."""
+        return self.worse > 0 or self.restarted
 
     @property
     def rate(self) -> float:
@@ -55,16 +70,24 @@ class Course:
         first = loss if not self.rounds else self.first
         learned = first - self.best
         gone = loss > first - KEPT * learned
-        now = replace(self, first=first, last=loss, rounds=self.rounds + 1)
+        worse = self.worse + 1 if loss > first + ROSE * abs(first) else 0
+        now = replace(self, first=first, last=loss, rounds=self.rounds + 1, worse=worse, restarted=False)
         if self.rounds and learned > LEARNED * abs(first) and gone and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=True)
-        return replace(now, best=min(loss, self.best), fell=False, good=base)
+        best = min(loss, self.best)
+        knows = first - best > LEARNED * abs(first)
+        if not knows and worse >= PATIENCE - 1 and self.falls < FALLS:
+            return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True)
+        return replace(now, best=best, fell=False, good=base if knows or self.good is None else self.good)
 
     def model(self, before: "Course", base: Tensors) -> Tensors | None:
-        """The model to go on with if the last round fell, else None. before: the course before that round."""
-        if not self.fell or self.falls == before.falls:
+        """The model to go on with if the last round fell, or led back to the start; else None.
+
+        before: the course before that round.
+        """
+        if self.falls == before.falls:
             return None
-        return self.good if before.fell and self.good is not None else base
+        return self.good if (before.fell or self.restarted) and self.good is not None else base
 
     def remarks(self, key: str) -> tuple[str, ...]:
         """What an operator should know of this model."""
@@ -73,6 +96,11 @@ class Course:
                 f"model {key}: most of what it had learned is gone (loss {self.last:.3g}, at best "
                 f"{self.best:.3g}): this round does not count, and its devices continue with "
                 f"{100 * self.rate:g} % of the learning rate",
+            )
+        if self.restarted:
+            return (
+                f"model {key} did not learn: its losses stayed above the first one ({self.first:.3g}). Its "
+                f"devices begin again from the first model, with {100 * self.rate:g} % of the learning rate",
             )
         if self.rounds >= PATIENCE and self.last > self.first - LEARNED * abs(self.first):
             return (
