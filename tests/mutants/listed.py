@@ -412,7 +412,7 @@ MUTANTS = (
         "fedserver/coordinator/aggregation/remote.py",
         "if answer.read != read:",
         "if False:",
-        "tests/server/coordinator/test_remote_reducers.py",
+        "tests/server/coordinator/test_reducer_failures.py",
     ),
     mutant(
         "what was combined of a damaged report counts once the report was restored",
