@@ -93,8 +93,18 @@ def test_it_begins_again_a_bounded_number_of_times() -> None:
     assert run.guard.rate("c0") == 0.5**FALLS
 
 
-@pytest.mark.parametrize("losses", [(2.3, 2.3, 2.31, 2.3, 2.3), (2.3, 2.4, 2.4, 2.4, 2.31), (2.3, 2.2, 2.1)])
-def test_a_loss_that_does_not_move_is_no_reason_to_begin_again(losses: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "losses",
+    [
+        (2.3, 2.3, 2.31, 2.3, 2.3),
+        (2.3, 2.4, 2.4, 2.4, 2.31),
+        (2.3, 2.2, 2.1),
+        (0.41, 0.4, 0.39, 0.47, 0.46, 0.46, 0.53, 0.52, 0.5),  # the data of elec2 drift
+    ],
+)
+def test_a_loss_that_does_not_move_or_rises_after_it_fell_is_no_reason_to_begin_again(
+    losses: tuple[float, ...],
+) -> None:
     run = Run()
     assert [run.round(*[loss] * 3) for loss in losses] == list(range(1, len(losses) + 1))
     assert run.guard.rate("c0") == 1.0

@@ -10,9 +10,10 @@ with half the learning rate, from the model that they had. If the next round fal
 fault, and they go back to the last one from which training went well. That happens at most `FALLS` times.
 
 A model may also never begin to learn: if the learning rate is far too high, the first steps leave a network
-that gives the same answer for all samples, and lower rates do not bring it back. If after `PATIENCE` rounds
-nothing has been learned, and the loss of each round was above that of the first, the devices begin again from
-the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall.
+that gives the same answer for all samples, and lower rates do not bring it back. If the loss was above that
+of the first round for `PATIENCE` - 1 rounds in a row, and never clearly below it, the devices begin again
+from the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall;
+and where data drift, something had been learned before the losses rose.
 """
 
 import math
@@ -30,15 +31,15 @@ FALLS = 3
 """How often a model goes back in a run."""
 PATIENCE = 5
 """Rounds after which a model whose loss is still the first one is said not to learn."""
-ROSE = 0.01
-"""By this share of the first loss, a loss is above it."""
+ROSE, FELL = 0.01, 0.02
+"""By these shares of the first loss, a loss is above it, and clearly below it."""
 
 
 @dataclass(frozen=True)
 class Course:
     """first, best, last: the median loss of the first, the best and the last round. rounds: how many reported
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
-    which did not fall began with; the very first one, as long as nothing has been learned. worse: how many
+    which did not fall began with; the very first one, as long as no loss was clearly below the first. worse: how many
     rounds in a row had a loss above the first one. restarted: whether the last round led back to the start.
     """
 
@@ -75,7 +76,7 @@ class Course:
         if self.rounds and learned > LEARNED * abs(first) and gone and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=True)
         best = min(loss, self.best)
-        knows = first - best > LEARNED * abs(first)
+        knows = first - best > FELL * abs(first)
         if not knows and worse >= PATIENCE - 1 and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True)
         return replace(now, best=best, fell=False, good=base if knows or self.good is None else self.good)
