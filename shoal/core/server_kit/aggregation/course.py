@@ -39,8 +39,9 @@ ROSE, FELL = 0.01, 0.02
 class Course:
     """first, best, last: the median loss of the first, the best and the last round. rounds: how many reported
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
-    which did not fall began with; the very first one, as long as no loss was clearly below the first. worse: how many
-    rounds in a row had a loss above the first one. restarted: whether the last round led back to the start.
+    which did not fall began with; the very first one, as long as no loss was clearly below the first. worse:
+    how many rounds in a row had a loss above the first one. restarted: whether the last round led back to the
+    start.
     """
 
     first: float = math.nan
