@@ -77,9 +77,8 @@ class Run:
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
     complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. loaded: when
-    this object was made. resumed: the round that was open then, 0 if none was. disputed: devices that sent
-    two different reports in a round, with the round. left_open: the releases without a guarantee that are
-    already recorded, see `fedserver.store.journal.released`.
+    this object was made; resumed: the round that was open then, or 0. disputed: devices with two different
+    reports in a round. left_open: what is recorded in `fedserver.store.journal.released`.
     """
 
     def __init__(

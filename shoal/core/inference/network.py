@@ -78,7 +78,7 @@ def weighted(said: Sequence[tuple[float, Array]]) -> Array:
     if lost := int((left <= 0.0).sum()):
         raise LearnerFault(
             f"the model gives values that are no numbers for {lost} of {len(left)} samples",
-            "its training has diverged: run `fedclient place` again, or use an earlier model",
+            "its training has diverged: use an earlier model, or place the device again",
         )
     wide = (-1,) + (1,) * (said[0][1].ndim - 1)
     parts = [
