@@ -32,6 +32,8 @@ ALL = ""
 """The key under which a guard stores what concerns all models together."""
 NAMED = 5
 """The largest number of devices that a remark names."""
+TOGETHER = 1 << 28
+"""Bytes of updates that are in memory at a time where devices' models are compared."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 
 
@@ -187,6 +189,13 @@ def held_back(
     return {*long, *opposed}, replace(guard, references={ALL: usual}, of_round=of_round)
 
 
+def _block(bases: Sequence[Tensors]) -> int:
+    """How many coordinates are compared at a time: all of a tensor, if these bytes allow it. A base may be a
+    mixture, which is computed again for each block."""
+    largest = max(array.size for array in bases[0].values())
+    return max(min(largest, TOGETHER // (8 * len(bases))), 1)
+
+
 def _opposed(
     models: Mapping[DeviceId, Tensors],
     bases: Mapping[DeviceId, Tensors],
@@ -197,7 +206,8 @@ def _opposed(
     for group in alike:
         devices = sorted(device for device in group if device in models)
         if FEWEST <= len(devices) <= MOST:
-            products = inner_products([models[each] for each in devices], [bases[each] for each in devices])
+            starts = [bases[each] for each in devices]
+            products = inner_products([models[each] for each in devices], starts, _block(starts))
             if lone := lone_opponent(products):
                 found[devices[lone[0]]] = lone[1]
     return found
