@@ -3,9 +3,11 @@
     python -m benchmarks.regret [--seeds 42,43,44] [--only digits,hapt] [--methods flux,fedavg,local]
                                 [--data-dir DIR] [--json FILE]
 
-A row is a setting: the accuracy, in percent and as a mean over seeds, of the models of the devices' own
-clusters by each method, and the regret: how far FLUX's default is below the best of the others, in points, as
-a mean and for the worst seed. A negative regret is a lead. `local` trains each device by itself; `prior` is
+A row is a setting: the accuracy of what devices have in the end, in percent and as a mean over seeds, by
+each method, and the regret: how far FLUX's default is below the best of the others, in points, as a mean and
+for the worst seed. A negative regret is a lead. `flux` is what `fedclient place` gives to devices that train:
+their cluster's model, fine-tuned where that pays. `clusters` is the same without fine-tuning, and `fedavg
+tuned` is one model with it; neither counts for the regret. `local` trains each device by itself; `prior` is
 FLUX with the true number of groups, which IFCA knows too, so both are left out where there is none.
 
 Settings are those in which groups pay, those in which they do not (alike devices, few samples, class shares,
@@ -31,12 +33,16 @@ from shoal.lab.simulation import attempt
 
 METHODS: Mapping[str, tuple[str, str]] = {
     "flux": ("flux", "default"),
+    "clusters": ("flux", "default"),
     "fedavg": ("fedavg", "default"),
+    "fedavg tuned": ("fedavg", "default"),
     "local": ("fedavg", "default"),
     "paper": ("flux", "paper"),
     "prior": ("flux-prior", "paper"),
     "ifca": ("ifca", "default"),
 }
+TUNED = {"flux": "clusters", "fedavg tuned": "fedavg"}
+"""The methods whose devices fine-tune, and what they fine-tune. One run has the figures of both."""
 DIGITS: dict[str, Any] = {"dataset": "digits", "rounds": 20}
 FEW: dict[str, Any] = {"dataset": "mnist", "samples": 300, "rounds": 10}
 USUAL = {"digits": (0.05, 16), "mnist": (0.05, 32), "hapt": (0.02, 16), "elec2": (0.05, 32)}
@@ -62,7 +68,7 @@ def settings() -> Iterator[tuple[str, dict[str, Any], float]]:
     for shift, level in (("py", 1), ("px", 5), ("pxy", 5)):
         yield f"mnist {shift} {level}, 300 images", {**FEW, "shift": shift, "level": level}, 1.0
     for shift, level in (("px", 5), ("py", 1)):
-        crowd = {**FEW, "shift": shift, "level": level, "clients": 50, "samples": 100}
+        crowd = {**FEW, "shift": shift, "level": level, "clients": 50, "samples": 100, "rounds": 30}
         yield f"mnist {shift} {level}, 50 devices", crowd, 1.0
     for level in (1, 2):
         sizes = {"dataset": "mnist", "shift": "qs-features", "level": level, "clients": 40, "rounds": 8}
@@ -76,10 +82,12 @@ def settings() -> Iterator[tuple[str, dict[str, Any], float]]:
         )
 
 
-def accuracy(
+def accuracies(
     method: str, wanted: dict[str, Any], factor: float, seed: int, folder: Path | None
-) -> float | None:
-    """The mean accuracy of the devices' own models, in percent; None for a method that needs the groups."""
+) -> dict[str, float | None]:
+    """The mean accuracy, in percent, of what devices have by this method, and by the one that it fine-tunes;
+    None for a method that needs the groups.
+    """
     algorithm, preset = METHODS[method]
     rate, batch = USUAL[wanted["dataset"]]
     changes: dict[str, Any] = {"learning_rate": rate * factor, "batch_size": batch}
@@ -87,13 +95,16 @@ def accuracy(
         algorithm, preset, data_dir=folder, seed=seed, threads=1, changes=changes, **wanted
     )
     if method == "local":
-        return _local(experiment)
+        return {method: _local(experiment)}
     if method in ("prior", "ifca"):
         concepts = {holding.concept for holding in fleet_of(experiment)[0].values()}
         if wanted["dataset"] in ("hapt", "elec2") or len(concepts) == 1 or wanted["shift"] == "dirichlet":
-            return None
+            return {method: None}
         experiment = replace(experiment, changes={**changes, "clusters": len(concepts)})
-    return float(run(experiment)["accuracy"]["known"])
+    found = run(replace(experiment, tuned=method in TUNED))["accuracy"]
+    if method in TUNED:
+        return {method: found["tuned"], TUNED[method]: found["known"]}
+    return {method: found["known"]}
 
 
 def _local(experiment: Experiment) -> float:
@@ -130,7 +141,8 @@ def main() -> None:
     asked = parser.parse_args()
     words = [word for word in asked.only.split(",") if word]
     seeds = [int(seed) for seed in asked.seeds.split(",")]
-    methods = ["flux", *(name for name in asked.methods.split(",") if name != "flux")]
+    methods = [name for name in METHODS if name == "flux" or name in asked.methods.split(",")]
+    rivals = [number for number, name in enumerate(methods) if name not in (*TUNED, "clusters")]
     cells: dict[str, float | None] = {}
     if asked.json and asked.json.exists():
         cells = json.loads(asked.json.read_text())
@@ -145,12 +157,13 @@ def main() -> None:
             for method in methods:
                 key = f"{name} / {method} / {seed}"
                 if key not in cells:
-                    cells[key] = accuracy(method, wanted, factor, seed, asked.data_dir)
+                    made = accuracies(method, wanted, factor, seed, asked.data_dir)
+                    cells |= {f"{name} / {each} / {seed}": value for each, value in made.items()}
                     if asked.json:
                         asked.json.write_text(json.dumps(cells, indent=1) + "\n")
                 figures[method].append(cells[key])
         rows = np.array([[np.nan if value is None else value for value in row] for row in figures.values()])
-        lost = np.nanmax(rows[1:], axis=0) - rows[0]
+        lost = np.nanmax(rows[rivals], axis=0) - rows[0]
         regrets.append(lost)
         shown = ["-" if np.isnan(mean) else f"{mean:.1f}" for mean in rows.mean(axis=1)]
         print(f"| {name} | {' | '.join(shown)} | {lost.mean():+.1f} | {lost.max():+.1f} |", flush=True)

@@ -55,6 +55,10 @@ fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --d
 fedclient place data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
 fedclient predict data/newcomer/measurements.csv "${newcomer[@]}" --out results/classes.csv
 
+# 6. A clinic that trained gets its own cluster's model, and fine-tunes it on its own patients if that pays.
+fedclient place --config data/clinic-2/clinic.yaml --run flux --json >results/clinic.json
+fedclient predict data/clinic-2/test.csv --config data/clinic-2/clinic.yaml --json >results/own.json
+
 # The check, which no newcomer could make: the same measurements, with the truth.
 echo
 fedclient predict data/newcomer-truth.csv "${newcomer[@]}" --json >results/check.json

@@ -27,6 +27,7 @@ EVERY, SHORTEST = 6 * 3600.0, 1.0
 @click.argument("data", type=PATH, required=False)
 @click.option("--run", default="", metavar="RUN", help="Run to ask.  [default: the newest that can place]")
 @click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")
+@click.option("--no-tune", is_flag=True, help="Take the model of the device's cluster as it is.")
 @click.option("--follow", is_flag=True, help="Ask again from time to time, until the command is stopped.")
 @click.option(
     "--every",
@@ -44,6 +45,7 @@ def place(
     data: Path | None,
     run: str,
     accept_nearest: bool,
+    no_tune: bool,
     follow: bool,
     every: float,
     hook: str,
@@ -59,7 +61,11 @@ def place(
     Where several models may be the right one, predictions are the mean of what up to four of them say, in
     which likelier models count more.
 
-    A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
+    A device that trains in the run gets the model of its own cluster, unless DATA is given. It trains that
+    model for five more epochs on its own data, goes halfway there, and keeps the result if that lowers the
+    loss on the held-out samples by at least a tenth, and by two standard errors. Nothing of this leaves the
+    device.
+
     The model that fits best is written to model/model.safetensors in the device's folder, others that predict
     with it are written beside it, and where they come from is in model/placement.json.
 
@@ -72,7 +78,7 @@ def place(
     from fedclient.placing.service import place
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
-    once = partial(place, settings, console, data, run, accept_nearest, seconds)
+    once = partial(place, settings, console, data, run, accept_nearest, seconds, not no_tune)
     words, folder = following.command_of(hook), settings.state / "model"
     if follow:
         announce = partial(following.announce, folder, words, console.say)
@@ -112,7 +118,13 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
     lines = [one_line(", ".join(words)), *filter(None, [one_line(where.reason)])]
-    lines += [f"confidence {where.confidence:.2f}", *_tried(found), *_mixture(found), traffic]
+    lines += [
+        f"confidence {where.confidence:.2f}",
+        *_tried(found),
+        *_mixture(found),
+        *_tuning(found),
+        traffic,
+    ]
     lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])
 
@@ -123,6 +135,20 @@ def _mixture(found: "PlacementResult") -> list[str]:
         return []
     parts = [f"{one_line(each.cluster)} ({each.share:.2f})" for each in found.mixture]
     return [f"predictions mix {', '.join(parts[:-1])} and {parts[-1]}"]
+
+
+def _tuning(found: "PlacementResult") -> list[str]:
+    """What came of fine-tuning."""
+    tuning = found.tuning
+    if tuning is None:
+        return []
+    losses = ""
+    if tuning.before is not None and tuning.after is not None:
+        losses = f"held-out loss {tuning.before:.3g} before, {tuning.after:.3g} after"
+    if tuning.kept:
+        return [f"fine-tuned on this device's data: {losses}"]
+    why = f"{tuning.reason} ({losses})" if losses else tuning.reason
+    return [one_line(f"the model is its cluster's, unchanged: {why}")]
 
 
 def _tried(found: "PlacementResult") -> list[str]:

@@ -10,6 +10,10 @@ the run decides itself, because it is set so or cannot give its models away, the
 
 Only the evidence that the server asked for is sent, as the algorithm's device half makes it: a descriptor,
 or, in runs that cannot place without labels, the losses of models or mean embeddings.
+
+A device that trains in the run has a cluster. It gets that one's model, and makes it its own:
+
+    place(wish) --> "fine-tune this model" --> fetch it --> train on the device's data --> <state>/model/
 """
 
 import json
@@ -22,12 +26,14 @@ from typing import Any, cast
 
 from fedclient.faults import TaskFailed
 from fedclient.placing.asking import CHOICES, MOST_MODELS, Asks, models_of, wanted
+from fedclient.placing.tuning import MEMBER, FineTuning, fine_tuned
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Chosen, Wish
+from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
@@ -67,7 +73,7 @@ class PlacementResult:
     shares sum to 1. tried: the models that this device chose among, if it did. seconds:
     from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
     hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
-    this device has released so far, from `fedclient.store.privacy_report`.
+    this device has released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains.
     """
 
     run: RunId
@@ -80,6 +86,7 @@ class PlacementResult:
     graph: BlobRef | None = None
     privacy: Mapping[str, Any] = field(default_factory=dict)
     mixture: tuple[Member, ...] = ()
+    tuning: FineTuning | None = None
 
     @property
     def models(self) -> list[Weights]:
@@ -103,14 +110,17 @@ class PlacementResult:
             for each in self.mixture
         ]
         models = {"model": blob, "mixture": mixture, **graph, "tried": tried}
-        return {"run": self.run, **found, **models, **traffic, "privacy": self.privacy}
+        tuning = {"fine_tuning": asdict(self.tuning)} if self.tuning else {}
+        return {"run": self.run, **found, **models, **tuning, **traffic, "privacy": self.privacy}
 
 
 class Placer:
     """Places this device once. asks: reaches the server, and fetches what its answers name.
 
     light: the device has no learner, and uses the graph of the run instead. note_failure: writes into the
-    ledger that no evidence could be shown, and why; the server learns that much, since none comes.
+    ledger that no evidence could be shown, and why; the server learns that much, since none comes. own: has
+    the data on which the device trains, with their labels; None where the placement is about other data.
+    tune: fine-tune its cluster's model there; without it, that model is used as it is.
     """
 
     def __init__(
@@ -120,8 +130,10 @@ class Placer:
         doing: Callable[[str], None],
         light: bool = False,
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
+        own: Executor | None = None,
+        tune: bool = True,
     ) -> None:
-        self._note_failure = note_failure
+        self._note_failure, self._own, self._tune = note_failure, own, tune
         self._asks, self._executor, self._doing, self._light = asks, executor, doing, light
         self._graph: BlobRef | None = None
         self._sent = 0
@@ -153,12 +165,17 @@ class Placer:
         """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
         try:
-            answer = await self._ask(run, Wish(MOST_MODELS, self._light, compact=True), accept_nearest)
+            wish = Wish(MOST_MODELS, self._light, compact=True, own=self._own is not None)
+            answer = await self._ask(run, wish, accept_nearest)
         except BadPayload as error:  # a server of an earlier version does not know the wish
             if self._light:
                 raise
             self._doing(f"asking the server which model fits, since it gives none to try: {error.message}")
             answer = await self._ask(run, None, accept_nearest)
+        if isinstance(answer, Question) and answer.payload.kind == Tune.kind:
+            if self._own is None:
+                raise BadPayload("the server asks to fine-tune a model on other data than this device's own")
+            return await self._tuned(answer, self._own)
         if isinstance(answer, Question) and answer.payload.kind in CHOICES:
             try:
                 return await self._chosen(answer)
@@ -224,6 +241,18 @@ class Placer:
             tried=tuple(Tried(*each) for each in figures),
         )
 
+    async def _tuned(self, question: Question, own: Executor) -> PlacementResult:
+        """The model of the device's own cluster, fine-tuned if that pays."""
+        given, cluster = question.payload.parts["model"], question.payload.parts["cluster"]
+        assert isinstance(given, Weights)
+        found = PlacementResult(question.run, ClusterAssignment(str(cluster), reason=MEMBER), given)
+        if not self._tune:
+            return found
+        await self._executor.stop()  # it is not needed any more, and two that have PyTorch take much memory
+        self._doing("fine-tuning the cluster's model on this device's data")
+        model, tuning = await fine_tuned(question, own)
+        return replace(found, model=model or given, tuning=tuning)
+
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
         try:
@@ -261,6 +290,8 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     if result.graph is not None:
         write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}
+    if result.tuning and result.tuning.kept:
+        facts["fine_tuning"] = "on the data of the device that fetched it"
     if result.privacy:
         facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"
     files = {each.model: OTHER.format(each.model.blob.sha256[:16]) for each in result.mixture}

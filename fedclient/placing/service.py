@@ -27,13 +27,16 @@ async def place(
     run: str,
     accept_nearest: bool,
     give_up_after: float,
+    tune: bool = True,
 ) -> tuple[PlacementResult, Path | None]:
     """Find the model for the data and store it; its path, or None if the server abstained.
 
-    A device without a learner has little memory, so there the server is asked by a process of its own.
+    A device without a learner has little memory, so there the server is asked by a process of its own. tune:
+    fine-tune the model of a device that trains in the run, where `file` is None.
     """
     check_joined(settings)
     folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
+    own = Spawned(trainer(settings)) if file is None and settings.learner is not None else None
     with folder.locked():
         try:
             if settings.learner is None:
@@ -41,9 +44,13 @@ async def place(
                 placer = Placer(apart, executor, console.progress, True, noting(settings))
                 found = _with_privacy(await placer.place(run, accept_nearest), settings)
             else:
-                found = await placed(settings, console, executor, run, accept_nearest, give_up_after)
+                found = await placed(
+                    settings, console, executor, run, accept_nearest, give_up_after, own, tune
+                )
         finally:
             await executor.stop()
+            if own is not None:
+                await own.stop()
         store = BlobStore(folder.blobs)
         path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)
@@ -56,6 +63,11 @@ def newcomer(settings: ClientConfig, file: Path | None) -> WorkConfig:
     return replace(work, newcomer=True)
 
 
+def trainer(settings: ClientConfig) -> WorkConfig:
+    """The settings of a process that fine-tunes on the device's own data, with their labels."""
+    return replace(work_config(settings, joined=not settings.insecure_loopback), newcomer=True)
+
+
 async def placed(
     settings: ClientConfig,
     console: Console,
@@ -63,9 +75,11 @@ async def placed(
     run: str,
     accept_nearest: bool,
     give_up_after: float,
+    own: Executor | None = None,
+    tune: bool = True,
 ) -> PlacementResult:
     """Find the model by a link of this process. It is among the folder's blobs then; the caller has locked
-    the folder, and stops the executor."""
+    the folder, and stops the executors. own, tune: see `Placer`."""
     from fedclient.identity.link import opened, renewed_if_required  # gRPC, which light devices spare
     from fedclient.net.direct import Direct
 
@@ -74,7 +88,7 @@ async def placed(
         link.direct = Direct(settings.blob_hosts)
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
         asker = Asker(link, store, console.progress, settings.limits.allowance(give_up_after), light, check)
-        placer = Placer(asker, executor, console.progress, light, noting(settings))
+        placer = Placer(asker, executor, console.progress, light, noting(settings), own, tune)
         found = await placer.place(run, accept_nearest)
         await renewed_if_required(link, folder)
     return _with_privacy(found, settings)

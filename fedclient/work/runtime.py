@@ -23,7 +23,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.algorithm.asks import WholeRun
-from shoal.core.device_kit import choosing, standard
+from shoal.core.device_kit import choosing, standard, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
@@ -31,6 +31,7 @@ from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError,
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
@@ -67,6 +68,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         if config is not None and config.newcomer:
             self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
+            self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)

@@ -25,13 +25,14 @@ from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.admit import admit_evidence
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
+from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.server_kit import placing
-from shoal.core.types import ModelKey, RunId
+from shoal.core.types import DeviceId, ModelKey, RunId
 
 MOST_MODELS = 64
 """The models of how many clusters any newcomer may have at once, to choose among them."""
@@ -45,6 +46,7 @@ SHOWN: dict[type, str] = {
     Ballot: recorded.VOTE,
 }
 """What a newcomer shows, as it is recorded."""
+MEMBER = "it trains in this run, and may fine-tune its cluster's model"
 KEPT = "it compares the models on its own samples, and keeps its choice"
 MEASURES = "it was asked for the loss of each model on its own samples"
 
@@ -98,7 +100,7 @@ async def place(
     for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Choose | ChooseCompact | Vote | Describe):
+            if isinstance(answer.found, Tune | Choose | ChooseCompact | Vote | Describe):
                 if shown is not None:
                     answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
@@ -130,7 +132,7 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
         if not await asked.coordinator.quota.allows(asked.visitor.device, run.run, every):
             evidence = replace(evidence, models=1)
     try:
-        found = await asyncio.to_thread(_found, run, state, evidence)
+        found = await asyncio.to_thread(_found, run, state, asked.visitor.device, evidence)
     except Refused as refused:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.hint) from None
     if isinstance(found, ClusterAssignment) and len(state.models) == 1:
@@ -140,8 +142,14 @@ async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _An
     return _Answer(run, state, found)
 
 
-def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterAssignment | Message:
+def _found(
+    run: Run, state: State, device: DeviceId, evidence: Evidence | Wish | None
+) -> ClusterAssignment | Message:
     """The answer of the run. Evidence has to answer the question that its algorithm asks."""
+    if isinstance(evidence, Wish) and evidence.own:
+        task = placing.own(run.server_half, state, device)
+        if task is not None:
+            return task
     if isinstance(evidence, Ballot):
         return placing.place(run.server_half, state, evidence, MOST_MODELS)
     if not isinstance(evidence, Evidence):
@@ -180,9 +188,12 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
         names = [weights.blob.sha256 for weights in payload.weights()]
-        clusters = await _clusters_of(answer, names)
+        clusters = [found.cluster] if isinstance(found, Tune) else await _clusters_of(answer, names)
         await spend(visitor.device, run.run, clusters)
-        if clusters:
+        if isinstance(found, Tune):
+            member = replace(answer, found=ClusterAssignment(found.cluster))
+            await _note(asked, member, recorded.PLACED, MEMBER, clusters)
+        elif clusters:
             why = KEPT if isinstance(found, Choose | ChooseCompact) else MEASURES
             await _note(asked, answer, recorded.HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)

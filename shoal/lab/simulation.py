@@ -207,6 +207,19 @@ class SimulationResult(Result):
             {name: self.devices.accuracy(name, tasks[key]) for name, key in self.clusters.items()}
         )
 
+    @cached_property
+    def tuned(self) -> Accuracy:
+        """The same of what devices have that fine-tune their cluster's model, as `fedclient place` does.
+
+        Where devices predict in a way of the algorithm's own, it is what they have anyway.
+        """
+        server, found = self.card.server(), dict(self.accuracy)
+        for name in found:
+            task = self.devices.tuned(server, self.state, name)
+            if task is not None:
+                found[name] = self.devices.accuracy(name, task)
+        return Accuracy(found)
+
     def place(self, x: Any, y: Any = None) -> Placement:
         data = dataset(NEWCOMER, x, y)
         if data.x.shape[1:] != self.fleet.shape:

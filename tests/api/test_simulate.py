@@ -12,8 +12,10 @@ from torch import nn
 import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.tuning import tune
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit import placing
 from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.experiments.experiment import Experiment
 from shoal.lab.experiments.setting import fleet_of
@@ -47,6 +49,32 @@ def test_accuracy_is_that_of_the_cluster_s_module_on_the_test_part(result: Simul
         with torch.no_grad():
             found = result.module(result.clusters[name])(torch.from_numpy(holding.test.x)).argmax(1)
         assert float((found.numpy() == holding.test.y).mean()) == pytest.approx(result.accuracy[name])
+
+
+def test_fine_tuning_is_measured_as_devices_do_it(result: SimulationResult) -> None:
+    server = result.card.server()
+    for name, holding in result.fleet.items():
+        question = placing.own(server, result.state, name)
+        assert question is not None
+        found = tune(question, result.devices.context_of(name))
+        module = result.module(result.clusters[name])
+        if found.model is not None:
+            module.load_state_dict({key: torch.from_numpy(array) for key, array in found.model.items()})
+        with torch.no_grad():
+            right = module(torch.from_numpy(holding.test.x)).argmax(1).numpy() == holding.test.y
+        assert float(right.mean()) == pytest.approx(result.tuned[name])
+
+
+def test_devices_with_a_model_of_their_own_have_nothing_to_fine_tune() -> None:
+    found = shoal.simulate("apfl", fleet(), model=Net, latent="hidden", rounds=2, **SMALL)
+    assert found.tuned == found.accuracy
+
+
+def test_where_fine_tuning_fails_a_device_has_its_clusters_model() -> None:
+    """Without a held-out part nothing can be decided."""
+    wards = shoal.Fleet({f"ward-{number}": ward(number) for number in range(2)}, held_out=0.0)
+    found = shoal.simulate("fedavg", wards, model=Net, rounds=2, **SMALL)
+    assert found.tuned == found.accuracy
 
 
 def test_the_history_has_every_round_with_what_was_measured(result: SimulationResult) -> None:

@@ -69,6 +69,14 @@ def test_the_newcomer_gets_the_model_of_its_instrument(played: Path) -> None:
     assert found(played, "check")["accuracy"] > max(accuracies(found(played, "fedavg")).values())
 
 
+def test_a_clinic_that_trained_gets_its_own_clusters_model_and_is_asked_for_nothing(played: Path) -> None:
+    placed, run = found(played, "clinic"), found(played, "flux")
+    assert "clinic-2" in run["clusters"][placed["cluster"]]
+    assert placed["sent"] == 0
+    assert placed["fine_tuning"]["before"] > 0.0
+    assert found(played, "own")["accuracy"] >= accuracies(run)["clinic-2"] - 0.02
+
+
 def test_its_predictions_are_written_down_and_are_those_that_were_checked(played: Path) -> None:
     classes = np.loadtxt(played / "results" / "classes.csv", delimiter=",", skiprows=1)[:, 1]
     truth = np.loadtxt(played / "data" / "newcomer-truth.csv", delimiter=",", skiprows=1)[:, -1]

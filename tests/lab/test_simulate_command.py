@@ -63,6 +63,19 @@ def test_own_files_and_an_own_network(files: Path) -> None:
     assert "training round 2 of 6" in done.stderr
     assert "seconds left" in done.stderr
     assert "rounds of training" in data["summary"]
+    assert "tuned" not in data["accuracy"]
+
+
+def test_fine_tuning_is_measured_where_it_is_asked_for(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"))
+    done = simulate(*own, "--rounds", "2", *FAST, "--tuned", "--json")
+    data = json.loads(done.stdout)["data"]
+    assert data["accuracy"]["tuned"] == pytest.approx(np.mean([row["tuned"] for row in data["devices"]]))
+    shown = simulate(*own, "--rounds", "2", *FAST, "--tuned").stdout
+    assert f"models that their devices fine-tuned {100 * data['accuracy']['tuned']:.1f} %" in shown
+    for given in (("--tuned",), ()):
+        done = simulate("--dataset", "digits", "--clients", "2", "--samples", "40", "--rounds", "2", *given)
+        assert ("%, tuned " in done.stdout) == bool(given)
 
 
 def test_a_plot_has_a_line_for_each_cluster_and_each_round_that_was_measured(files: Path) -> None:

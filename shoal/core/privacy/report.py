@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.exchange.choosing import Chosen
+from shoal.core.exchange.choosing.tuning import Tuned
 from shoal.core.exchange.choosing.vote import Voted
 from shoal.core.exchange.encoding.messages import TrainedEncoded
 from shoal.core.exchange.messages import (
@@ -168,9 +169,8 @@ def of_weights(released: Collection[Statement]) -> str:
 def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
-    Initial weights follow from no data, a choice among models stays on the device, and a vote has a guarantee
-    and is paid for. Reports of kinds that
-    are not known here are taken for the worst.
+    Initial weights follow from no data, a choice among models and a fine-tuned model stay on the device, and
+    a vote has a guarantee and is paid for. Reports of kinds that are not known here are taken for the worst.
     """
     if isinstance(message, Evaluate) and message.rho is not None:
         return ()
@@ -181,7 +181,7 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
     """The same for messages of one kind. plain: whether it asks for weights without DP-SGD, if it asks for
     weights."""
     reply = getattr(kind, "reply", Built)  # what has no reply is one
-    if reply in (Built, Chosen, Voted, LatentsCounted):
+    if reply in (Built, Chosen, Tuned, Voted, LatentsCounted):
         return ()
     if kind in SECURE:
         return (OPEN["summed"],) if kind is TrainMasked else ()

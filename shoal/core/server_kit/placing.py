@@ -7,20 +7,29 @@ asked for nothing. The algorithm's own way, `place` of its server half, answers 
 runs whose parameter `placing` asks for it, and runs with more models than a newcomer may have. In between is
 a vote (`shoal.core.exchange.choosing.vote`), for runs that know where their clusters' data lie: the newcomer
 names one cluster, with a privacy guarantee, and gets that one's model.
+
+A device that took part in the run is no newcomer: it gets its cluster's model, to fine-tune it by itself.
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from shoal.core.algorithm import OWN_MODELS, VOTE, ServerHalf, densities
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing.tuning import EPOCHS, Tune
 from shoal.core.exchange.choosing.vote import Vote, vote_on
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Evidence
 from shoal.core.exchange.tensors import Mixture
+from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.clustered import GLOBAL
-from shoal.core.types import ModelKey, Tensors
+from shoal.core.server_kit.standard import training
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+NO_GUARD = Guard()
+"""Of an algorithm whose state has none."""
 
 
 def place(
@@ -46,6 +55,20 @@ def place(
             return offer(half, state)
         return ballot_paper(half, state) or answer
     return answer
+
+
+def own(half: ServerHalf, state: Any, device: DeviceId) -> Tune | None:
+    """What a device is asked that took part in the run: to fine-tune its cluster's model on its own data.
+
+    None where the run has put it in no cluster, or where its devices do not predict with a cluster's model
+    only but in a way of the algorithm's own; they are placed like newcomers then.
+    """
+    key = state.assignments.get(device)
+    if key is None or key not in state.models or hasattr(half, "measure"):
+        return None
+    guard: Guard = getattr(state, "guard", NO_GUARD)
+    settings = training(state.parameters, state.progress, guard.rate(key))
+    return Tune(state.models[key], replace(settings, epochs=EPOCHS), key)
 
 
 def _way(state: Any) -> str:

@@ -21,8 +21,9 @@ def experiment_text(found: dict[str, Any]) -> str:
             f"{row['placed'] or '-':>10}{test:>8}"
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
-    own, newcomers = (
-        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %" for name in ("own", "newcomers")
+    own, newcomers, tuned = (
+        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %"
+        for name in ("own", "newcomers", "tuned")
     )
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
     level = f" level {found['level']}" if found["level"] else ""
@@ -33,7 +34,7 @@ def experiment_text(found: dict[str, Any]) -> str:
             "",
             f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, "
             f"{found['shift']}{level}{drifts}, seed {found['seed']}",
-            f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
+            f"known {accuracy['known']:.2f} %{tuned}, test {test} %{own}{newcomers}",
             f"known of the worst device {accuracy['worst']:.2f} %, deviation over devices "
             f"{accuracy['deviation']:.2f}",
             *([f"{accuracy['refused']} devices were refused a model"] if accuracy["refused"] else []),
@@ -56,6 +57,8 @@ def files_text(found: dict[str, Any]) -> str:
     ]
     seconds = found["seconds"]
     end = f"{seconds['total']:.0f} s, {seconds['training']:.0f} s of them training"
+    if (tuned := found["accuracy"].get("tuned")) is not None:
+        end = f"mean accuracy of models that their devices fine-tuned {100 * tuned:.1f} %\n{end}"
     return "\n".join([*rows, "", found["summary"], end])
 
 

@@ -141,6 +141,12 @@ PATH = click.Path(path_type=Path)
     help="Share of each device's training samples that it measures on during the run instead.",
 )
 @click.option(
+    "--tuned",
+    is_flag=True,
+    show_default=False,
+    help="Also measure what devices have that fine-tune their cluster's model, as fedclient place does.",
+)
+@click.option(
     "--model",
     show_default=False,
     default="",
@@ -296,7 +302,11 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         progress=console.progress,
         **{**rounds, **settings["changes"]},
     )
-    return {**result.to_dict(), "summary": result.summary()}
+    found = {**result.to_dict(), "summary": result.summary()}
+    if settings["tuned"]:
+        rows = [{**row, "tuned": result.tuned[row["device"]]} for row in found["devices"]]
+        found |= {"devices": rows, "accuracy": {**found["accuracy"], "tuned": result.tuned.mean}}
+    return found
 
 
 def fleet_of(

@@ -19,8 +19,9 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.tuning import tune
 from shoal.core.engine.simulate import Device, Keep
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, DeviceFault, LearnerFault
 from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.messages import Ensemble, Evaluate, Evaluated, Message
@@ -176,11 +177,27 @@ class SimulatedDevices:
         assert isinstance(answer, ClusterAssignment)
         return Placed(answer, measurement(server, state, answer.cluster))
 
+    def tuned(self, server: ServerHalf, state: State, name: DeviceId) -> Message | None:
+        """The task that measures what a device of the run has that fine-tunes its cluster's model; None where
+        it predicts in another way. Where fine-tuning fails, it has the cluster's model."""
+        question = placing.own(server, state, name)
+        if question is None:
+            return None
+        try:
+            model = tune(question, self.context_of(name)).model
+        except (DeviceFault, LearnerFault):
+            model = None
+        return Evaluate(question.model if model is None else model, "test", question.cluster)
+
     def newcomer(self, name: DeviceId, labels: int) -> Dataset:
         """What a device has as a newcomer: its test part without labels, or `labels` samples of each class
         with them."""
         test = self.fleet[name].test
         return self._few(name, test, labels) if labels else Dataset(test.x)
+
+    def context_of(self, name: DeviceId) -> DeviceContext:
+        """The context of a device with the data that it has by now, for a task outside of the run."""
+        return self._contexts[name].for_task(0)
 
     def context(self, name: DeviceId, data: Dataset) -> DeviceContext:
         """The context of a device with these data in place of its own, all of them to train on."""

@@ -6,6 +6,7 @@ test: the same of what each device is given as a newcomer that shows its test da
 them with labels. Where an algorithm cannot place a newcomer without labels, it is the accuracy of the models
 of all clusters together, each weighted by its devices, which is how the papers measure such algorithms (FLUX,
 F.1; FEROMA, I.3). A device that is refused a model predicts nothing right; None if all are refused.
+tuned: what is known, if each device fine-tunes its cluster's model as `fedclient place` does.
 f1, auc: of what is known, the mean over classes (`evaluation.metrics`); None where devices have
 models or mixtures of their own. random: accuracy with a random cluster's model, where it is asked for.
 worst, deviation: of the devices' known accuracies, the lowest one and the population's standard deviation.
@@ -86,7 +87,8 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
     per_device = [
-        measure(server, state, result.devices, name, experiment.labels, experiment.random) for name in fleet
+        measure(server, state, result.devices, name, experiment.labels, experiment.random, experiment.tuned)
+        for name in fleet
     ]
     strangers = _newcomers(experiment, card, server, state, learner)
     return {
@@ -107,6 +109,7 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
             "known": _mean([row["known"] for row in per_device]),
             "test": mean_of_placed(per_device),
             "refused": sum(row["test"] is None for row in per_device),
+            "tuned": _mean([row["tuned"] for row in per_device]),
             "worst": 100.0 * min(row["known"] for row in per_device),
             "random": _mean([row["random"] for row in per_device]),
             "f1": _mean([row["f1"] for row in per_device]),
@@ -159,11 +162,13 @@ def measure(
     device: DeviceId,
     labels: int,
     random: bool = False,
+    tuned: bool = False,
 ) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
     None where it is refused one, and why.
 
-    random: also the mean over all clusters' models, which is what a newcomer gets from a random one.
+    random: also the mean over all clusters' models, which is what a newcomer gets from a random one. tuned:
+    also what it has after fine-tuning, or what it has anyway where its algorithm predicts in another way.
     placed: the newcomer's cluster, or `ENSEMBLE` where it cannot be placed without labels.
     """
     # A device that no round has asked has no cluster yet: it is measured with what most devices have.
@@ -174,6 +179,10 @@ def measure(
     tasks = (measurement(server, state, key) for key in state.models)
     by_chance = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
     row["random"] = float(np.mean(by_chance)) if by_chance else None
+    row["tuned"] = None
+    if tuned:
+        task = devices.tuned(server, state, device)
+        row["tuned"] = known.accuracy if task is None else devices.accuracy(device, task)
     row["test"] = row["placed"] = row["refused"] = None
     try:
         answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)

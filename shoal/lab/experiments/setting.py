@@ -46,6 +46,7 @@ class Experiment:
 
     participation: the share of the devices that a round asks, drawn at random. copies: how many times each
     device has its training samples (FLUX, F.2). random: also measure newcomers that get a cluster at random.
+    tuned: also measure what devices have that fine-tune their cluster's model.
 
     drifts: stages that each device's data go through, see `shoal.lab.shifts.drift`, as is mode; 0: the data
     stay as they are. unseen: with drifts, the share of the devices that are tested on a distribution on which
@@ -71,6 +72,7 @@ class Experiment:
     participation: float = 1.0
     copies: int = 1
     random: bool = False
+    tuned: bool = False
     unseen: float = -1.0
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)

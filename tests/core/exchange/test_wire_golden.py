@@ -21,6 +21,7 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
 from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
+from shoal.core.exchange.choosing.tuning import Tune, Tuned
 from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.link import (
     Failure,
@@ -131,10 +132,13 @@ MESSAGES: Mapping[type[Message], Message] = {
         (0.5, 0.875, 0.625),
         40,
     ),
+    Tune: Tune(MODEL, TrainingSettings(5, 32, 0.01, 0.8, 1e-4, True), "c1"),
+    Tuned: Tuned(0.5, 0.25, 40, MODEL),
 }
 NEAR: Mapping[str, Message] = {
     "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
     "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
+    "tuned_nothing": Tuned(0.5, 0.625, 40),
     "chosen_model": replace(MESSAGES[Chosen], model=MODEL),
     "chosen_mixture": replace(
         MESSAGES[Chosen], model=MODEL, mixture=(0.25, 0.75, 0.0), others=(MODEL, PROJECTOR)
@@ -257,6 +261,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
     "place_ballot": (("run-1", BALLOT), lambda asked: wire.place_to_pb(*asked)),
     "place_wish_compact": (("run-1", Wish(64, compact=True)), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish_own": (("run-1", Wish(64, compact=True, own=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
@@ -298,7 +303,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen, Vote, Voted}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen, Tune, Tuned, Vote, Voted}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     voted = encode(MESSAGES[Voted], Blobs().keep)
     every = {**PARTS.parts, **voted.parts}

@@ -15,6 +15,8 @@ from shoal.core.exchange.messages import Describe, Score
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Moments, Scores
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import Guard
 
 ONE = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(3)}
 HOMES = {"a": "c0", "b": "c0", "c": "c1"}
@@ -199,3 +201,26 @@ def test_with_one_cluster_the_paper_still_decides_for_those_that_cannot_choose(
     changes: dict[str, Any], asked: Wish | None
 ) -> None:
     assert isinstance(placing.place(FLUX, one_cluster(**changes), asked, 64), Describe)
+
+
+def test_a_device_of_the_run_is_asked_to_fine_tune_its_clusters_model() -> None:
+    found = placing.own(IFCA, state(learning_rate=0.5, momentum=0.25), "c")
+    assert found is not None
+    assert found.cluster == "c1"
+    assert found.model["w"].tolist() == [1.0, 1.0]
+    assert (found.settings.epochs, found.settings.learning_rate, found.settings.momentum) == (5, 0.5, 0.25)
+
+
+def test_it_goes_on_with_what_is_left_of_the_learning_rate() -> None:
+    slowed = replace(state(learning_rate=0.5), guard=Guard(courses={"c0": Course(falls=2)}))
+    found = placing.own(IFCA, slowed, "a")
+    assert found is not None
+    assert found.settings.learning_rate == 0.125
+
+
+def test_newcomers_and_devices_that_predict_in_another_way_have_no_model_to_fine_tune() -> None:
+    assert placing.own(IFCA, state(), "z") is None
+    assert placing.own(IFCA, replace(state(), assignments={"a": "gone"}), "a") is None
+    card = find("apfl")[0]
+    trained = replace(card.server().start(ONE, card.configure()), assignments={"a": "global"})  # type: ignore[type-var]
+    assert placing.own(card.server(), trained, "a") is None

@@ -13,13 +13,14 @@ from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_p
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Ballot, ClusterAssignment
 from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import manifest_of, unpack
 from tests.core.server_kit.test_placing import flux
-from tests.server.servers import scenario, start
-from tests.server.toys import Hands
+from tests.server.servers import link, models, scenario, serve_all, start
+from tests.server.toys import Hands, same_models
 
 WISH = Wish(64)
 
@@ -202,5 +203,43 @@ def test_a_vote_is_answered_with_one_model_and_recorded_without_a_confidence(tmp
         assert (record.evidence, record.outcome, record.cluster) == ("vote", "placed", "c1")
         assert record.confidence is None
         assert placement_from_pb(placement_to_pb(record)).evidence == "vote"
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_trains_is_asked_to_fine_tune_the_model_of_its_own_cluster(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        coordinator.quota = quota = AtMost()
+        await start(coordinator)
+        await serve_all(coordinator)
+        member = Hands(link(coordinator, 1))
+        question = await member.link.place("", Wish(64, compact=True, own=True))
+        assert isinstance(question, Question)
+        (weights,) = question.payload.weights()
+        pieces = [piece async for piece in member.link.fetch(weights.blob, 0)]
+        found = decode(
+            question.payload,
+            {"tune": Tune},
+            lambda weights: unpack(weights.manifest, memoryview(b"".join(pieces))),
+        )
+        assert isinstance(found, Tune)
+        assert found.cluster == "global"
+        assert same_models({"global": dict(found.model)}, models(coordinator))
+        assert quota.spent == ["global"]
+        (record,) = await coordinator.storage.journal.placements("toy")
+        assert (record.outcome, record.evidence, record.cluster) == ("placed", "wish", "global")
+        assert "fine-tune" in record.reason
+
+    scenario(story, tmp_path)
+
+
+def test_other_devices_and_other_data_are_placed_as_before(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+        for device, wish in (("d7", Wish(64, own=True)), ("d1", Wish(64))):
+            answer = await DeviceApi(coordinator, device).place("", wish)
+            assert isinstance(answer, Placement)
+            assert "only one model" in answer.assignment.reason
 
     scenario(story, tmp_path)

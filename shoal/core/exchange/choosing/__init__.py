@@ -25,12 +25,14 @@ class Wish:
     """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes.
 
     graph: whether it has no learner of its own and needs the run's graph. compact: whether it takes the
-    models in few bits (`shoal.core.exchange.choosing.compact`).
+    models in few bits (`shoal.core.exchange.choosing.compact`). own: whether it is about the data on which
+    the device trains, so that a run that knows its cluster need not ask (see `tuning` beside it).
     """
 
     models: int
     graph: bool = False
     compact: bool = False
+    own: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.models <= MAX_MODELS:

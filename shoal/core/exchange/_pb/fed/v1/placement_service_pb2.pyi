@@ -89,6 +89,7 @@ class Wish(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     COMPACT_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
     models: _builtins.int
     """Set by the device: the most models that it takes, 1 to 1,024. Unset: refused."""
     graph: _builtins.bool
@@ -99,16 +100,22 @@ class Wish(_message.Message):
     """Set by the device: it takes the models in few bits, which is about two models' bytes for up to ten clusters.
     The server then asks it to "choose_compact". Unset: the models travel whole.
     """
+    own: _builtins.bool
+    """Set by the device: it is about the data on which the device trains. A run that has put it in a cluster
+    answers with a question to "tune" that cluster's model, which the device answers to itself only. Unset: it
+    is placed like a device that never took part.
+    """
     def __init__(
         self,
         *,
         models: _builtins.int = ...,
         graph: _builtins.bool = ...,
         compact: _builtins.bool = ...,
+        own: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "graph", b"graph", "models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -160,7 +167,7 @@ class Question(_message.Message):
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
         """Set by the server: what to do with the device's data. Unset: refused. The device sends back what this
-        asks for and nothing else; if it asks to "choose" or to "choose_compact", nothing at all.
+        asks for and nothing else; if it asks to "choose", to "choose_compact" or to "tune", nothing at all.
         """
 
     @_builtins.property
