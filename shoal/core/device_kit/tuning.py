@@ -56,7 +56,7 @@ def tune(task: Tune, context: DeviceContext) -> Tuned:
 
 
 def sure(gains: FloatArray) -> bool:
-    """Whether a gain is more than the choice of held-out samples explains. gains: (P,), of P of their pieces."""
+    """Whether a gain is more than the choice of samples explains. gains: (P,), of P pieces of them."""
     if len(gains) < FEWEST:
         return False
     error = float(gains.std(ddof=1)) / math.sqrt(len(gains))
