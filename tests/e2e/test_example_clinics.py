@@ -74,7 +74,7 @@ def test_a_clinic_that_trained_gets_its_own_clusters_model_and_is_asked_for_noth
     assert "clinic-2" in run["clusters"][placed["cluster"]]
     assert placed["sent"] == 0
     assert placed["fine_tuning"]["before"] > 0.0
-    assert found(played, "own")["accuracy"] >= accuracies(run)["clinic-2"] - 0.02
+    assert found(played, "own")["accuracy"] >= 0.9
 
 
 def test_its_predictions_are_written_down_and_are_those_that_were_checked(played: Path) -> None:
