@@ -127,11 +127,37 @@ def test_nothing_is_watched_under_the_mean_of_the_papers_or_where_no_loss_is_rel
         assert run.guard.courses == {}
 
 
-def test_clusters_inherit_the_course_of_the_model_that_they_split_from_and_a_checkpoint_keeps_it() -> None:
-    course = Course(2.3, 1.0, 1.0, 4, 1, True, model(7.0))
+def test_a_cluster_whose_devices_are_worse_off_than_all_were_together_has_not_fallen() -> None:
+    """Those with few samples count little in one model for all: here its loss at them is above the very first
+    one of all devices."""
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.0, 1.5, 1.0)] == [1, 2, 3]
+    run.guard = run.guard.split("c0", ["c0"])
+    assert [run.round(*[loss] * 3) for loss in (2.2, 2.1, 1.9, 1.2)] == [4, 5, 6, 7]
+    assert run.round(2.1, 2.1, 2.1) == 7, "now most is lost of what was learned from 2.2 on"
+    assert run.guard.rate("c0") == 0.5
+
+
+def test_what_an_untrained_model_has_is_known_in_clusters_too() -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.3, 1.0, 0.9)] == [1, 2, 3]
+    run.guard = run.guard.split("c0", ["c0"])
+    assert run.round(0.8, 0.8, 0.8) == 4
+    assert run.round(2.2, 2.2, 2.2) == 4, "the second round of a cluster falls like any other"
+
+
+def test_a_cluster_of_a_model_that_knows_nothing_yet_goes_on_with_its_course() -> None:
+    course = Course(2.3, 2.29, 2.32, 3, 0, False, model(0.0), 2)
+    assert Guard(courses={"global": course}).split("global", ["c0"]).courses == {"c0": course}
+
+
+def test_clusters_inherit_the_rate_of_the_model_that_they_split_from_and_a_checkpoint_keeps_it() -> None:
+    course = Course(2.3, 1.0, 1.0, 4, 1, True, model(7.0), knows=True)
     guard = Guard(courses={"global": course}).split("global", ["c0", "c1"])
-    assert guard.courses == {"c0": course, "c1": course}
-    assert guard.moved({"c9": "c1"}).courses == {"c9": course}
+    assert guard.rate("c0") == guard.rate("c1") == 0.5
+    found = guard.courses["c0"]
+    assert (found.first, found.best, found.rounds, found.fell) == (2.3, float("inf"), 0, False)
+    assert guard.moved({"c9": "c1"}).courses == {"c9": found}
     kept: dict[str, Tensors] = {}
 
     def keep(tensors: Tensors):  # type: ignore[no-untyped-def]

@@ -147,7 +147,9 @@ def combined_models(
                 f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
                 "but not outvoted"
             )
-    courses = {key: course for key, course in courses.items() if course.rounds and key in models}
+    courses = {
+        key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
+    }
     return found, Guard(references, of_round, of_run, strikes, courses, spreads)
 
 

@@ -41,7 +41,7 @@ class Course:
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
     which did not fall began with; the very first one, as long as no loss was clearly below the first. worse:
     how many rounds in a row had a loss above the first one. restarted: whether the last round led back to the
-    start.
+    start. knows: whether a loss was ever clearly below the first.
     """
 
     first: float = math.nan
@@ -53,6 +53,7 @@ class Course:
     good: Tensors | None = field(default=None, compare=False)
     worse: int = 0
     restarted: bool = False
+    knows: bool = False
 
     @property
     def lost(self) -> bool:
@@ -64,12 +65,20 @@ class Course:
         """What is left of the learning rate."""
         return float(0.5**self.falls)
 
+    def among_others(self) -> "Course":
+        """The course of a model that goes on with other devices.
+
+        Their losses cannot be compared with the best of those before: in a cluster of devices with few
+        samples they are higher, and that is no fall. What it has not learned, others need not have lost.
+        """
+        return replace(self, best=math.inf, rounds=0, fell=False) if self.knows else self
+
     def after(self, losses: Sequence[float], base: Tensors) -> "Course":
         """The course after a round that began with the model `base`. losses: of its devices, maybe none."""
         if not losses:
             return self
         loss = median_low(losses)
-        first = loss if not self.rounds else self.first
+        first = self.first if self.rounds else max(loss, self.first) if self.knows else loss
         learned = first - self.best
         gone = loss > first - KEPT * learned
         worse = self.worse + 1 if loss > first + ROSE * abs(first) else 0
@@ -77,10 +86,11 @@ class Course:
         if self.rounds and learned > LEARNED * abs(first) and gone and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=True)
         best = min(loss, self.best)
-        knows = first - best > FELL * abs(first)
+        knows = self.knows or first - best > FELL * abs(first)
         if not knows and worse >= PATIENCE - 1 and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True)
-        return replace(now, best=best, fell=False, good=base if knows or self.good is None else self.good)
+        good = base if knows or self.good is None else self.good
+        return replace(now, best=best, fell=False, knows=knows, good=good)
 
     def model(self, before: "Course", base: Tensors) -> Tensors | None:
         """The model to go on with if the last round fell, or led back to the start; else None.

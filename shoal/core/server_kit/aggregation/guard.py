@@ -65,19 +65,19 @@ class Guard:
         return self.courses[key].rate if key in self.courses else 1.0
 
     def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
-        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference.
+        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference, and
+        what is left of its learning rate.
 
         Quarantine ends, since a device that was alone among all devices may have found its cluster.
         """
-        before = self.references.get(key, 0.0)
-        names = list(keys)
-        courses = dict.fromkeys(names, self.courses[key]) if key in self.courses else {}
-        return Guard(dict.fromkeys(names, before), {}, self.of_run, {}, courses)
+        return self.moved(dict.fromkeys(keys, key))
 
     def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
         """The guard after new models continue old ones. sources: for each new key, the old one."""
         found = {key: self.references[old] for key, old in sources.items() if old in self.references}
-        courses = {key: self.courses[old] for key, old in sources.items() if old in self.courses}
+        courses = {
+            key: self.courses[old].among_others() for key, old in sources.items() if old in self.courses
+        }
         return Guard(found, {}, self.of_run, {}, courses)
 
     def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
