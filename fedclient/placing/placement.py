@@ -32,7 +32,7 @@ from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing import NO_CLASSIFIER, Chosen, Wish
+from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Wish
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
@@ -243,9 +243,11 @@ class Placer:
 
     async def _tuned(self, question: Question, own: Executor) -> PlacementResult:
         """The model of the device's own cluster, fine-tuned if that pays."""
-        given, cluster = question.payload.parts["model"], question.payload.parts["cluster"]
-        assert isinstance(given, Weights)
-        found = PlacementResult(question.run, ClusterAssignment(str(cluster), reason=MEMBER), given)
+        parts = question.payload.parts
+        given, cluster = parts.get("model"), parts.get("cluster")
+        if not isinstance(given, Weights) or not isinstance(cluster, str):
+            raise BadPayload("the server asks to fine-tune, and names no model or no cluster", HINT)
+        found = PlacementResult(question.run, ClusterAssignment(cluster, reason=MEMBER), given)
         if not self._tune:
             return found
         await self._executor.stop()  # it is not needed any more, and two that have PyTorch take much memory

@@ -24,7 +24,7 @@ from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import TrainingSettings
-from shoal.core.exchange.payload import encode
+from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
@@ -110,6 +110,17 @@ def test_its_owner_may_want_the_clusters_model_as_it_is(
     found = placed(link, work, store, work, tune=False)
     assert found.model == link.question.payload.parts["model"]
     assert found.tuning is None
+
+
+@pytest.mark.parametrize("missing", ["model", "cluster"])
+def test_a_question_without_a_model_or_a_cluster_is_refused(
+    work: WorkConfig, store: BlobStore, model: Tensors, missing: str
+) -> None:
+    link = Asked(MemoryServer([]), model, SETTINGS)
+    parts = {name: part for name, part in link.question.payload.parts.items() if name != missing}
+    link.question = Question("r1", Payload("tune", parts))
+    with pytest.raises(BadPayload, match="names no model or no cluster"):
+        placed(link, work, store, work)
 
 
 def test_data_on_which_it_does_not_train_are_not_trained_on(
