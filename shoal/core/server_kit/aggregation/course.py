@@ -68,8 +68,8 @@ class Course:
     def among_others(self) -> "Course":
         """The course of a model that goes on with other devices.
 
-        Their losses cannot be compared with the best of those before: in a cluster of devices with few
-        samples they are higher, and that is no fall. What it has not learned, others need not have lost.
+        Their losses cannot be compared with the best one so far: in a cluster of devices with few samples
+        losses are higher, and that is no fall. A model that has learned nothing yet keeps its course.
         """
         return replace(self, best=math.inf, rounds=0, fell=False) if self.knows else self
 
