@@ -62,9 +62,8 @@ def place(
     which likelier models count more.
 
     A device that trains in the run gets the model of its own cluster, unless DATA is given. It trains that
-    model for five more epochs on its own data, goes halfway there, and keeps the result if that lowers the
-    loss on the held-out samples by at least a tenth, and by two standard errors. Nothing of this leaves the
-    device.
+    model for five more epochs on its own data, and uses the mean of both if that lowers the loss on the
+    held-out samples by at least a tenth, and by two standard errors. Nothing of this leaves the device.
 
     The model that fits best is written to model/model.safetensors in the device's folder, others that predict
     with it are written beside it, and where they come from is in model/placement.json.
