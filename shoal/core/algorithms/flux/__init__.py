@@ -112,7 +112,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
     )
     steady: int = setting(
         3,
-        "In the last two fifths of the rounds, a cluster's model takes a round's whole step if this many of "
+        "In the last fifth of the rounds, a cluster's model takes a round's whole step if this many of "
         "its devices trained it; with fewer, m, it takes (m + 1) / (steady + 1) of the step. 0: always the "
         "whole step.",
         unit="devices",

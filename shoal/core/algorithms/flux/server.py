@@ -37,7 +37,7 @@ from shoal.core.server_kit.frozen_encoder import (
 from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
-SETTLING = 0.6
+SETTLING = 0.8
 """The share of a run's rounds after which small clusters take shorter steps; before that, speed counts."""
 
 
@@ -233,7 +233,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     # A sum over a cohort does not tell how its updates scatter.
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
     models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)
-    if state.progress + 1 >= SETTLING * state.parameters.rounds:
+    if state.progress + 1 > SETTLING * state.parameters.rounds:
         trainers = Counter(key for own in shares.values() for key in own)
         models = steadied(state.models, models, trainers, state.parameters.steady)
     progress, watch = state.progress + 1, state.parameters.watch
