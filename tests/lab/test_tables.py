@@ -1,5 +1,6 @@
 """Tables of the papers: what they print stands in the files, and cells run, resume and are summed up."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,6 +130,24 @@ def test_a_data_set_changes_the_network_and_what_a_method_sets_and_nothing_else(
     assert [each.name for each in tables.find("fedrc", 1).columns_of("cifar-10")] == ["cifar-10"]
     epochs = tables.find("fedrc", 5).cells(Experiment(dataset="cifar-10"), [42], ["FedRC"])
     assert [cell.experiment.changes["epochs"] for cell in epochs] == [1, 5]
+
+
+def test_parameters_of_all_methods_come_last_and_leave_the_others(tmp_path: Path) -> None:
+    scale = {"samples": 300, "changes": {"learning_rate": 0.05}}
+    cells = tables.find("flux", 1).cells(
+        Experiment(dataset="mnist"), [42], ["IFCA", "FedAvg"], ["px-1"], scale
+    )
+    assert [cell.experiment.changes for cell in cells] == [
+        {"learning_rate": 0.05},
+        {"clusters": -1, "learning_rate": 0.05},
+    ]
+    assert {cell.experiment.samples for cell in cells} == {300}
+    asked = ["--samples", "300", "--set", "learning_rate=0.05", "--columns", "px-1", "--minutes", "0"]
+    with contextlib.chdir(tmp_path):
+        shown = CliRunner().invoke(main, ["table", *asked])
+    assert "Setting: mnist, 300 samples, learning_rate 0.05." in shown.stdout
+    folder = tmp_path / "runs/tables/flux-1-mnist-300-samples-learning_rate-0.05"
+    assert (folder / "table.md").is_file()
 
 
 def test_a_mean_that_the_paper_prints_stands_beside_the_mean_of_all_columns_only() -> None:

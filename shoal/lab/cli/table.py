@@ -9,6 +9,7 @@ import click
 
 from fedserver.cli.options import PATH
 from shoal.core.errors import ConfigError, Refused
+from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 
 
@@ -56,6 +57,13 @@ from shoal.shell.console import Console, Result, verb
     help="Number of training samples of each device, instead of the paper's.",
 )
 @click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of all methods, instead of the paper's: fewer samples need a higher learning rate.",
+)
+@click.option(
     "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"
 )
 @click.option(
@@ -88,6 +96,7 @@ def table(
     clients: int | None,
     rounds: int | None,
     samples: int | None,
+    changes: tuple[str, ...],
     out: Path | None,
     jobs: int,
     minutes: float,
@@ -112,7 +121,9 @@ def table(
         return Result({"methods": rows, "columns": grid}, text)
     base = Experiment(dataset=dataset, data_dir=data_dir, device=device, threads=1)
     wanted = {"clients": clients, "rounds": rounds, "samples": samples}
-    scale = {name: value for name, value in wanted.items() if value is not None}
+    scale: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if changes:
+        scale["changes"] = dict(map(parsed, changes))
     cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
     folder = out or Path("runs") / "tables" / "-".join([chosen.name, dataset, *_said(scale)]).replace(
         " ", "-"
@@ -153,9 +164,10 @@ def table(
     return Result(data, markdown.page(chosen, about, grids, []), refusal)
 
 
-def _said(scale: Mapping[str, int]) -> list[str]:
+def _said(scale: Mapping[str, Any]) -> list[str]:
     """What differs from the paper."""
-    return [f"{value} {name}" for name, value in scale.items()]
+    sizes = [f"{value} {name}" for name, value in scale.items() if name != "changes"]
+    return sizes + [f"{name} {value}" for name, value in scale.get("changes", {}).items()]
 
 
 def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:

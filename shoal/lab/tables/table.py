@@ -27,7 +27,7 @@ class Method:
 
 
 MEAN = "mean"
-UNSCALED: Mapping[str, float] = {}
+UNSCALED: Mapping[str, Any] = {}
 WHOLE: Mapping[str, Mapping[str, Any]] = {"": {}}
 
 
@@ -98,13 +98,13 @@ class Table:
         seeds: Sequence[int],
         methods: Sequence[str] = (),
         columns: Sequence[str] = (),
-        scale: Mapping[str, float] = UNSCALED,
+        scale: Mapping[str, Any] = UNSCALED,
     ) -> list[Cell]:
         """The cells of these methods and columns, all where none are named; `base` has the rest.
 
         methods: labels; columns: names or patterns such as "pyx-*". scale: fields of `Experiment`, such as
-        the number of devices, that are to be others than the paper's. Raises ConfigError for what is not
-        there.
+        the number of devices, that are to be others than the paper's; its "changes" are parameters of all
+        methods. Raises ConfigError for what is not there.
         """
         if base.dataset not in self.datasets:
             known = ", ".join(self.datasets)
@@ -148,7 +148,7 @@ def _experiment(
     method: Method,
     of_column: Sequence[Mapping[str, Any]],
     of_dataset: Mapping[str, Any],
-    scale: Mapping[str, float],
+    scale: Mapping[str, Any],
     seed: int,
 ) -> Experiment:
     changes = {**method.changes}
@@ -156,7 +156,7 @@ def _experiment(
     options = dict(vars(base))
     for fields in (of_column[0], of_dataset, *of_column[1:], method.fields, scale):
         options |= fields
-    for fields in of_column:
+    for fields in (*of_column, scale):
         changes |= fields.get("changes", {})
     options |= {
         "algorithm": method.algorithm,
