@@ -20,6 +20,7 @@ from shoal.lab.tables import campaign, plot
 from shoal.lab.tables.markdown import page
 from shoal.lab.tables.summary import at, summarise
 from shoal.lab.tables.table import MEAN, Column, Figure, Method, Table
+from shoal.shell.config import parsed
 
 DIGITS = Experiment(dataset="digits", threads=1)
 
@@ -176,7 +177,7 @@ def test_methods_and_columns_are_chosen_by_name_or_pattern_and_a_wrong_one_is_na
 
 def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None:
     table = small(Method("FedAvg", "fedavg", "default"), Method("Wrong", "fedavg", changes={"rounds": 0}))
-    cells = table.cells(DIGITS, [1])
+    cells = table.cells(DIGITS, [1], scale={"changes": dict([parsed("epochs=1")])})
     reported: list[str] = []
 
     def run(seconds: float) -> dict[str, str]:
@@ -197,6 +198,7 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
 
     (brief,) = campaign.kept_cells(tmp_path).values()
     assert brief["settings"]["clients"] == 4
+    assert brief["settings"]["changes"] == {"epochs": "1"}
     assert brief["figures"]["known"] == kept["FedAvg--px-1--seed-1"]["accuracy"]["known"]
     assert 100.0 * float(np.mean(brief["known"])) == pytest.approx(brief["figures"]["known"], abs=0.01)
     assert len(json.dumps(brief)) < 2000

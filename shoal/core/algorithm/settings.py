@@ -40,6 +40,10 @@ class Written(str):
         written.meant = meant
         return written
 
+    def __getnewargs__(self) -> tuple[str, Any]:
+        """What makes a copy in another process."""
+        return str(self), self.meant
+
 
 @dataclass(frozen=True)
 class Setting:
