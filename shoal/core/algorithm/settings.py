@@ -40,9 +40,9 @@ class Written(str):
         written.meant = meant
         return written
 
-    def __getnewargs__(self) -> tuple[str, Any]:
+    def __reduce__(self) -> tuple[type["Written"], tuple[str, Any]]:
         """What makes a copy in another process."""
-        return str(self), self.meant
+        return Written, (str(self), self.meant)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,8 @@ def combined_models(
         before = courses.get(key, Course())
         if rule != "mean":
             losses = [update.loss for update in own.values() if update.loss is not None]
-            courses[key] = before.after(losses, base)
+            others_learn = any(each.learns for other, each in guard.courses.items() if other != key)
+            courses[key] = before.after(losses, base, others_learn)
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue

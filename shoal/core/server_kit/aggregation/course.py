@@ -13,7 +13,9 @@ A model may also never begin to learn: if the learning rate is far too high, the
 that gives the same answer for all samples, and lower rates do not bring it back. If the loss was above that
 of the first round for `PATIENCE` - 1 rounds in a row, and never clearly below it, the devices begin again
 from the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall;
-and where data drift, something had been learned before the losses rose.
+and where data drift, something had been learned before the losses rose. A loss that stays about the first one
+says less: but where another model of the same run has learned most of its data, the rate is not too low, and
+a model that has learned nothing for `PATIENCE` rounds begins again, too.
 """
 
 import math
@@ -31,6 +33,8 @@ FALLS = 3
 """How often a model goes back in a run."""
 PATIENCE = 5
 """Rounds after which a model whose loss is still the first one is said not to learn."""
+SURE = 0.5
+"""A model that has learned this share of the first loss shows that the run's settings let models learn."""
 ROSE, FELL = 0.01, 0.02
 """By these shares of the first loss, a loss is above it, and clearly below it."""
 
@@ -39,9 +43,10 @@ ROSE, FELL = 0.01, 0.02
 class Course:
     """first, best, last: the median loss of the first, the best and the last round. rounds: how many reported
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
-    which did not fall began with; the very first one, as long as no loss was clearly below the first. worse:
+    which did not fall began with; the very first one, as long as nothing was learned that counts. worse:
     how many rounds in a row had a loss above the first one. restarted: whether the last round led back to the
-    start. knows: whether a loss was ever clearly below the first.
+    start. knows: whether a loss was ever clearly below the first. idle: for how many rounds in a row nothing
+    was learned that counts.
     """
 
     first: float = math.nan
@@ -54,6 +59,12 @@ class Course:
     worse: int = 0
     restarted: bool = False
     knows: bool = False
+    idle: int = 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether the model has learned so much that others of its run should have learned something."""
+        return self.rounds > 0 and self.first - self.best > SURE * abs(self.first)
 
     @property
     def lost(self) -> bool:
@@ -71,10 +82,13 @@ class Course:
         Their losses cannot be compared with the best one so far: in a cluster of devices with few samples
         losses are higher, and that is no fall. A model that has learned nothing yet keeps its course.
         """
-        return replace(self, best=math.inf, rounds=0, fell=False) if self.knows else self
+        return replace(self, best=math.inf, rounds=0, fell=False, idle=0) if self.knows else self
 
-    def after(self, losses: Sequence[float], base: Tensors) -> "Course":
-        """The course after a round that began with the model `base`. losses: of its devices, maybe none."""
+    def after(self, losses: Sequence[float], base: Tensors, others_learn: bool = False) -> "Course":
+        """The course after a round that began with the model `base`. losses: of its devices, maybe none.
+
+        others_learn: whether another model of the run `learns`.
+        """
         if not losses:
             return self
         loss = median_low(losses)
@@ -87,10 +101,13 @@ class Course:
             return replace(now, falls=self.falls + 1, fell=True)
         best = min(loss, self.best)
         knows = self.knows or first - best > FELL * abs(first)
-        if not knows and worse >= PATIENCE - 1 and self.falls < FALLS:
-            return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True)
-        good = base if knows or self.good is None else self.good
-        return replace(now, best=best, fell=False, knows=knows, good=good)
+        counts = first - best > LEARNED * abs(first)
+        idle = 0 if counts else self.idle + 1
+        failed = (not knows and worse >= PATIENCE - 1) or (others_learn and idle >= PATIENCE)
+        if failed and self.falls < FALLS:
+            return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True, idle=0)
+        good = base if counts or self.good is None else self.good
+        return replace(now, best=best, fell=False, knows=knows, good=good, idle=idle)
 
     def model(self, before: "Course", base: Tensors) -> Tensors | None:
         """The model to go on with if the last round fell, or led back to the start; else None.
@@ -111,7 +128,7 @@ class Course:
             )
         if self.restarted:
             return (
-                f"model {key} did not learn: its losses stayed above the first one ({self.first:.3g}). Its "
+                f"model {key} did not learn: its losses stayed near the first one ({self.first:.3g}). Its "
                 f"devices begin again from the first model, with {100 * self.rate:g} % of the learning rate",
             )
         if self.rounds >= PATIENCE and self.last > self.first - LEARNED * abs(self.first):
