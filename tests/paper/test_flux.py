@@ -18,7 +18,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, Refused
-from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train
+from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds, Moments
 from shoal.core.exchange.tensors import digest
 from tests.fleet import data, first_model, fleet, learner
@@ -201,6 +201,19 @@ def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_gr
     again = server_half.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)
+
+
+@pytest.mark.parametrize(("number", "share"), [(8, 1.0), (9, 0.5), (10, 0.5)])
+def test_the_model_of_a_single_device_takes_half_a_step_in_the_last_fifth_of_a_run(
+    finished: State, number: int, share: float
+) -> None:
+    parameters = replace(finished.parameters, rounds=10, aggregation="mean", pooling=0.0)
+    running = replace(finished, phase="clustered", progress=number - 1, parameters=parameters)
+    before = running.models[running.assignments["d0"]]
+    trained = Trained({name: tensor + 1.0 for name, tensor in before.items()}, 90, 1.0)
+    after = server_half.reduce(running, [Report("d0", trained)]).models[running.assignments["d0"]]
+    for name, tensor in before.items():
+        np.testing.assert_allclose(after[name] - tensor, share, rtol=1e-5)
 
 
 # -- section 4.2.2 and Algorithm 2: the inference phase ---------------------------------------------------
