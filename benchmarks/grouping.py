@@ -325,7 +325,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9", help="comma-separated")
     parser.add_argument("--only", default="", help="run only cells whose names contain one of these words")
-    parser.add_argument("--data-dir", default="", help="the folder with mnist and uci-har-hapt")
+    parser.add_argument("--data-dir", default="", help="the folder with mnist and hapt")
     parser.add_argument("--largest", type=int, default=2000, help="the largest number of devices")
     parser.add_argument("--json", type=Path, help="write the rows to this file too")
     options = parser.parse_args()

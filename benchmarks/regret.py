@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="42,43,44", help="comma-separated")
     parser.add_argument("--only", default="", help="only settings whose names contain one of these words")
     parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated; flux is always run")
-    parser.add_argument("--data-dir", type=Path, help="the folder with mnist, uci-har-hapt and elec2")
+    parser.add_argument("--data-dir", type=Path, help="the folder with mnist, hapt and elec2")
     parser.add_argument("--json", type=Path, help="keep every cell in this file")
     asked = parser.parse_args()
     words = [word for word in asked.only.split(",") if word]
