@@ -14,8 +14,8 @@ that gives the same answer for all samples, and lower rates do not bring it back
 of the first round for `PATIENCE` - 1 rounds in a row, and never clearly below it, the devices begin again
 from the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall;
 and where data drift, something had been learned before the losses rose. A loss that stays about the first one
-says less: but where another model of the same run has learned most of its data, the rate is not too low, and
-a model that has learned nothing for `PATIENCE` rounds begins again, too.
+says less: but where another model of the same run learns well, one that has learned nothing begins again,
+too, after `PATIENCE` rounds without a loss below all before. (A slow model still gets better.)
 """
 
 import math
@@ -45,8 +45,8 @@ class Course:
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
     which did not fall began with; the very first one, as long as nothing was learned that counts. worse:
     how many rounds in a row had a loss above the first one. restarted: whether the last round led back to the
-    start. knows: whether a loss was ever clearly below the first. idle: for how many rounds in a row nothing
-    was learned that counts.
+    start. knows: whether a loss was ever clearly below the first. idle: for how many rounds in a row no loss
+    was the lowest so far, while nothing was learned that counts.
     """
 
     first: float = math.nan
@@ -102,7 +102,7 @@ class Course:
         best = min(loss, self.best)
         knows = self.knows or first - best > FELL * abs(first)
         counts = first - best > LEARNED * abs(first)
-        idle = 0 if counts else self.idle + 1
+        idle = 0 if counts or loss < self.best else self.idle + 1
         failed = (not knows and worse >= PATIENCE - 1) or (others_learn and idle >= PATIENCE)
         if failed and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True, idle=0)
