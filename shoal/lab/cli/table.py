@@ -61,7 +61,7 @@ from shoal.shell.console import Console, Result, verb
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter of all methods, instead of the paper's: fewer samples need a higher learning rate.",
+    help="A parameter of all methods, instead of the paper's. Fewer samples need a higher learning rate.",
 )
 @click.option(
     "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"

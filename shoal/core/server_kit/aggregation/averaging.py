@@ -4,8 +4,10 @@ The order of the reports never changes a model: updates are sorted by device id 
 all sums are taken in float64, whatever the type of the model's tensors.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
@@ -115,6 +117,7 @@ def combined_models(
     strikes, courses, spreads = dict(guard.strikes), dict(guard.courses), {}
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
+    learning = nsmallest(2, ((each.best, key) for key, each in guard.courses.items() if each.learns))
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
@@ -130,8 +133,8 @@ def combined_models(
         before = courses.get(key, Course())
         if rule != "mean":
             losses = [update.loss for update in own.values() if update.loss is not None]
-            others_learn = any(each.learns for other, each in guard.courses.items() if other != key)
-            courses[key] = before.after(losses, base, others_learn)
+            elsewhere = min((loss for loss, other in learning if other != key), default=math.inf)
+            courses[key] = before.after(losses, base, elsewhere)
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue

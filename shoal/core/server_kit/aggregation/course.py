@@ -14,8 +14,8 @@ that gives the same answer for all samples, and lower rates do not bring it back
 of the first round for `PATIENCE` - 1 rounds in a row, and never clearly below it, the devices begin again
 from the first model, with half the learning rate. Where the rate is too low, losses hardly change, but fall;
 and where data drift, something had been learned before the losses rose. A loss that stays about the first one
-says less: but where another model of the same run learns well, one that has learned nothing begins again,
-too, after `PATIENCE` rounds without a loss below all before. (A slow model still gets better.)
+says less: but where another model of the same run learns, and has a lower loss, one that has learned nothing
+begins again, too, after `PATIENCE` rounds without a loss below all before. (A slow model still gets better.)
 """
 
 import math
@@ -84,10 +84,10 @@ class Course:
         """
         return replace(self, best=math.inf, rounds=0, fell=False, idle=0) if self.knows else self
 
-    def after(self, losses: Sequence[float], base: Tensors, others_learn: bool = False) -> "Course":
+    def after(self, losses: Sequence[float], base: Tensors, elsewhere: float = math.inf) -> "Course":
         """The course after a round that began with the model `base`. losses: of its devices, maybe none.
 
-        others_learn: whether another model of the run `learns`.
+        elsewhere: the lowest loss of the run's other models that learn, if there are any.
         """
         if not losses:
             return self
@@ -103,7 +103,7 @@ class Course:
         knows = self.knows or first - best > FELL * abs(first)
         counts = first - best > LEARNED * abs(first)
         idle = 0 if counts or loss < self.best else self.idle + 1
-        failed = (not knows and worse >= PATIENCE - 1) or (others_learn and idle >= PATIENCE)
+        failed = (not knows and worse >= PATIENCE - 1) or (idle >= PATIENCE and best > elsewhere)
         if failed and self.falls < FALLS:
             return replace(now, falls=self.falls + 1, fell=False, worse=0, restarted=True, idle=0)
         good = base if counts or self.good is None else self.good
@@ -129,7 +129,7 @@ class Course:
         if self.restarted:
             return (
                 f"model {key} did not learn: its losses stayed near the first one ({self.first:.3g}). Its "
-                f"devices begin again from the first model, with {100 * self.rate:g} % of the learning rate",
+                f"devices begin again from an earlier model, with {100 * self.rate:g} % of the learning rate",
             )
         if self.rounds >= PATIENCE and self.last > self.first - LEARNED * abs(self.first):
             return (
