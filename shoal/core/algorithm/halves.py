@@ -32,7 +32,8 @@ class State(Protocol):
     it is new, so a remark that stays is written once.
 
     A state that a part of the devices of the last rounds can complete, although they are fewer than the
-    operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds.
+    operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds. If only
+    devices of the last round can go on with it, a property `begun_by` names these; otherwise it is empty.
 
     A state whose devices have released descriptors may have a property `descriptors`, by device. The run's
     history shows where they lie.

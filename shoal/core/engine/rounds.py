@@ -194,6 +194,12 @@ class RoundEngine(View):
         if not first:
             return self._finish_if_over()
         plan = self._server_half.plan(self.state, first)
+        if plan and not plan.tasks and len(first) < self.sessions.count:
+            # None of those drawn has a part in this round, as when devices without a cluster are drawn for
+            # the final evaluation. The same would be drawn again and again, so others are.
+            able = self._server_half.plan(self.state, self.sessions.present)
+            first = self._opening.drawn_again(able.tasks if able else (), self.round)
+            plan = self._server_half.plan(self.state, first) if first else plan
         if plan is None:
             return self._finish()
         if not plan.tasks or (not resumed and self._opening.lacks_quorum(plan, first, self._now)):
@@ -226,7 +232,7 @@ class RoundEngine(View):
         if self._now - self._looked < LOOK:
             return []
         self._looked = self._now
-        chosen = self._opening.step_in(self._tasks, self.round, self._now)
+        chosen = self._opening.step_in(self._tasks, self.round, self.state, self._now)
         offers = [offer for device in self._ask(chosen) for offer in self._offer(device)] if chosen else []
         return [SteppedIn(self.round, chosen), *offers] if offers else []
 
@@ -272,7 +278,7 @@ class RoundEngine(View):
             return self._close("the round is full")
         if tasks.outstanding:
             return []
-        if self._opening.idle(tasks, self.round):
+        if self._opening.idle(tasks, self.round, self.state):
             self._looked = -math.inf  # the next tick asks them
             return []
         # If most devices have gone silent, it is more likely that the network has failed than that all of

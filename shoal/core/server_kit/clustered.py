@@ -7,7 +7,7 @@ phases, for any state that derives from `Clustered`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -66,6 +66,11 @@ class Clustered:
     def enough(self) -> int:
         """See `State`."""
         return summing.enough(self)
+
+    @property
+    def begun_by(self) -> Collection[DeviceId]:
+        """See `State`."""
+        return summing.begun_by(self)
 
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""

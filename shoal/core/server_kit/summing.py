@@ -175,6 +175,12 @@ def enough(state: Any) -> int:
     return min((cohort.threshold for cohort in now.cohorts), default=0) if now else 0
 
 
+def begun_by(state: Any) -> set[DeviceId]:
+    """The devices that have a part in the sum that has begun; empty if none has."""
+    now = state.summing
+    return {device for cohort in now.cohorts for device in cohort.expected(now.stage)} if now else set()
+
+
 def remarks(state: Any) -> list[str]:
     """For an operator: devices that are not asked any more, and the models that are not trained, because too
     few devices have them."""

@@ -280,6 +280,34 @@ def test_the_minimum_holds_also_when_the_slow_run_out_of_time() -> None:
     assert kinds(feed(machine, *(Heard(f"d{i}") for i in range(4)), Tick(100.0)))[-2:] == ["Abandon", "Save"]
 
 
+def test_if_none_of_those_drawn_has_a_task_others_that_have_one_are_drawn() -> None:
+    """As at the final evaluation, of devices that have a cluster, where each round asks few devices."""
+    able: set[str] = set()
+
+    def plan(state: counting.State, present: Sequence[str]) -> Plan | None:
+        return counting.plan(state, [device for device in present if device in able])
+
+    def fresh() -> RoundEngine:
+        state = counting.start(counting.model(), 1)
+        half = SimpleNamespace(plan=plan)
+        machine = RoundEngine(half, RoundPolicy(devices=2, minimum=2), 7, state)  # type: ignore[arg-type]
+        feed(machine, *(Joined(f"d{i}") for i in range(8)))
+        return machine
+
+    machine = fresh()
+    assert feed(machine, Tick(0.0), Tick(1.0)) == []
+    assert machine.stage is Stage.WAITING
+    able |= {f"d{i}" for i in range(8)}
+    drawn, *_ = feed(machine, Tick(2.0))
+    assert isinstance(drawn, Opened)
+    able -= {*drawn.devices}
+    first, *offers = feed(fresh(), Tick(0.0))
+    again, *_ = feed(fresh(), Tick(0.0))
+    assert isinstance(first, Opened) and first == again
+    assert len(first.devices) == 2 and {*first.devices} <= able
+    assert [offer.device for offer in offers if isinstance(offer, Offer)] == [*first.devices]
+
+
 def test_a_round_that_needs_a_quorum_waits_for_it_and_does_not_count_below_it() -> None:
     def plan(state: counting.State, present: Sequence[str]) -> Plan | None:
         found = counting.plan(state, present)

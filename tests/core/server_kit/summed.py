@@ -49,7 +49,8 @@ class Fleet:
         views = Views.of(blobs(40 + 3 * number))
         return DeviceContext(self.learner, views, "cpu", 0, noise, self.network, Unmetered(noise.bytes))
 
-    def run(self, minimum: int = 8, **parameters: Any) -> Outcome:
+    def run(self, minimum: int = 8, drawn: int = 0, **parameters: Any) -> Outcome:
+        """drawn: how many devices each round of training asks; 0: all."""
         card = algorithm.discover()[self.name]
         half, device_half = card.server(), card.device()
         contexts = {device: self.context(device) for device in DEVICES}
@@ -69,7 +70,7 @@ class Fleet:
             initial_weights(self.learner, 0), card.configure("default", {**SECURE, **parameters})
         )
         calls = {device: call(device) for device in DEVICES}
-        policy = RoundPolicy(minimum=minimum, deadline=60.0)
+        policy = RoundPolicy(devices=drawn, minimum=minimum, deadline=60.0)
         return simulate(half, state, calls, policy, 7, watch=self.watch)
 
     def watch(self, effect: Effect) -> None:

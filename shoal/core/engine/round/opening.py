@@ -57,8 +57,14 @@ class Opening:
 
     def asks(self, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The devices that a round which opens now asks, sorted; none if it has to wait."""
-        present = self._sessions.count
         waits = now - self.since < self.policy.wait_for_devices
+        if begun := self._begun_by(state):
+            here = tuple(device for device in begun if self._sessions.is_here(device))
+            if len(here) == len(begun) or not waits and len(here) >= self.policy.least(state):
+                return here
+            if waits:
+                return ()
+        present = self._sessions.count
         least = self._wanted if waits else self.policy.least(state)
         if present < least or self._lack(state.assignments, now):
             return ()
@@ -79,6 +85,11 @@ class Opening:
     def waiting(self, known: Iterable[DeviceId], state: State, now: float) -> Waiting:
         """What the next round waits for. known: all devices that may take part, here or not."""
         present, wanted, least = self._sessions.present, self._wanted, self.policy.least(state)
+        seconds = self._seconds_left(self.policy.wait_for_devices, self.since, now)
+        if (begun := self._begun_by(state)) and seconds:
+            gone = tuple(device for device in begun if not self._sessions.is_here(device))
+            here = f"{len(begun) - len(gone)} of the {len(begun)} devices that began this round are here"
+            return Waiting(here, gone, seconds)
         if lack := self._lack(state.assignments, now):
             return lack()
         if present and tuple(present) == self._lacking[0] and self._may_wait(now):
@@ -86,7 +97,6 @@ class Opening:
             return Waiting(self._lacking[1].text, self._lacking[1].devices, left)
         absent = tuple(sorted({*known} - {*present}))
         lacking = wanted - len(present) - len(absent)
-        seconds = self._seconds_left(self.policy.wait_for_devices, self.since, now)
         text = f"{len(present)} of {wanted} devices are here"
         if len(present) > wanted:
             text = f"{len(present)} devices are here, and {wanted} are needed"
@@ -94,6 +104,11 @@ class Opening:
         return Waiting(
             text + more, absent if len(present) < wanted else (), seconds if wanted != least else None
         )
+
+    def _begun_by(self, state: State) -> list[DeviceId]:
+        """The only devices that can go on with what those drawn for the last round have begun, sorted; none
+        where a round asks all, which has them too."""
+        return sorted(getattr(state, "begun_by", ())) if self._most else []
 
     def _lack(self, assignments: Mapping[DeviceId, ModelKey], now: float) -> Callable[[], Waiting] | None:
         """What the next round lacks of the devices of the last one; None if nothing. Each device that comes
@@ -148,16 +163,21 @@ class Opening:
 
     # -- which devices ----------------------------------------------------------------------------------
 
-    def step_in(self, tasks: OpenRound, round: int, now: float) -> tuple[DeviceId, ...]:
+    def drawn_again(self, able: Iterable[DeviceId], round: int) -> tuple[DeviceId, ...]:
+        """The devices that a round asks if those drawn first have nothing to do in it. able: those that have."""
+        ready = self._attendance.ready(sorted(able), round, self._wanted)
+        return self._drawn(ready, self._most or len(ready), round, "drawn again")
+
+    def step_in(self, tasks: OpenRound, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The idle devices that should be asked in place of those that are missing or late, sorted."""
         number = min(tasks.lacking(now), tasks.goal - len(tasks.tried))
         if number <= 0:
             return ()
-        return self._drawn(self.idle(tasks, round), number, round, f"step in after {len(tasks.tried)}")
+        return self._drawn(self.idle(tasks, round, state), number, round, f"step in after {len(tasks.tried)}")
 
-    def idle(self, tasks: OpenRound, round: int) -> list[DeviceId]:
+    def idle(self, tasks: OpenRound, round: int, state: State) -> list[DeviceId]:
         """The devices that may still step in, sorted. A round asks at most twice as many as it needs."""
-        if len(tasks.tried) >= tasks.goal:
+        if len(tasks.tried) >= tasks.goal or self._begun_by(state):
             return []
         free = [
             device
