@@ -7,10 +7,10 @@ A row is a setting: the accuracy of what devices have in the end, in percent and
 each method, and the regret: how far FLUX's default is below the best of the others, in points, as a mean and
 for the worst seed. A negative regret is a lead. The best of several ways at one seed is partly chance, so the
 last line has the regret against the way that is best in the mean over seeds, too. `flux` is what
-`fedclient place` gives to devices that train: their cluster's model, fine-tuned where that pays. `clusters` is
-the same without fine-tuning, and `fedavg tuned` is one model with it; neither counts for the regret. `local`
-trains each device by itself; `prior` is FLUX with the true number of groups, which IFCA knows too, so both are
-left out where there is none.
+`fedclient place` gives to devices that train: their cluster's model, fine-tuned where that pays. `clusters`
+is the same without fine-tuning, and `fedavg tuned` is one model with it; neither counts for the regret.
+`local` trains each device by itself; `prior` is FLUX with the true number of groups, which IFCA knows too, so
+both are left out where there is none.
 
 Settings are those in which groups pay, those in which they do not (alike devices, few samples, class shares,
 drift, data that come from many places), and learning rates from a third to three times the usual one. A cell

@@ -40,6 +40,7 @@ def simulate(
     threads: int = 1,
     workers: int | None = None,
     backend: BackendName = "processes",
+    participation: float = 1.0,
     progress: bool | Progress = False,
     **parameters: Any,
 ) -> "SimulationResult":
@@ -56,7 +57,8 @@ def simulate(
     only. workers: do the devices' tasks in this many processes, on the CPU, one thread each; any number gives
     the same models, bit for bit, as one thread. None does them in this process. backend: where workers run:
     "processes" of this machine, or "ray", a cluster of Ray, with a worker for each of its processors if
-    `workers` is None. progress: True shows a line on stderr, or a function that is given each line.
+    `workers` is None. participation: the share of the devices, at least one of them, that each round asks;
+    others are drawn for each. progress: True shows a line on stderr, or a function that is given each line.
     parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
     descriptors is off unless they say otherwise: nothing leaves this process.
 
@@ -81,6 +83,7 @@ def simulate(
         threads=threads,
         workers=workers,
         backend=backend,
+        participation=participation,
         say=_progress(progress),
     )
     if progress is True:
@@ -110,6 +113,8 @@ def attempt(
 
     participation: the share of the devices, at least one of them, that each round asks.
     """
+    if not 0.0 < participation <= 1.0:
+        raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     configured = configure(card, variant, preset, parameters, fleet)

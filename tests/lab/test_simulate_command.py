@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from fedserver.__main__ import main
 from shoal.lab.cli import plot
-from shoal.lab.cli.simulate import fleet_of
+from shoal.lab.cli.own_files import fleet_of
 from tests.api.wards import ward
 
 LEARNER = """
@@ -76,6 +78,43 @@ def test_fine_tuning_is_measured_where_it_is_asked_for(files: Path) -> None:
     for given in (("--tuned",), ()):
         done = simulate("--dataset", "digits", "--clients", "2", "--samples", "40", "--rounds", "2", *given)
         assert ("%, tuned " in done.stdout) == bool(given)
+
+
+def test_each_round_asks_the_share_of_the_devices_that_is_given(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"), "--rounds", "3", *FAST)
+    done = simulate(*own, "--algorithm", "fedavg", "--participation", "0.25", "--json")
+    assert done.exit_code == 0, done.stderr
+    few = json.loads(done.stdout)["data"]["bytes"]["up"]
+    every = json.loads(simulate(*own, "--algorithm", "fedavg", "--json").stdout)["data"]["bytes"]["up"]
+    assert 0 < few < 0.3 * every
+
+
+def test_options_that_say_how_to_make_devices_are_refused_for_own_ones(files: Path) -> None:
+    done = simulate("--data", str(files / "*.npz"), "--data-dir", str(files), "--rounds", "2")
+    assert done.exit_code == 3
+    assert "--data-dir is not for your own devices" in done.stderr
+
+
+def test_devices_are_folders_or_archives_of_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for device, classes in {"north": ("cat", "dog"), "south": ("dog", "eel"), "west": ("cat", "eel")}.items():
+        for name in classes:
+            (tmp_path / device / name).mkdir(parents=True)
+            for number in range(5):
+                made = np.full((8, 8), 10 * ord(name[0]) % 256, np.uint8)
+                image.fromarray(made).save(tmp_path / device / name / f"{number}.png")
+    with tarfile.open(tmp_path / "west.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "west", ".")
+    shutil.rmtree(tmp_path / "west")
+    found = fleet_of(str(tmp_path / "*"), None, 0.2)
+    assert list(found) == ["north", "south", "west"]
+    assert found.classes == 3
+    numbers = {name: np.unique(holding.stage(0).y) for name, holding in found.items()}
+    assert {name: each.tolist() for name, each in numbers.items()} == {
+        "north": [0, 1],
+        "south": [1, 2],
+        "west": [0, 2],
+    }
 
 
 def test_a_plot_has_a_line_for_each_cluster_and_each_round_that_was_measured(files: Path) -> None:

@@ -3,16 +3,17 @@
 PyTorch and the data sets are imported when the command runs, so that a server never loads them.
 """
 
-import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from shoal.core.algorithm import Written
-from shoal.core.errors import ConfigError, DataFault
+from shoal.core.errors import ConfigError
 from shoal.lab.cli import plot as picture
+from shoal.lab.cli.own_files import fleet_of
 from shoal.lab.cli.results import experiment_text, files_text, spreads, write_rows
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from shoal.lab.fleet import Fleet
 
 PATH = click.Path(path_type=Path)
+OF_EXPERIMENTS = (
+    *("dataset", "data_dir", "shift", "level", "drifts", "mode", "labels", "clients", "public", "samples"),
+    *("copies", "unseen"),
+)
+"""The options that say how to make devices of one data set."""
 
 
 @click.command(
@@ -36,8 +42,9 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--data",
     metavar="PATTERN",
-    help="Your own devices: one file for each, npz with arrays x and y, or csv or parquet with --label. "
-    "The options from --dataset to --samples are then not used.",
+    help="Your own devices: for each a file, npz with arrays x and y, or csv or parquet with --label; or a "
+    "folder or archive of images, with a folder for each class. The options from --dataset to --unseen are "
+    "not for it.",
 )
 @click.option("--label", metavar="COLUMN", help="The column of classes, of a csv or parquet file.")
 @click.option(
@@ -111,13 +118,6 @@ PATH = click.Path(path_type=Path)
     help="Number of training images of each device.  [default: all]",
 )
 @click.option(
-    "--participation",
-    metavar="SHARE",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=1.0,
-    help="Share of the devices that a round asks.",
-)
-@click.option(
     "--copies",
     metavar="N",
     type=click.IntRange(min=1),
@@ -132,6 +132,13 @@ PATH = click.Path(path_type=Path)
     default=-1.0,
     help="With --drifts: share of the devices that are tested on a distribution that they did not train on.  "
     "[default: as --mode has it]",
+)
+@click.option(
+    "--participation",
+    metavar="SHARE",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    help="Share of the devices that a round asks.",
 )
 @click.option(
     "--held-out",
@@ -239,6 +246,8 @@ def simulate(
     if data is None and (learner is not None or regression):
         name = "--regression" if learner is None else "--learner"
         raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
+    if data is not None:
+        _only_for_experiments()
     if plot is not None:
         picture.check(plot)
     found = {}
@@ -262,6 +271,16 @@ def simulate(
     title = f"{settings['algorithm']}, seeds {', '.join(map(str, chosen))}: mean and standard deviation"
     means = {name: {"mean": mean, "deviation": deviation} for name, (mean, deviation) in spread.items()}
     return Result({"accuracy": means, "seeds": found}, "\n".join([title, *lines]))
+
+
+def _only_for_experiments() -> None:
+    """Raise ConfigError for an option that was given and says how to make devices, where files are the
+    devices."""
+    context = click.get_current_context()
+    for name in OF_EXPERIMENTS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is not for your own devices", f"leave {option} or --data out")
 
 
 class _Numbered:
@@ -299,6 +318,7 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         threads=settings["threads"],
         workers=settings["workers"],
         backend=settings["backend"],
+        participation=settings["participation"],
         progress=console.progress,
         **{**rounds, **settings["changes"]},
     )
@@ -307,38 +327,6 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         rows = [{**row, "tuned": result.tuned[row["device"]]} for row in found["devices"]]
         found |= {"devices": rows, "accuracy": {**found["accuracy"], "tuned": result.tuned.mean}}
     return found
-
-
-def fleet_of(
-    pattern: str, label: str | None, test: float, held_out: float = 0.2, regression: bool = False
-) -> "Fleet":
-    """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault."""
-    from shoal.lab.fleet import Fleet
-    from shoal.shell.readers import kind_of, read_csv, read_npz, read_parquet
-
-    paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
-    if not paths:
-        raise ConfigError(f"no file is named like {pattern!r}", "quote the pattern: --data 'devices/*.npz'")
-    same = len({path.stem for path in paths}) < len(paths)  # a folder for each device, say
-    devices: dict[str, Any] = {}
-    for path in paths:
-        name = str(path.with_suffix("")) if same else path.stem
-        try:
-            if (kind := kind_of(path)) in ("csv", "parquet"):
-                if label is None:
-                    raise ConfigError(
-                        f"{path} is a {kind} file", "name its column of classes: --label COLUMN"
-                    )
-                devices[name] = (read_csv if kind == "csv" else read_parquet)(path, label, True)
-                continue
-            own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
-        except OSError as error:
-            raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
-        if own is None or own[1] is None:
-            missing = "x" if own is None else "y"
-            raise DataFault(f"{path} has no array {missing}", "save it with numpy.savez(path, x=..., y=...)")
-        devices[name] = (*own, *(apart or ()))
-    return Fleet(devices, test=test, held_out=held_out, regression=regression)
 
 
 def numbers(seeds: str) -> list[int]:

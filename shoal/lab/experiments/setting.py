@@ -112,8 +112,6 @@ def check(experiment: Experiment) -> None:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     if not 0.0 <= experiment.held_out < 1.0:
         raise ConfigError(f"held_out is {experiment.held_out}", "give a share from 0 to below 1, such as 0.2")
-    if not 0.0 < experiment.participation <= 1.0:
-        raise ConfigError(f"participation is {experiment.participation}", "give a share above 0, up to 1")
     if experiment.copies < 1:
         raise ConfigError(f"copies is {experiment.copies}", "give 1 or more")
     if not (experiment.unseen == -1.0 or 0.0 <= experiment.unseen <= 1.0):

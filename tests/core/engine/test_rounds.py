@@ -303,8 +303,10 @@ def test_if_none_of_those_drawn_has_a_task_others_that_have_one_are_drawn() -> N
     able -= {*drawn.devices}
     first, *offers = feed(fresh(), Tick(0.0))
     again, *_ = feed(fresh(), Tick(0.0))
-    assert isinstance(first, Opened) and first == again
-    assert len(first.devices) == 2 and {*first.devices} <= able
+    assert isinstance(first, Opened)
+    assert first == again
+    assert len(first.devices) == 2
+    assert {*first.devices} <= able
     assert [offer.device for offer in offers if isinstance(offer, Offer)] == [*first.devices]
 
 

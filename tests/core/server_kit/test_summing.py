@@ -131,12 +131,14 @@ def test_flux_sums_by_cluster_and_its_descriptors_are_not_summed() -> None:
 def test_a_sum_goes_on_with_the_devices_that_were_drawn_for_it() -> None:
     fleet = Fleet()
     outcome = fleet.run(drawn=8, rounds=4, evaluate=False)
-    assert not outcome.failed and outcome.state.progress == 4
+    assert not outcome.failed
+    assert outcome.state.progress == 4
     asked: dict[str, list[set[str]]] = {}
     for kind in (Announce, Share, TrainMasked, Unmask):
         found = [device for device, task in fleet.tasks if isinstance(task, kind)]
         asked[kind.__name__] = [{*found[first : first + 8]} for first in range(0, len(found), 8)]
-    assert len(asked["Announce"]) == 4 and all(len(part) == 8 for part in asked["Announce"])
+    assert len(asked["Announce"]) == 4
+    assert all(len(part) == 8 for part in asked["Announce"])
     assert len({frozenset(part) for part in asked["Announce"]}) > 1  # or nothing was drawn
     assert asked["Share"] == asked["TrainMasked"] == asked["Unmask"] == asked["Announce"]
 
@@ -148,7 +150,8 @@ def test_a_drawn_device_that_is_gone_is_waited_for_and_then_the_sum_goes_on_with
 
     fleet = Fleet(fault=gone)
     outcome = fleet.run(drawn=8, rounds=4, evaluate=False)
-    assert not outcome.failed and outcome.state.progress == 4
+    assert not outcome.failed
+    assert outcome.state.progress == 4
     kinds = [(device, type(task).__name__) for device, task in fleet.tasks]
     first = kinds.index(("d03", "Share")) // 8 * 8  # all exchanges until then had eight devices
     began = {device for device, kind in kinds[first : first + 8] if kind == "Share"}

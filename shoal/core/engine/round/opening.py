@@ -60,7 +60,7 @@ class Opening:
         waits = now - self.since < self.policy.wait_for_devices
         if begun := self._begun_by(state):
             here = tuple(device for device in begun if self._sessions.is_here(device))
-            if len(here) == len(begun) or not waits and len(here) >= self.policy.least(state):
+            if len(here) == len(begun) or (not waits and len(here) >= self.policy.least(state)):
                 return here
             if waits:
                 return ()
@@ -164,7 +164,7 @@ class Opening:
     # -- which devices ----------------------------------------------------------------------------------
 
     def drawn_again(self, able: Iterable[DeviceId], round: int) -> tuple[DeviceId, ...]:
-        """The devices that a round asks if those drawn first have nothing to do in it. able: those that have."""
+        """The devices that a round asks if those drawn first have no task in it. able: those that have."""
         ready = self._attendance.ready(sorted(able), round, self._wanted)
         return self._drawn(ready, self._most or len(ready), round, "drawn again")
 

@@ -11,10 +11,12 @@ from shoal.lab.tables.table import Column, Method, Table
 
 COMMON = {"epochs": 10, "batch_size": 128, "learning_rate": 1e-3, "optimizer": "adam"}
 FOUR = {"clusters": 4}
+HALFWAY = {"warm_up": 9}
+"""The round after these groups the devices: half of 20."""
 LINEAR = {"model": "mlp", "options": {"hidden": [200], "activation": "none"}}
 NETWORKS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("mnist", "fashion-mnist", "kmnist"), LINEAR),
-    "cifar-10": {"model": "resnet9", "rounds": 100},
+    "cifar-10": {"model": "resnet9", "rounds": 100, "changes": {"epochs": 5, "warm_up": 49}},
 }
 
 TABLES: Sequence[Table] = (
@@ -26,7 +28,7 @@ TABLES: Sequence[Table] = (
         datasets=tuple(NETWORKS),
         methods=(
             Method("cornflqs", "cornflqs", changes=COMMON),
-            Method("fl+hc", "flhc", "cornflqs", {**COMMON, **FOUR}),
+            Method("fl+hc", "flhc", "cornflqs", {**COMMON, **FOUR, **HALFWAY}),
             Method(
                 "ifca",
                 "ifca",
@@ -37,7 +39,7 @@ TABLES: Sequence[Table] = (
             Method(
                 "cfl",
                 "oneshot",
-                changes={**COMMON, **FOUR},
+                changes={**COMMON, **FOUR, **HALFWAY},
                 note="Ghosh's CFL, one K-means after half of the rounds: reference 4 of the paper.",
             ),
             Method(
