@@ -38,6 +38,11 @@ def test_one_liar_changes_nothing(algorithm: str, attack: str, private: bool) ->
     bears_one_liar(algorithm, attack, private)
 
 
+@pytest.mark.parametrize("attack", ["reversed x10", "turncoat"])
+def test_one_liar_in_a_cluster_of_two_changes_nothing_for_other_clusters(attack: str) -> None:
+    bears_one_liar("flux", attack, size=2)
+
+
 def test_the_mean_of_the_papers_does_not_bear_one() -> None:
     """So the test can fail: without the bounds, one device is enough."""
     card, parameters = campaign.parameters_of("fedavg", False)

@@ -21,6 +21,8 @@ from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds, Moments
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import Guard
 from tests.fleet import data, first_model, fleet, learner
 
 SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -214,6 +216,20 @@ def test_the_model_of_a_single_device_takes_half_a_step_in_the_last_fifth_of_a_r
     after = server_half.reduce(running, [Report("d0", trained)]).models[running.assignments["d0"]]
     for name, tensor in before.items():
         np.testing.assert_allclose(after[name] - tensor, share, rtol=1e-5)
+
+
+def test_a_model_that_goes_back_in_the_last_fifth_of_a_run_goes_all_the_way(finished: State) -> None:
+    parameters = replace(finished.parameters, rounds=10, aggregation="clipped")
+    key = finished.assignments["d0"]
+    good = {name: tensor - 1.0 for name, tensor in finished.models[key].items()}
+    course = Course(first=2.0, best=0.1, last=3.0, rounds=8, falls=1, fell=True, good=good, knows=True)
+    running = replace(
+        finished, phase="clustered", progress=8, parameters=parameters, guard=Guard(courses={key: course})
+    )
+    after = server_half.reduce(running, [Report("d0", Trained(running.models[key], 90, 3.0))])
+    assert after.guard.courses[key].falls == 2
+    for name, tensor in good.items():
+        np.testing.assert_array_equal(after.models[key][name], tensor)
 
 
 # -- section 4.2.2 and Algorithm 2: the inference phase ---------------------------------------------------

@@ -17,13 +17,14 @@ reached: Callable[[Case], Found] = cache(tried)
 """How the honest devices fare in a case; each case is tried once in a process."""
 
 
-def bears_one_liar(algorithm: str, attack: str, private: bool = False) -> None:
+def bears_one_liar(algorithm: str, attack: str, private: bool = False, size: int = SIZE) -> None:
     """A device that lies costs the others at most two points, and moves none of them to another cluster.
 
-    attack: a key of `shoal.lab.liars.attacks.ATTACKS`. Raises Broken.
+    attack: a key of `shoal.lab.liars.attacks.ATTACKS`. size: of the liar's cluster; of two, only the other
+    group counts. Raises Broken.
     """
     honest, absent, attacked = (
-        reached(Case(algorithm, private, SIZE, each, SEED)) for each in (HONEST, ABSENT, attack)
+        reached(Case(algorithm, private, size, each, SEED)) for each in (HONEST, ABSENT, attack)
     )
     expect(not attacked.reason, f"under {attack!r} the run fails: {attacked.reason}")
     before, after = min(honest.accuracy, absent.accuracy), attacked.accuracy

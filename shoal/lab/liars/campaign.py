@@ -14,7 +14,7 @@ from shoal.lab.liars.attacks import ATTACKS
 from shoal.lab.liars.trial import Found, trial
 
 HONEST, ABSENT = "honest", "absent"
-SIZES = range(3, 11)
+SIZES = range(2, 11)
 SETTINGS: Mapping[str, Any] = {
     "rounds": 16,
     "epochs": 2,

@@ -14,7 +14,8 @@ each device, a cluster of the given size with one liar in it, and {beside} devic
 are combined by the default rule, `clipped`. Settings: {settings}. Seeds:
 {seeds}. In rows marked "private", descriptors are released with epsilon {epsilon:g}.
 
-- **honest**: mean accuracy of the honest devices, in percent, if the liar were honest, too.
+- **honest**: mean accuracy of the honest devices, in percent, if the liar were honest, too. In rows of size
+  2 only the other group counts: of two updates no one can tell which is false.
 - **absent**: the same without the liar. A rule that leaves the liar out can reach this and no more.
 - **worst**: the same under the worst of the attacks below, named under **by**.
 - **lost**: what that attack costs against the lower one of *honest* and *absent*; bold above {allowed:g}

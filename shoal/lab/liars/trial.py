@@ -33,8 +33,9 @@ LIAR = "z"
 
 @dataclass(frozen=True)
 class Found:
-    """How the honest devices fared. accuracy: mean, in percent, on test digits of their own group. ari: how
-    well their clusters agree with their groups. reason: why the run failed, "" if it did not.
+    """How the honest devices fared. accuracy: mean, in percent, on test digits of their own group. Next to a
+    single mate of the liar, whom no one can help, only those of the other group count. ari: how well the
+    clusters of all agree with their groups. reason: why the run failed, "" if it did not.
     """
 
     accuracy: float
@@ -91,8 +92,11 @@ class _Fleet:
             return Found(0.0, 0.0, outcome.reason)
         assigned = outcome.state.assignments
         honest = sorted(name for name in self.groups if name in assigned and name != LIAR)
+        alone = sum(1 - group for group in self.groups.values()) == 2
         accuracies = []
         for name in honest:
+            if alone and not self.groups[name]:
+                continue
             context = self._contexts[name].for_task(0, self._memories.get(name))
             answer = self._device_half.perform(measurement(half, outcome.state, assigned[name]), context)
             assert isinstance(answer, Evaluated)

@@ -16,6 +16,7 @@ from shoal.core.server_kit.aggregation.averaging import (
     next_models,
     steadied,
 )
+from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.types import Tensors
@@ -62,6 +63,24 @@ def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
     assert guard.remarks == ("model c0: updates clipped to 3 times the usual length: a (150 times)",)
     _, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 5)], "clipped", guard)
     assert guard.remarks == ()
+
+
+def test_the_updates_of_one_or_two_devices_are_measured_by_those_of_other_models() -> None:
+    guard = Guard({"c0": 900.0, "c1": 2.0, "c2": 4.0, "c3": 3.0})
+    models, after = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 2000)], "clipped", guard)
+    assert after.references["c0"] == 4.5
+    np.testing.assert_allclose(models["c0"]["w"], [0, 13.5], rtol=1e-6)
+    alone, _ = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 2000)], "clipped", Guard({"c0": 900.0}))
+    np.testing.assert_allclose(alone["c0"]["w"], [0, 2000], rtol=1e-6)
+    three = [trained(name, 0, 2000) for name in "abc"]  # one liar among them is outvoted
+    models, after = next_models({"c0": MODELS["c0"]}, three, "clipped", guard)
+    assert after.references["c0"] == 2000.0
+
+
+def test_the_guard_says_which_models_a_round_led_back() -> None:
+    before = Guard(courses={"c0": Course(falls=1), "c1": Course(falls=1), "c2": Course()})
+    after = Guard(courses={"c0": Course(falls=2), "c1": Course(falls=1), "c3": Course(falls=1)})
+    assert after.gone_back(before) == {"c0", "c3"}
 
 
 def test_clusters_are_measured_as_the_model_was_from_which_they_split() -> None:

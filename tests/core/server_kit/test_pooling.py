@@ -82,6 +82,21 @@ def test_a_cluster_of_few_devices_shares_more() -> None:
     assert found.share("c0") > 2.0 * found.share("c1")
 
 
+def test_one_liar_in_a_cluster_of_two_does_not_decide_how_much_others_share() -> None:
+    """The two updates may scatter as widely as it likes: the others share somewhat more, and no more."""
+    before = {key: base() for key in ("c0", "c1", "c2")}
+    after = {
+        key: {"w": np.full(WIDTH, step, np.float32), "seen": np.array(7)}
+        for key, step in (("c0", 1.0), ("c1", 3.0), ("c2", 2.0))
+    }
+    honest = {"c0": Spread(2.0 * WIDTH, 1 / 4), "c1": Spread(10.0 * WIDTH, 1 / 4)}
+    shares = []
+    for scatter in (1.0, 10.0, 1e9):
+        spreads = {**honest, "c2": Spread((4.0 + scatter) * WIDTH, 1 / 2)}
+        shares.append(pooled(before, after, spreads, Pooling({"c0": 1e3, "c1": 1e3}), 1.0)[1].share("c0"))
+    assert shares[0] < shares[1] == shares[2] < 2.0 * shares[0]
+
+
 def test_the_moments_by_hand() -> None:
     before = {key: {"w": np.zeros(1)} for key in ("c0", "c1")}
     after = {"c0": {"w": np.array([2.0])}, "c1": {"w": np.array([-2.0])}}

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
+from statistics import median_low
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
@@ -18,6 +19,7 @@ from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
 from shoal.core.server_kit.aggregation.robust import (
     BOUND,
+    CLOSE,
     FEW,
     Combined,
     Update,
@@ -138,7 +140,8 @@ def combined_models(
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue
-        combined = combine(rule, base, own, references.get(key, 0.0))
+        most = _elsewhere(guard, key) if len(own) < FEWEST else math.inf
+        combined = combine(rule, base, own, references.get(key, 0.0), most)
         found[key] = combined.model
         if rule != "mean":
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)
@@ -155,6 +158,13 @@ def combined_models(
         key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
     }
     return found, Guard(references, of_round, of_run, strikes, courses, spreads)
+
+
+def _elsewhere(guard: Guard, key: ModelKey) -> float:
+    """The largest reference for a model of one or two devices, which could let it grow from round to round as
+    they like: not much above that of the run's other models."""
+    usual = [norm for other, norm in guard.references.items() if other != key and norm > 0.0]
+    return CLOSE * median_low(usual) if usual else math.inf
 
 
 def held_back(

@@ -108,6 +108,11 @@ class Guard:
         }
         return replace(self, strikes=strikes)
 
+    def gone_back(self, before: "Guard") -> set[ModelKey]:
+        """The models that this round led back to an earlier one. before: the guard before the round."""
+        falls = {key: course.falls for key, course in before.courses.items()}
+        return {key for key, course in self.courses.items() if course.falls > falls.get(key, 0)}
+
     def held(self, key: ModelKey) -> set[DeviceId]:
         """The devices that are quarantined in this model."""
         return {device for device, count in self.strikes.get(key, {}).items() if count >= STRIKES}

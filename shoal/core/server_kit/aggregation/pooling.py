@@ -33,6 +33,9 @@ from shoal.core.types import Array, ModelKey, Tensors
 
 ALONE = 1.0 - 1e-9
 """The concentration from which on all updates but one count for nothing."""
+UNLIKE = 3.0
+"""How a cluster's scatter counts at most, in units of that of the middle cluster. In a cluster of two, nothing
+else would limit how far a liar makes updates scatter, and so how much all others would share with it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,9 @@ def _after(
     devices: (C,), how many equal devices each cluster's step is the mean of. scatter: (C,), their mean
     squared distance from it. distances: the sum of the squared distances of the C steps from their mean.
     """
-    variance = float(devices @ scatter) / float((devices - 1.0).sum())
+    freedom = devices - 1.0
+    scatter = np.minimum(scatter, UNLIKE * _middle(devices * scatter / freedom, freedom) * freedom / devices)
+    variance = float(devices @ scatter) / float(freedom.sum())
     noise = variance / devices
     weights, clusters = devices / devices.sum(), len(devices)
     by_chance = float(noise.sum() - 2.0 * weights @ noise + clusters * np.square(weights) @ noise)
@@ -119,6 +124,13 @@ def _after(
             **{key: pooling.noise.get(key, 0.0) + float(own) for key, own in zip(keys, noise, strict=True)},
         },
     )
+
+
+def _middle(values: FloatArray, weights: FloatArray) -> float:
+    """The weighted median; the lower one of two."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(reached, 0.5 * reached[-1])]])
 
 
 def _steps(
