@@ -34,8 +34,8 @@ from shoal.core.types import Array, ModelKey, Tensors
 ALONE = 1.0 - 1e-9
 """The concentration from which on all updates but one count for nothing."""
 UNLIKE = 3.0
-"""How a cluster's scatter counts at most, in units of that of the middle cluster. In a cluster of two, nothing
-else would limit how far a liar makes updates scatter, and so how much all others would share with it."""
+"""How a cluster's scatter counts at most, in units of that of the middle cluster. In a cluster of two,
+nothing else would limit how far a liar makes updates scatter, and so how much all others share with it."""
 
 
 @dataclass(frozen=True)
