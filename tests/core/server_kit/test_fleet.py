@@ -81,6 +81,18 @@ def test_other_shares_of_the_classes_are_seen_though_the_classes_look_alike() ->
     assert found.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+def test_shares_of_the_classes_may_be_left_out() -> None:
+    def mixed(number: int, shift: float = 0.0) -> Descriptor:
+        return device(number, shift, mix=(1, 1, 1, 1) if number < 3 else (5, 5, 1, 1))
+
+    assert not groups([mixed(number) for number in range(6)], shares=False).any()
+    looks = [mixed(number, 2.0 * (number % 2)) for number in range(6)]
+    assert groups(looks, shares=False).tolist() == [0, 1, 0, 1, 0, 1]
+    described, labels = [mixed(number) for number in range(3)], np.zeros(3, np.int64)
+    assert joined(described, labels, [mixed(3)], shares=False).tolist() == [0]
+    assert joined(described, labels, [mixed(3)]).tolist() == [1]
+
+
 def test_devices_without_a_common_class_are_unlike() -> None:
     found = groups([device(s, mix=(1, 1, 0, 0) if s % 2 else (0, 0, 1, 1)) for s in range(4)])
     assert found.tolist() == [0, 1, 0, 1]

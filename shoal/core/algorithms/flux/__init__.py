@@ -83,6 +83,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "likelihood: the partition that makes all descriptors most likely. density: as in D.2. (test: the "
         "former name of likelihood.)",
     )
+    class_shares: bool = setting(
+        True,
+        "Whether groups may differ by how often classes occur. false: only by how the samples of a class "
+        "look, so that devices that have the same classes in other shares train one model.",
+    )
     clusters: int = setting(
         0,
         "Number of clusters; 0: find it. flux-prior requires a number.",

@@ -117,7 +117,7 @@ def find_groups(
     Noisy descriptors are always grouped by the model: no other method takes the noise into account.
     """
     if described[0].noisy or (parameters.grouping != "density" and not parameters.clusters):
-        return fleet.groups(described, parameters.clusters)
+        return fleet.groups(described, parameters.clusters, parameters.class_shares)
     points = np.stack([scaler.transform(descriptors.vector(one, parameters.classes)) for one in described])
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
@@ -144,7 +144,10 @@ def add_devices(
         known, new = sorted(clustering.described), sorted(described)
         labels = np.array([clustering.names.index(assignments[device]) for device in known], np.int64)
         found = fleet.joined(
-            [clustering.described[device] for device in known], labels, [described[one] for one in new]
+            [clustering.described[device] for device in known],
+            labels,
+            [described[one] for one in new],
+            parameters.class_shares,
         )
         names = _with_new(clustering.names, int(found.max()) + 1)
         joined = {device: names[label] for device, label in zip(new, found.tolist(), strict=True)}

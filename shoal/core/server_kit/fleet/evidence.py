@@ -66,16 +66,17 @@ class Evidence:
         return np.repeat(values, np.diff(np.append(self.starts, self.values.shape[1])))
 
 
-def evidence(described: Sequence[Descriptor]) -> Evidence:
+def evidence(described: Sequence[Descriptor], shares: bool = True) -> Evidence:
     """The evidence in the descriptors of a fleet.
 
+    shares: False leaves out how often the classes occur, and means over all classes, which depend on that.
     Raises ValueError if `described` is empty.
     """
     table = aligned(described)
-    rows = _rows(table)
+    rows = _rows(table, shares)
     unit = _within(table)
     columns = [*_means(table, rows, unit), *_spreads(table, rows, unit)]
-    if table.counts.shape[1] > 2:
+    if shares and table.counts.shape[1] > 2:
         columns.append(_shares(table))
     columns = [_centered(column) for column in columns if np.isfinite(column[1]).any()]
     widths = np.array([column[0].shape[1] for column in columns], np.int64)
@@ -106,10 +107,10 @@ _Column = tuple[FloatArray, FloatArray, FloatArray, int]
 """Values, errors, unit and kind of a block."""
 
 
-def _rows(table: Table) -> npt.NDArray[np.bool_]:
+def _rows(table: Table, shares: bool) -> npt.NDArray[np.bool_]:
     """(devices, 1 + classes): which rows of a descriptor are evidence."""
     rows = table.known & (table.counts > 1.0)
-    rows[:, 0] &= ~rows[:, 1:].any(axis=1) | table.noisy
+    rows[:, 0] &= ~rows[:, 1:].any(axis=1) | (table.noisy & shares)
     return rows
 
 

@@ -31,16 +31,17 @@ CHUNK = 1 << 21
 """Numbers that are compared at a time, which bounds memory."""
 
 
-def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
+def groups(described: Sequence[Descriptor], clusters: int = 0, shares: bool = True) -> Labels:
     """(devices,): the group of each device, numbered by first occurrence.
 
-    clusters: the number of groups; 0 to find it.
+    clusters: the number of groups; 0 to find it. shares: whether groups may differ by how often the classes
+    occur.
     """
     devices = len(described)
     if devices < 2:
         return np.zeros(devices, np.int64)
     # Sums of floating-point numbers depend on their order, so the devices are put into one of their own.
-    found = evidence(described)
+    found = evidence(described, shares)
     order = np.lexsort(found.values.T[::-1])
     found = Evidence(
         found.values[order], found.errors[order], found.unit, found.starts, found.kinds, found.width
@@ -50,14 +51,16 @@ def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
     return renumbered(labels)
 
 
-def joined(described: Sequence[Descriptor], labels: Labels, newcomers: Sequence[Descriptor]) -> Labels:
+def joined(
+    described: Sequence[Descriptor], labels: Labels, newcomers: Sequence[Descriptor], shares: bool = True
+) -> Labels:
     """(newcomers,): the groups of devices that come after the groups were formed; the others stay. A number
     beyond those in `labels` is a new group, for a device whose data fit none.
 
-    described, labels: the devices with a group, at least one.
+    described, labels: the devices with a group, at least one. shares: as in `groups`.
     """
     known = len(described)
-    found = evidence([*described, *newcomers])
+    found = evidence([*described, *newcomers], shares)
     model = fitted(found, _extended(labels, len(newcomers)))
     extended = np.concatenate([labels, np.full(len(newcomers), -1, np.int64)])
     state = _Groups(model, extended)
