@@ -31,6 +31,21 @@ def small(*methods: Method) -> Table:
     return Table("flux", 1, "A small table", measures, ("digits",), methods, columns)
 
 
+def test_a_table_may_be_run_on_data_of_ones_own(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    x = chance.integers(0, 255, (300, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", x=x, y=(x.mean(axis=(1, 2)) > 127).astype(np.int64))
+    small = ("--clients", "2", "--rounds", "2", "--samples", "50", "--out", str(tmp_path / "out"))
+    chosen = ("--dataset", str(tmp_path / "own.npz"), "--columns", "px-1", "--methods", "fedavg")
+    done = CliRunner().invoke(main, ["table", "--paper", "flux", "--table", "1", *chosen, *small, "--json"])
+    assert done.exit_code == 0, done.stderr
+    (cell,) = json.loads(done.stdout)["data"]["cells"].values()
+    assert cell["clients"] == 2
+    assert cell["dataset"] == str(tmp_path / "own.npz")
+    refused = CliRunner().invoke(main, ["table", "--paper", "flux", "--table", "1", "--dataset", "hapt"])
+    assert "table flux-1 is not for 'hapt'" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("dataset", "method", "known", "test"),
     [

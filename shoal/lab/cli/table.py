@@ -24,7 +24,14 @@ from shoal.shell.console import Console, Result, verb
     "--table", "number", metavar="N", type=int, default=1, help="The number of the table in the paper."
 )
 @click.option(
-    "--dataset", metavar="NAME", default="mnist", help="The data set, such as mnist or fashion-mnist."
+    "--dataset",
+    metavar="NAME",
+    default="mnist",
+    help="The data set, such as mnist or fashion-mnist; or the path of your own: npz, csv or parquet, or a "
+    "folder or archive of images.",
+)
+@click.option(
+    "--label", metavar="COLUMN", default="", help="The column of classes, of a csv or parquet file."
 )
 @click.option("--data-dir", metavar="DIR", type=PATH, help="The folder with the data set's files.")
 @click.option(
@@ -89,6 +96,7 @@ def table(
     paper: str,
     number: int,
     dataset: str,
+    label: str,
     data_dir: Path | None,
     seeds: str,
     methods: str,
@@ -113,21 +121,21 @@ def table(
     from shoal.lab.experiments.experiment import Experiment
     from shoal.lab.tables import campaign, markdown, plot
     from shoal.lab.tables.summary import summarise
+    from shoal.lab.tables.table import is_path
 
     chosen = tables.find(paper, number)
     if listed:
         rows, grid = [m.label for m in chosen.methods], [c.name for c in chosen.columns]
         text = f"{chosen.title}\nmethods: {', '.join(rows)}\ncolumns: {', '.join(grid)}"
         return Result({"methods": rows, "columns": grid}, text)
-    base = Experiment(dataset=dataset, data_dir=data_dir, device=device, threads=1)
+    base = Experiment(dataset=dataset, data_dir=data_dir, label=label, device=device, threads=1)
+    short = Path(dataset).stem if is_path(dataset) else dataset
     wanted = {"clients": clients, "rounds": rounds, "samples": samples}
     scale: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if changes:
         scale["changes"] = dict(map(parsed, changes))
     cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
-    folder = out or Path("runs") / "tables" / "-".join([chosen.name, dataset, *_said(scale)]).replace(
-        " ", "-"
-    )
+    folder = out or Path("runs") / "tables" / "-".join([chosen.name, short, *_said(scale)]).replace(" ", "-")
     results = campaign.finished(cells, folder)
     due = [cell for cell in cells if cell.name not in results]
     console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")

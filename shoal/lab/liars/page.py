@@ -30,7 +30,9 @@ in a direction of its own looks like that of honest devices with unusual data, a
 number of clusters is given (IFCA and PACFL, too), the others then share one cluster less, which costs most
 in fleets as small as these. IFCA's liar can also spoil a model that only one honest device has chosen in the
 first round, after which no device chooses it. HACCS trains by few chosen devices, of which a liar is a large
-part. For a fleet with devices that no one can vouch for, use an algorithm that has no bold rows here.
+part. In rows of size 2 the liar is one of five devices, of which FedEM, FedRC, SRFCA and, with privacy, FMCL
+do not find the groups even without it. For a fleet with devices that no one can vouch for, use an algorithm
+that has no bold rows here.
 
 | attack | what the liar reports |
 |---|---|

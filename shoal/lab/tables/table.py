@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import ConfigError, near
+from shoal.lab.datasets import images, natural
 from shoal.lab.experiments.experiment import Experiment
 
 
@@ -71,7 +73,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """measures: by name, where in an experiment's result the figure is. datasets: for which it can be run.
+    """measures: by name, where in an experiment's result the figure is. datasets: those of the paper; with
+    one's own, there are no figures of the paper beside ours.
 
     by_dataset: further fields of the experiments on some of them; its "changes" are other values for
     parameters that a method sets. note: what differs from the paper in all
@@ -106,9 +109,10 @@ class Table:
         the number of devices, that are to be others than the paper's; its "changes" are parameters of all
         methods. Raises ConfigError for what is not there.
         """
-        if base.dataset not in self.datasets:
+        if base.dataset not in self.datasets and not is_path(base.dataset):
             known = ", ".join(self.datasets)
-            raise ConfigError(f"table {self.name} is not for {base.dataset!r}", f"it has {known}")
+            hint = f"it has {known}, and takes the path of a data set of your own"
+            raise ConfigError(f"table {self.name} is not for {base.dataset!r}", hint)
         here = self.columns_of(base.dataset)
         rows = _chosen("method", self.methods, [method.label for method in self.methods], methods)
         chosen = _chosen("column", here, [column.name for column in here], columns)
@@ -141,6 +145,11 @@ class Table:
                 for row in csv.DictReader(file)
                 if row["dataset"] == dataset
             }
+
+
+def is_path(dataset: str) -> bool:
+    """Whether a data set is one's own, and not one of those that have names."""
+    return dataset not in (*images.NAMES, *natural.NAMES) and Path(dataset).exists()
 
 
 def _experiment(
