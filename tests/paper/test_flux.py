@@ -22,7 +22,7 @@ from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluate
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds, Moments
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.course import Course
-from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from tests.fleet import data, first_model, fleet, learner
 
 SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -203,6 +203,28 @@ def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_gr
     again = server_half.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)
+
+
+def test_a_late_joiner_that_begins_a_cluster_leaves_what_is_known_of_the_others(finished: State) -> None:
+    held = finished.assignments["d1"]
+    courses = {
+        key: Course(first=2.0, best=0.1, last=0.1, rounds=5, knows=True)
+        for key in finished.clustering.names  # type: ignore[union-attr]
+    }
+    running = replace(
+        finished,
+        phase="clustered",
+        progress=4,
+        parameters=replace(finished.parameters, rounds=9),
+        guard=Guard(strikes={held: {"d1": STRIKES}}, courses=courses),
+    )
+    plan = server_half.plan(running, ["late"])
+    assert plan is not None
+    stranger = DeviceContext(learner(), Views.of(data(8, (180,))), "cpu", 0, np.random.default_rng(0))
+    after = server_half.reduce(running, [Report("late", standard.perform(plan.tasks["late"], stranger))])
+    assert after.assignments["late"] not in running.models
+    assert after.guard.held(held) == {"d1"}
+    assert courses.items() <= after.guard.courses.items()
 
 
 @pytest.mark.parametrize(("number", "share"), [(8, 1.0), (9, 0.5), (10, 0.5)])

@@ -16,8 +16,10 @@ from shoal.core.engine.events import Effect, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.messages import Describe, Described
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.lab.devices.simulated import SimulatedDevices
 from shoal.lab.fleet import Holding, numbered
 from tests.fleet import data, first_model, learner
@@ -136,6 +138,23 @@ def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> N
         before, [Report("device-001", standard.perform(plan.tasks["device-001"], context))]
     )
     assert adjusted_rand_score((0, 0, 0, 90, 0, 90), found(after)) == 1.0
+
+
+def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[State]) -> None:
+    before = moved[moved.index(next(state for state in moved if state.drift)) - 1]
+    held, held_in = "device-003", before.assignments["device-003"]
+    courses = {key: Course(first=2.0, best=0.1, last=0.1, rounds=5, knows=True) for key in before.models}
+    state = replace(before, guard=Guard(strikes={held_in: {held: STRIKES}}, courses=courses))
+    clustering = state.clustering
+    assert clustering is not None
+    own, other = (clustering.described[device] for device in ("device-001", "device-000"))
+    for descriptor, drifts in ((other, 1), (own, 2), (other, 3)):
+        state = server_half.reduce(
+            replace(state, phase="watch"), [Report("device-001", Described(descriptor, 90))]
+        )
+        assert len(state.drift) == drifts
+        assert state.guard.held(held_in) == {held}
+        assert state.guard.courses == courses
 
 
 def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:

@@ -195,7 +195,7 @@ def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -
 
 def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> None:
     guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("a remark",)}, "of the run")
-    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}) == Guard(
+    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}, {}, {}) == Guard(
         {"c0": 2.0, "c5": 2.0}, {}, "of the run"
     )
 

@@ -209,7 +209,7 @@ def test_clusters_inherit_the_rate_of_the_model_that_they_split_from_and_a_check
     assert guard.rate("c0") == guard.rate("c1") == 0.5
     found = guard.courses["c0"]
     assert (found.first, found.best, found.rounds, found.fell) == (2.3, float("inf"), 0, False)
-    assert guard.moved({"c9": "c1"}).courses == {"c9": found}
+    assert guard.moved({"c9": "c1"}, {}, {}).courses == {"c9": found}
     kept: dict[str, Tensors] = {}
 
     def keep(tensors: Tensors):  # type: ignore[no-untyped-def]

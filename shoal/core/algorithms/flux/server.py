@@ -197,12 +197,15 @@ def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
     clustering, joined, begun = add_devices(
         state.parameters, _clustering(state), state.assignments, described
     )
-    state = replace(state, clustering=clustering, assignments={**state.assignments, **joined})
-    if not begun:
-        return state
+    assignments = {**state.assignments, **joined}
     sources = {name: begun.get(name, name) for name in clustering.names}
-    models = {name: state.models[old] for name, old in sources.items()}
-    return replace(state, models=models, guard=state.guard.moved(sources))
+    return replace(
+        state,
+        clustering=clustering,
+        assignments=assignments,
+        models={name: state.models[old] for name, old in sources.items()},
+        guard=state.guard.moved(sources, state.assignments, assignments),
+    )
 
 
 def _described(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
@@ -280,7 +283,7 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         clustering=clustering,
         assignments=assignments,
         models={name: state.models[old] for name, old in sources.items()},
-        guard=state.guard.moved(sources),
+        guard=state.guard.moved(sources, before, assignments),
         pooling=Pooling(),
         drift=(*state.drift, remark),
         phase="clustered",

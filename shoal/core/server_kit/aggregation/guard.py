@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.moves import Moves
 from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import DeviceId, ModelKey
 
@@ -23,8 +24,9 @@ class Guard:
     that holds for the whole run.
     strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
     on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
-    roll back to an earlier round ends that, and so does `readmitted`. courses: how each model's training
-    goes. spreads: of the models whose last round was a mean of updates.
+    roll back to an earlier round ends that, and so does `readmitted`. That the device leaves the model does
+    not, as it may come back. courses: how each model's training goes. spreads: of the models whose last round
+    was a mean of updates.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -70,15 +72,36 @@ class Guard:
 
         Quarantine ends, since a device that was alone among all devices may have found its cluster.
         """
-        return self.moved(dict.fromkeys(keys, key))
+        return self.moved(dict.fromkeys(keys, key), {}, {})
 
-    def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
-        """The guard after new models continue old ones. sources: for each new key, the old one."""
-        found = {key: self.references[old] for key, old in sources.items() if old in self.references}
+    def moved(
+        self,
+        sources: Mapping[ModelKey, ModelKey],
+        before: Mapping[DeviceId, ModelKey],
+        after: Mapping[DeviceId, ModelKey],
+    ) -> "Guard":
+        """The guard after devices moved, and models continue others.
+
+        sources: for each model that there is now, the one that it continues. before, after: the model of each
+        device. A device that comes and goes must not free those in quarantine or hide a fall: a model with
+        nearly the same devices keeps its course, and strikes stay in a model that goes on, and go along where
+        most of its devices go.
+        """
+        moves = Moves.of(before, after)
         courses = {
-            key: self.courses[old].among_others() for key, old in sources.items() if old in self.courses
+            key: self.courses[old] if moves.same(old, key) else self.courses[old].among_others()
+            for key, old in sources.items()
+            if old in self.courses
         }
-        return Guard(found, {}, self.of_run, {}, courses)
+        strikes: dict[ModelKey, dict[DeviceId, int]] = {}
+        for old, counts in self.strikes.items():
+            for key in sources:
+                if key == old == sources[key] or moves.mostly(old, key):
+                    known = strikes.setdefault(key, {})
+                    known |= {device: max(count, known.get(device, 0)) for device, count in counts.items()}
+        references = {key: self.references[old] for key, old in sources.items() if old in self.references}
+        of_round = {key: texts for key, texts in self.of_round.items() if sources.get(key) == key}
+        return Guard(references, of_round, self.of_run, strikes, courses)
 
     def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
         """The guard after one model went back to what it was when `earlier` was the guard.
