@@ -27,7 +27,7 @@ from shoal.core.exchange.link import (
     Task,
     Welcome,
 )
-from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.parts import Ballot, Evidence
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.types import Bytes, DeviceId, RunId
 
@@ -143,7 +143,10 @@ class DeviceApi(Link):
         visitor.seen()
         answer = await placement.place(self._coordinator, visitor, run, evidence, accept_nearest)
         if isinstance(evidence, Evidence):
-            await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
+            storage, question = self._coordinator.storage, ""
+            if isinstance(evidence, Ballot):
+                question = await placement.voted_on(self._coordinator, answer.run)
+            await released.record_evidence(storage, answer.run, self._device, evidence, question)
         return answer
 
     async def _mark(self, known: str = "") -> str:

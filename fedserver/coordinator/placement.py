@@ -172,6 +172,24 @@ def _compact(run: Run, state: State, found: ClusterAssignment | Message) -> Clus
     return made[1]
 
 
+async def voted_on(coordinator: Coordinator, run: RunId) -> str:
+    """SHA-256 of the question of a vote, as the run asks it now; "" if it no longer does."""
+    if (found := coordinator.runs.get(run)) is None:
+        return ""
+    state, made = found.engine.state, _papers.get(found)
+    if made is None or made[0] is not state:
+        made = _papers[found] = state, await asyncio.to_thread(_paper, found, state)
+    return made[1]
+
+
+def _paper(run: Run, state: State) -> str:
+    with suppress(Refused):
+        if (paper := placing.ballot_paper(run.server_half, state)) is not None:
+            return paper.digest
+    return ""
+
+
+_papers: WeakKeyDictionary[Run, tuple[State, str]] = WeakKeyDictionary()
 _made: WeakKeyDictionary[Run, tuple[State, ChooseCompact]] = WeakKeyDictionary()
 
 

@@ -226,6 +226,7 @@ def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]
             group_size=found.group_size,
             unprotected=found.unprotected,
             curve=found.cost.curve,
+            only_voted=found.trained is False,
         )
         for device, found in released.items()
     ]
@@ -234,7 +235,11 @@ def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]
 def _released_from_pb(released: Iterable[pb.Released]) -> dict[DeviceId, Statement]:
     return {
         each.device: Statement(
-            Cost(each.rho, tuple(each.curve)), each.delta, each.group_size, tuple(each.unprotected)
+            Cost(each.rho, tuple(each.curve)),
+            each.delta,
+            each.group_size,
+            tuple(each.unprotected),
+            trained=False if each.only_voted else None,
         )
         for each in released
     }

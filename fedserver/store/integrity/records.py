@@ -164,12 +164,17 @@ class Traffic:
     down: int
 
 
+VOTE = "vote "
+"""What the name of a vote's release begins with: its cost is a curve, as that of training is."""
+
+
 @dataclass(frozen=True)
 class ReleaseRecord:
     """Something that a device released in a run.
 
-    release: its SHA-256, or its kind if it has no privacy guarantee. rho, curve: its privacy cost for one
-    sample (`shoal.core.privacy.cost`); 0 and empty without a guarantee. delta, group_size: as requested.
+    release: its SHA-256, of a vote after VOTE, or its kind if it has no privacy guarantee. rho, curve: its
+    privacy cost for one sample (`shoal.core.privacy.cost`); 0 and empty without a guarantee. delta,
+    group_size: as requested.
     """
 
     run: RunId
@@ -183,3 +188,8 @@ class ReleaseRecord:
     @property
     def cost(self) -> Cost:
         return Cost(self.rho, self.curve)
+
+    @property
+    def is_vote(self) -> bool:
+        """Whether it is a newcomer's vote."""
+        return self.release.startswith(VOTE)

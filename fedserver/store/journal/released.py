@@ -9,15 +9,24 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
-from fedserver.store.integrity.records import ReleaseRecord
+from fedserver.store.integrity.records import VOTE, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.messages import Evaluate, Message
-from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
+from shoal.core.exchange.parts import (
+    Ballot,
+    Descriptor,
+    Evidence,
+    LatentBounds,
+    NoisySums,
+    Prototypes,
+    Scores,
+)
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.noise import vote
 from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
@@ -27,10 +36,14 @@ async def record_parts(storage: Storage, run: RunId, device: DeviceId, parts: It
     await _write(storage, [each for part in parts if (each := _release(run, device, part)) is not None])
 
 
-async def record_evidence(storage: Storage, run: RunId, device: DeviceId, evidence: Evidence) -> None:
-    """Record what a newcomer has released for its placement."""
+async def record_evidence(
+    storage: Storage, run: RunId, device: DeviceId, evidence: Evidence, question: str = ""
+) -> None:
+    """Record what a newcomer has released for its placement. question: SHA-256 of what a vote was on."""
     if isinstance(evidence, Scores):
         await _write(storage, [ReleaseRecord(run, device, OPEN["figures"])])
+    elif isinstance(evidence, Ballot):
+        await _write(storage, [_vote(run, device, evidence, question)])
     else:
         await record_parts(storage, run, device, [evidence])
 
@@ -71,6 +84,13 @@ async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
             await storage.journal.note_releases(found)
 
 
+def _vote(run: RunId, device: DeviceId, ballot: Ballot, question: str) -> ReleaseRecord:
+    """A device pays once for its answer to a question of a run. The same answer, sent again, is that one."""
+    named = sha256(f"{run} {question} {ballot.epsilon!r} {ballot.cluster}".encode()).hexdigest()
+    curve = vote.cost(ballot.epsilon).curve
+    return ReleaseRecord(run, device, VOTE + named, 0.0, Statement.delta, 1, curve)
+
+
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
     if isinstance(part, LatentBounds):
         return ReleaseRecord(run, device, "bounds")
@@ -96,10 +116,12 @@ def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
 
 def _statement(records: list[ReleaseRecord]) -> Statement:
     kept = [each for each in records if each.cost]
+    curves = [each.is_vote for each in kept if each.curve]
     # At the largest delta and group asked for, so that one statement holds for all of them.
     return Statement(
         total(each.cost for each in kept),
         max((each.delta for each in kept), default=Statement.delta),
         max((each.group_size for each in kept), default=Statement.group_size),
         tuple(OPEN.get(each.release, each.release) for each in records if not each.cost),
+        trained=False if curves and all(curves) else None,
     )

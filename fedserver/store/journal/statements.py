@@ -92,11 +92,16 @@ def with_release(before: Statement, each: ReleaseRecord) -> Statement:
     """
     if not each.cost:
         return replace(before, unprotected=(*before.unprotected, OPEN.get(each.release, each.release)))
+    trained = before.trained
+    if each.curve:
+        only_votes = trained is False or not before.cost.curve
+        trained = False if only_votes and each.is_vote else None
     if not before.cost:
-        return replace(before, cost=each.cost, delta=each.delta, group_size=each.group_size)
+        return replace(before, cost=each.cost, delta=each.delta, group_size=each.group_size, trained=trained)
     return replace(
         before,
         cost=before.cost + each.cost,
+        trained=trained,
         delta=max(before.delta, each.delta),
         group_size=max(before.group_size, each.group_size),
     )

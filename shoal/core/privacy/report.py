@@ -51,8 +51,8 @@ class Statement:
 
     unprotected: what left without a guarantee, as in `OPEN`. failures: of tasks, of which the server learned
     the code: that a task of a hostile server fails can depend on the data, and no epsilon covers it.
-    trained: whether weights were trained by DP-SGD; None: if the cost has a curve, as among what a server
-    records nothing else has one.
+    trained: whether weights were trained by DP-SGD; None: if the cost has a curve, as nothing else but votes
+    has one.
     """
 
     cost: Cost = NOTHING

@@ -1,6 +1,7 @@
 """Newcomers that choose among a run's models themselves: what they are given, and what the server learns."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Ballot, ClusterAssignment
 from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import manifest_of, unpack
+from shoal.core.privacy.noise.vote import cost
+from shoal.core.privacy.report import Statement
 from tests.core.server_kit.test_placing import flux
 from tests.server.servers import link, models, scenario, serve_all, start
 from tests.server.toys import Hands, same_models
@@ -201,6 +204,16 @@ def test_a_vote_is_answered_with_one_model_and_recorded_without_a_confidence(tmp
             await newcomer.link.place("flux", Ballot("c9", 1.0))
         (record,) = await coordinator.storage.journal.placements("flux")
         assert (record.evidence, record.outcome, record.cluster) == ("vote", "placed", "c1")
+        await newcomer.link.place("flux", Ballot("c1", 1.0))
+        found = (await OperatorApi(coordinator).show("flux")).released
+        assert found == {"newcomer": Statement(cost(1.0), trained=False)}, "the same answer is paid for once"
+        later = flux(placing="vote")
+        encoder = {name: 2.0 * tensor for name, tensor in later.clustering.encoder.items()}
+        later = replace(later, clustering=replace(later.clustering, encoder=encoder))
+        run.engine.state = later  # type: ignore[misc]
+        await newcomer.link.place("flux", Ballot("c1", 1.0))
+        found = (await OperatorApi(coordinator).show("flux")).released
+        assert found["newcomer"].cost == cost(1.0) + cost(1.0), "it is another question"
         assert record.confidence is None
         assert placement_from_pb(placement_to_pb(record)).evidence == "vote"
 

@@ -13,10 +13,11 @@ from fedserver.store.journal import journal, released
 from fedserver.store.journal.released import statements
 from fedserver.store.store import Storage
 from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
-from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
+from shoal.core.exchange.parts import Ballot, Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.report import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
+from shoal.core.privacy.noise import vote
+from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
 
@@ -91,6 +92,35 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_a_vote_is_noted_once_with_the_cost_that_the_device_pays(tmp_path: Path) -> None:
+    once = vote.cost(1.0)
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            storage = coordinator.storage
+
+            async def voted(device: str, cluster: str, question: str) -> Statement:
+                await released.record_evidence(storage, "toy", device, Ballot(cluster, 1.0), question)
+                return statements(await storage.journal.releases("toy"))[device]
+
+            first = await voted("d0", "c1", "q1")
+            assert first == await voted("d0", "c1", "q1") == Statement(once, trained=False)
+            assert first.protected == pytest.approx(1.01, abs=0.005)
+            assert of_weights([first]) == NO_WEIGHTS, "it has not trained"
+            assert (await voted("d0", "c1", "q2")).cost == once + once, "another question is paid for"
+            assert (await voted("d0", "c2", "q2")).cost == once + once + once, "the data have changed"
+            assert await voted("d1", "c1", "q1") == first
+            private = Payload("trained", {"model": Weights((), BlobRef("a" * 64, 0)), "curve": CURVE})
+            task = Train(MODEL, TrainingSettings(), private=PrivateTraining(epsilon=2.0, delta=1e-7))
+            await released.record_report(storage, "toy", "d1", task, private, set())
+            found = statements(await storage.journal.releases("toy"))
+            assert found["d1"] == Statement(once + Cost(curve=CURVE)), "this one has trained, too"
+            assert found == await storage.runs.statements("toy")
+
+    asyncio.run(play())
+
+
 def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "RELEASES", 3)
 
@@ -107,7 +137,11 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
 
 
 def test_operators_are_told_what_the_server_knows() -> None:
-    released = {"d0": Statement(Cost(0.25, CURVE), 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
+    released = {
+        "d0": Statement(Cost(0.25, CURVE), 1e-7, 2),
+        "d1": Statement(unprotected=(OPEN["paper"],)),
+        "d2": Statement(vote.cost(1.0), trained=False),
+    }
     summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
     for central in (None, CentralNoise(0.5, 1e-7), CentralNoise(0.5, 1e-7, by_devices=True)):
         status = RunStatus(summary, released=released, central=central)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedserver.store.integrity.records import ReleaseRecord
+from fedserver.store.integrity.records import VOTE, ReleaseRecord
 from fedserver.store.journal.released import statements
 from fedserver.store.store import Store
 from shoal.core.privacy.cost import ORDERS
@@ -25,16 +25,15 @@ def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
 
 
 def some(chance: random.Random, number: int) -> ReleaseRecord:
-    """A release of some device: in the open, of a descriptor, or of weights."""
+    """A release of some device: in the open, of a descriptor, of weights, or of a vote."""
     device = f"d{chance.randrange(4)}"
-    kind = chance.choice(("weights", "bounds", "descriptor", "training"))
+    kind = chance.choice(("weights", "bounds", "descriptor", "training", "vote"))
     if kind in ("weights", "bounds"):
         return ReleaseRecord("mnist", device, kind)
-    curve = tuple(sorted(chance.random() for _ in ORDERS)) if kind == "training" else ()
+    curve = tuple(sorted(chance.random() for _ in ORDERS)) if kind in ("training", "vote") else ()
     delta, group = chance.choice((1e-5, 1e-6, 1e-7)), chance.choice((1, 2, 5))
-    return ReleaseRecord(
-        "mnist", device, f"{number:064x}", 0.0 if curve else chance.random(), delta, group, curve
-    )
+    name = f"{VOTE if kind == 'vote' else ''}{number:064x}"
+    return ReleaseRecord("mnist", device, name, 0.0 if curve else chance.random(), delta, group, curve)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -90,4 +89,5 @@ def test_what_is_added_up_over_all_runs_counts_each_release_once(
             assert each.protected == pytest.approx(expected[device].protected)
             assert (each.delta, each.group_size) == (expected[device].delta, expected[device].group_size)
             assert sorted(each.unprotected) == sorted(expected[device].unprotected)
+            assert each.trained == expected[device].trained
     assert all_runs() == found

@@ -1902,6 +1902,7 @@ class Released(_message.Message):
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     UNPROTECTED_FIELD_NUMBER: _builtins.int
     CURVE_FIELD_NUMBER: _builtins.int
+    ONLY_VOTED_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Set by the server: the device's name. Unset: never."""
     rho: _builtins.float
@@ -1912,14 +1913,16 @@ class Released(_message.Message):
     """Set by the server: the delta at which an epsilon is stated. Unset: never."""
     group_size: _builtins.int
     """Set by the server: samples that the guarantee is for, together. Unset: never."""
+    only_voted: _builtins.bool
+    """Set by the server: that the curve is of votes only. Unset: it has trained by DP-SGD, if there is a curve."""
     @_builtins.property
     def unprotected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: what it has released without a guarantee, for people. Unset: nothing."""
 
     @_builtins.property
     def curve(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Set by the server: what its training by DP-SGD cost for one sample: the Renyi divergence at each of the
-        orders in docs/privacy.md, in their order. Unset: it has not trained so.
+        """Set by the server: what its training by DP-SGD and its votes cost for one sample: the Renyi divergence at
+        each of the orders in docs/privacy.md, in their order. Unset: it has neither trained so nor voted.
         """
 
     def __init__(
@@ -1931,10 +1934,11 @@ class Released(_message.Message):
         group_size: _builtins.int = ...,
         unprotected: _abc.Iterable[_builtins.str] | None = ...,
         curve: _abc.Iterable[_builtins.float] | None = ...,
+        only_voted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["curve", b"curve", "delta", b"delta", "device", b"device", "group_size", b"group_size", "rho", b"rho", "unprotected", b"unprotected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["curve", b"curve", "delta", b"delta", "device", b"device", "group_size", b"group_size", "only_voted", b"only_voted", "rho", b"rho", "unprotected", b"unprotected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
