@@ -23,6 +23,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBound
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
+from shoal.core.server_kit.history.changes import changes, parents_of
 from tests.fleet import data, first_model, fleet, learner
 
 SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -222,7 +223,14 @@ def test_a_late_joiner_that_begins_a_cluster_leaves_what_is_known_of_the_others(
     assert plan is not None
     stranger = DeviceContext(learner(), Views.of(data(8, (180,))), "cpu", 0, np.random.default_rng(0))
     after = server_half.reduce(running, [Report("late", standard.perform(plan.tasks["late"], stranger))])
-    assert after.assignments["late"] not in running.models
+    new = after.assignments["late"]
+    assert new not in running.models
+    old = after.begun[new]
+    assert digest(after.models[new]) == digest(running.models[old])
+    assert parents_of(running, after)[new] == (old,)
+    assert [event.text for event in changes(running, after)] == [
+        f"late began {new}, which continues the model of {old}"
+    ]
     assert after.guard.held(held) == {"d1"}
     assert courses.items() <= after.guard.courses.items()
 

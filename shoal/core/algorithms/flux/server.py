@@ -205,6 +205,7 @@ def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
         assignments=assignments,
         models={name: state.models[old] for name, old in sources.items()},
         guard=state.guard.moved(sources, state.assignments, assignments),
+        begun={**state.begun, **begun},
     )
 
 

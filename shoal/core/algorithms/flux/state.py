@@ -51,7 +51,7 @@ class State(Clustered):
     progress: the number of completed rounds of training. accuracies: of the global model after each measured
     round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
     drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
-    clusters were formed.
+    clusters were formed. begun: for each cluster that a late joiner began, the one whose model it continued.
     """
 
     parameters: Parameters
@@ -62,6 +62,7 @@ class State(Clustered):
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
     pooling: Pooling = field(default_factory=Pooling)
+    begun: Mapping[ModelKey, ModelKey] = field(default_factory=dict)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

@@ -18,7 +18,8 @@ def parents_of(before: State, after: State) -> dict[ModelKey, tuple[ModelKey, ..
     """For each cluster after a round, the clusters that it comes from, the largest part first.
 
     A cluster that goes on has itself as a parent, and those that ended and whose devices it took. A new
-    cluster has all clusters that its devices came from.
+    cluster has all clusters that its devices came from; if they are late devices, the one whose model it
+    continues.
     """
     # Devices that had no cluster are left out.
     flows = Counter(
@@ -31,8 +32,21 @@ def parents_of(before: State, after: State) -> dict[ModelKey, tuple[ModelKey, ..
         if key in sources and old != key and (key not in before.models or old not in after.models):
             sources[key].append(old)
     only = list(before.models) if len(before.models) == 1 else []
+    late = _begun(before, after)
     return {
-        key: (key, *found) if key in before.models else tuple(found or only) for key, found in sources.items()
+        key: (key, *found) if key in before.models else tuple(found or late.get(key, only))
+        for key, found in sources.items()
+    }
+
+
+def _begun(before: State, after: State) -> dict[ModelKey, tuple[ModelKey, ...]]:
+    """For each cluster that only late devices have begun, the cluster whose model it continues."""
+    found: Mapping[ModelKey, ModelKey] = getattr(after, "begun", {})
+    old = {key for device, key in after.assignments.items() if device in before.assignments}
+    return {
+        key: (parent,)
+        for key, parent in found.items()
+        if key in after.models and key not in {*before.models, *old} and parent in before.models
     }
 
 
@@ -40,10 +54,11 @@ def changes(before: State, after: State) -> list[RunEvent]:
     """What became of the clusters and of the devices' membership in a round."""
     if before.models.keys() == after.models.keys() and before.assignments == after.assignments:
         return []
-    if len(before.models) == 1 and len(after.models) > 1:
+    parents, late = parents_of(before, after), _begun(before, after)
+    others = {key: sources for key, sources in parents.items() if key not in late}
+    if len(before.models) == 1 and len(after.models) > 1 and others.keys() - before.models.keys():
         return [_grouped(before, after)]
-    parents = parents_of(before, after)
-    return [*_splits(before, parents), *_merges(after, parents), *_moves(before, after)]
+    return [*_splits(before, others), *_merges(after, others), *_moves(before, after, late)]
 
 
 def _grouped(before: State, after: State) -> RunEvent:
@@ -73,9 +88,9 @@ def _merges(after: State, parents: Parents) -> list[RunEvent]:
     ]
 
 
-def _moves(before: State, after: State) -> list[RunEvent]:
+def _moves(before: State, after: State, late: Parents) -> list[RunEvent]:
     """Changes of membership that are neither a split nor a merge: between clusters that exist before and
-    after, and of devices that had no cluster."""
+    after, and of devices that had no cluster. late: the parents of clusters that these have begun."""
     lasting = before.models.keys() & after.models.keys()
     moved: dict[tuple[ModelKey, ModelKey], list[DeviceId]] = {}
     joined: dict[ModelKey, list[DeviceId]] = {}
@@ -91,8 +106,15 @@ def _moves(before: State, after: State) -> list[RunEvent]:
             RunEvent(MOVED, f"{listed(found)} {have[len(found) == 1]} moved from {old} to {key}", (old, key))
             for (old, key), found in sorted(moved.items())
         ),
-        *(RunEvent(JOINED, f"{listed(found)} joined {key}", (key,)) for key, found in sorted(joined.items())),
+        *(_joined(found, key, late.get(key, ())) for key, found in sorted(joined.items())),
     ]
+
+
+def _joined(devices: Sequence[DeviceId], key: ModelKey, parents: tuple[ModelKey, ...]) -> RunEvent:
+    if not parents:
+        return RunEvent(JOINED, f"{listed(devices)} joined {key}", (key,))
+    text = f"{listed(devices)} began {key}, which continues the model of {listed(parents)}"
+    return RunEvent(JOINED, text, (*parents, key))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -27,10 +27,10 @@ class RunEvent:
 
     kind: one of KINDS. grouped: one model became several. split, merged: a cluster became several, or several
     became one. moved: devices changed from a cluster to another, as they do when their data drift. joined:
-    late devices were given a cluster. abandoned, rolled_back: the round has no result. remark: what the
-    algorithm says about how its models were made, such as an update that was left out. paused, resumed,
-    changed: by an operator. text: the event in words, with the reason. clusters: the clusters that it is
-    about, those that it came from first.
+    late devices were given a cluster, or began one. abandoned, rolled_back: the round has no result. remark:
+    what the algorithm says about how its models were made, such as an update that was left out. paused,
+    resumed, changed: by an operator. text: the event in words, with the reason. clusters: the clusters that
+    it is about, those that it came from first.
     """
 
     kind: str
