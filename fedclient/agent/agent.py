@@ -115,7 +115,8 @@ class Agent:
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
         self._keep_reserved = keep_reserved
-        self._calls, self._faults = Backoff(chance), Backoff(chance)
+        # Failures in a row: of calls that no one answers, of sessions in which nothing was done, of tasks.
+        self._calls, self._sessions, self._faults = Backoff(chance), Backoff(chance), Backoff(chance)
         self._transfers = Transfers(
             link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
         )
@@ -147,7 +148,7 @@ class Agent:
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)
-                self._calls.first = max(FIRST, self._welcome.spread)
+                self._calls.first = self._sessions.first = max(FIRST, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             answer = await self._patiently(lambda: self._ask(poll))
             if answer is None:
@@ -155,7 +156,9 @@ class Agent:
             if isinstance(answer, Task):
                 crash.point("device.task-taken")
                 reported = await self._serve(answer, heartbeat)
+                self._sessions.reset()
                 return not (reported and until is Until.ONCE)
+            self._sessions.reset()
             if answer.going_on is not None:
                 self._outbox.memory.forget(answer.going_on)
                 with contextlib.suppress(LedgerFault, ConfigError):  # damaged, or in use: the next time
@@ -166,7 +169,7 @@ class Agent:
         except SessionLost as lost:
             self._reporter.doing(f"the session was lost: {lost}; saying hello again")
             self._welcome = None
-            await asyncio.sleep(self._calls.next())
+            await asyncio.sleep(self._sessions.next())
         except (Unavailable, Refused, ConfigError):
             raise
         except ShoalError as error:
@@ -307,6 +310,7 @@ class Agent:
         counted. Consent may be taken back at any time, also while the server is away.
         """
         most, check = task.inline_report, partial(self._check_consent, task.run, began)
+        again = Backoff(self._chance)
         while True:
             inline: dict[str, Bytes] = {}
             try:
@@ -327,7 +331,7 @@ class Agent:
             except NotFound as error:
                 most = 0  # what the report carried itself may have been damaged on its way
                 self._reporter.doing(f"{named(task)}: uploading the result again: {error.message}")
-                await asyncio.sleep(self._calls.next())
+                await asyncio.sleep(again.next())
             else:
                 return
 

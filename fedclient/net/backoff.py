@@ -37,7 +37,7 @@ class Backoff:
         return self.between(*(window or (0.0, grown)))
 
     def reset(self) -> None:
-        """A call succeeded."""
+        """What failed has succeeded: what fails next is the first one in a row."""
         self._failures = 0
 
 
@@ -47,7 +47,8 @@ async def patiently(
     """Call until the server answers, for at most `give_up_after` seconds.
 
     doing: reports what the call waits for, once for each reason, however many attempts it takes. Raises what
-    the call raises, and Unavailable when the time is over.
+    the call raises, and Unavailable when the time is over. Any other error is an answer, too, and ends the
+    row of failures: code that calls again after such errors counts them with a Backoff of its own.
     """
     clock = asyncio.get_running_loop().time
     since, reason = clock(), ""
@@ -61,6 +62,9 @@ async def patiently(
             if error.message != reason:
                 reason = error.message
                 doing(f"waiting for the server: {error}; trying again from time to time")
+        except ShoalError:
+            backoff.reset()
+            raise
         else:
             backoff.reset()
             return result

@@ -13,7 +13,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.payload import Payload, encode
 from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost
-from tests.client.visits import MODEL, Device
+from tests.client.visits import MODEL, Device, NoJitter
 from tests.waiting import until
 
 
@@ -42,6 +42,46 @@ def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, serve
     asyncio.run(agent.run(Until.ONCE))
     assert isinstance(server.reports[0].result, Payload)
     assert device.executor.performed == [1]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The bounds of all waits, which themselves take no time."""
+    bounds: list[float] = []
+
+    def uniform(chance: NoJitter, a: float, b: float) -> float:
+        bounds.append(b)
+        return a
+
+    monkeypatch.setattr(NoJitter, "uniform", uniform)
+    return bounds
+
+
+def test_a_session_that_is_lost_in_an_outage_is_begun_again_soon_after_it(
+    device: Device, server: MemoryServer, waits: list[float]
+) -> None:
+    class Restarted(MemoryLink):
+        async def next_task(self, wait: float) -> Any:
+            server.forget = server.forget or (server.away > 0)
+            return await super().next_task(wait)
+
+    server.away, server.away_from = 9, ("next_task",)
+    asyncio.run(device.agent(Restarted(server)).run(Until.ONCE))
+    assert server.attempt == 2
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 45.0, 45.0, 45.0, 1.0]  # the last after the answer
+
+
+def test_sessions_that_are_lost_again_and_again_are_begun_at_longer_and_longer_intervals(
+    device: Device, server: MemoryServer, waits: list[float]
+) -> None:
+    class Forgetful(MemoryLink):
+        async def next_task(self, wait: float) -> Any:
+            server.forget = server.attempt < 4 or (server.attempt == 4 and len(server.reports) == 1)
+            return await super().next_task(wait)
+
+    asyncio.run(device.agent(Forgetful(server)).run(Until.FINISHED))
+    assert [report.round for report in server.reports] == [1, 2]
+    assert waits == [1.0, 2.0, 4.0, 1.0]  # a session that brought a task ends the row
 
 
 def test_work_goes_on_over_a_lost_session(device: Device, server: MemoryServer) -> None:

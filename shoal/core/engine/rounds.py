@@ -158,8 +158,7 @@ class RoundEngine(View):
 
     def _tick(self, event: Tick) -> list[Effect]:
         self._now = max(self._now, event.now)
-        if math.isnan(self._opening.start):
-            self._opening.began(self._now)
+        self._opening.began(self._now)
         # Silent devices go first: a round must not open with a device that is gone already.
         effects = self._drop_silent()
         if self.stage is Stage.WAITING:
@@ -212,8 +211,7 @@ class RoundEngine(View):
         self._looked, self._resume = self._now, ((),)
         self._ends = self._now + self._policy.deadline
         if resumed:  # it is not begun again, but the devices have the time to return
-            least = self._opening.start + self._opening.time_to_return()
-            self._ends = max(self._ends - self._elapsed, least)
+            self._ends = max(self._ends - self._elapsed, self._opening.returned_by())
         self._tasks = OpenRound(
             plan, self._now, self._policy, self._typical, self._stored if resumed else (), timed=not resumed
         )
@@ -296,12 +294,11 @@ class RoundEngine(View):
         over, least = self._now >= self._ends, self._least()
         if len(self.reported) >= least and over:
             return self._close("it did not report before the deadline")
-        if len(self.reported) >= least and self._now >= self._tasks.ends_for_the_slow():
+        if len(self.reported) >= least and self._now >= self._opening.ends_for_the_slow(self._tasks):
             times = f"{self._policy.straggler_factor:g} times"
             return self._close(f"it did not report within {times} what the others needed")
-        return (
-            self._abandon(f"{len(self.reported)} of at least {least} reports at the deadline") if over else []
-        )
+        reason = f"{len(self.reported)} of at least {least} reports at the deadline"
+        return self._abandon(reason) if over else []
 
     def _close(self, reason: str) -> list[Effect]:
         """Combine the reports that are in. reason: why those of other devices do not count."""

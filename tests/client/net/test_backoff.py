@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from fedclient.net.backoff import FIRST, MOST, Backoff, patiently
-from shoal.core.errors import NotFound, Unavailable
+from shoal.core.errors import NotFound, SessionLost, Unavailable
 
 
 class Recorder(Random):
@@ -84,3 +84,18 @@ def test_patience_is_for_servers_that_are_away_only() -> None:
         asyncio.run(patiently(away, Backoff(Recorder()), 0.05, lambda text: None))
     with pytest.raises(NotFound):
         asyncio.run(patiently(missing, Backoff(Recorder()), 60.0, lambda text: None))
+
+
+def test_an_answer_that_is_an_error_ends_an_outage() -> None:
+    answers: list[Exception] = [Unavailable("no one there", "", (0.0, 0.0))] * 8
+    answers.append(SessionLost("no such session"))
+    chance = Recorder()
+    backoff = Backoff(chance)
+
+    async def call() -> None:
+        raise answers.pop(0)
+
+    with pytest.raises(SessionLost):
+        asyncio.run(patiently(call, backoff, 60.0, lambda text: None))
+    backoff.next()
+    assert chance.bounds[-1] == (0.0, FIRST)

@@ -370,25 +370,6 @@ def test_a_report_that_does_not_fit_changes_nothing() -> None:
         machine.feed(Left("stranger"))
 
 
-def test_a_restored_round_asks_the_same_devices_and_counts_what_was_stored() -> None:
-    state = counting.start(counting.model(), 2)
-    machine = RoundEngine(
-        counting, RoundPolicy(minimum=3), 7, state, round=4, asked=("d0", "d1", "d2"), reported=("d1",)
-    )
-    effects = feed(machine, Joined("d9"), Tick(0.0), Joined("d0"), Joined("d1"), Joined("d2"))
-    assert [(e.device, e.round) for e in effects if isinstance(e, Offer)] == [("d0", 4), ("d2", 4)]
-    assert "Opened" not in kinds(effects)
-    assert feed(machine, Reported("d0", 4, 1), Reported("d2", 4, 1)) == [Reduce(4, ("d0", "d1", "d2"))]
-
-
-def test_a_restored_round_that_was_full_is_reduced_on_the_first_tick() -> None:
-    state = counting.start(counting.model(), 2)
-    machine = RoundEngine(
-        counting, RoundPolicy(), 7, state, round=2, asked=("d0", "d1"), reported=("d0", "d1")
-    )
-    assert feed(machine, Tick(0.0)) == [Reduce(2, ("d0", "d1"))]
-
-
 def test_a_policy_that_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigError, match="minimum of 5"):
         RoundPolicy(devices=4, minimum=5)

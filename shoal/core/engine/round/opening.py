@@ -29,7 +29,9 @@ class Opening:
         self._lacking: tuple[tuple[DeviceId, ...], Waiting] = ((), Waiting(""))
 
     def began(self, now: float) -> None:
-        """The first tick has come. What was before had no time."""
+        """A tick has come, maybe the first one. What was before that had no time."""
+        if not math.isnan(self.start):
+            return
         self.since = self.start = now
         for device in self._sessions.present:
             self._sessions.hear(device, now)
@@ -38,6 +40,20 @@ class Opening:
         """How many seconds after a restart a round waits for all the devices that it had before; or after the
         start of a run, for those that asked for work then."""
         return max(self.policy.device_timeout, self.policy.wait_for_devices)
+
+    def returned_by(self) -> float:
+        """When that time is over."""
+        return self.start + self.time_to_return()
+
+    def ends_for_the_slow(self, tasks: OpenRound) -> float:
+        """When the devices that have not answered have run out of time.
+
+        After a restart, those that answered at once say nothing about those that are still on their way back
+        with a result. As soon as these are back, their tasks have the usual time.
+        """
+        end = tasks.ends_for_the_slow()
+        is_back = self._attendance.returning.isdisjoint(tasks.outstanding)
+        return end if is_back else max(end, self.returned_by())
 
     def returned(self, now: float) -> list[DeviceId]:
         """The devices that have not come back in that time; they are not waited for any more."""

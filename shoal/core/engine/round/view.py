@@ -73,7 +73,7 @@ class View:
                 return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
             return self._opening.waiting(known, self.state, self._now)
         if self.stage is Stage.OPEN:
-            end = min(self._ends, self._tasks.ends_for_the_slow())
+            end = min(self._ends, self._opening.ends_for_the_slow(self._tasks))
             whom = self._tasks.outstanding or self._tasks.silent
             return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
         return Waiting(self.progress())
