@@ -9,12 +9,12 @@
 Paths are relative to the file that names them.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from fedserver.addresses import host_and_port
 from fedserver.store.engines import Elsewhere, place
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import Written, find
@@ -27,7 +27,6 @@ from shoal.shell.config import MAX_TEXT, convert, load, modern
 
 T = TypeVar("T")
 
-ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]{1,253}):[0-9]{1,5}")
 SETTINGS = "fedserver.yaml"
 """The settings file in a state folder."""
 ALIASES = {
@@ -117,6 +116,9 @@ class ServerConfig:
                 "operator_listen needs certificates, and insecure_loopback is set",
                 "leave out one of them; on this machine, operators use the socket in the state folder",
             )
+        for name in ("listen", "join_listen", "operator_listen", "metrics"):
+            if (address := getattr(self, name)) or name in ("listen", "join_listen"):
+                host_and_port(name, address)
         for name, given in (("addresses", self.addresses), ("gateways", self.gateways)):
             check_addresses(name, given)
 
@@ -127,12 +129,11 @@ class ServerConfig:
 
 
 def check_addresses(name: str, given: tuple[str, ...]) -> None:
-    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries of the form host:port."""
+    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries that can be called."""
     if len(given) > MAX_ADDRESSES:
         raise ConfigError(f"{name} has more than {MAX_ADDRESSES} entries", "name fewer of them")
     for address in given:
-        if not ADDRESS.fullmatch(address):
-            raise ConfigError(f"{name}: {address!r} is not host:port", "write a.example.org:50051")
+        host_and_port(name, address, lowest=1)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from fedserver.addresses import host_and_port
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
@@ -42,6 +43,9 @@ def init(
     """
     for host in hosts:
         check_host(host)
+    for name, address in (("--listen", listen), ("--join-listen", join_listen)):
+        if address is not None:
+            host_and_port(name, address)
     if not NAME.fullmatch(federation):
         raise ConfigError(
             f"{federation[:64]!r} is not a name for a federation",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedserver.addresses import host_and_port
 from fedserver.page.access import KEY_BYTES, Access
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.shell import disk
@@ -59,15 +60,12 @@ def key_of(state: Path) -> bytes:
 
 def bound(listen: str) -> socket.socket:
     """A socket on this loopback address. Raises ConfigError for any other address, or one that is in use."""
-    host, _, port = listen.rpartition(":")
+    host, port = host_and_port("--listen", listen)
     host = host.strip("[]")
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-        number = int(port)
     except ValueError:
-        raise ConfigError(
-            f"{listen!r} is not an address", "give HOST:PORT, such as 127.0.0.1:50080"
-        ) from None
+        raise ConfigError(f"{listen!r} is not an address", "use a form like 127.0.0.1:50080") from None
     if not address.is_loopback:
         raise ConfigError(
             f"the page is served on a loopback address only, and {host} is none",
@@ -76,8 +74,8 @@ def bound(listen: str) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((str(address), number))
-    except (OSError, OverflowError) as error:
+        found.bind((str(address), port))
+    except OSError as error:
         found.close()
         raise ConfigError(f"cannot listen on {listen}: {error}", "give another one with --listen") from None
     return found

@@ -14,6 +14,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
+from fedserver.addresses import host_and_port
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
 from fedserver.authority.model_quota import ModelQuota
@@ -270,12 +271,12 @@ def _ageing(age: float) -> tuple[tuple[str, int], ...]:
 
 def loopback(address: str) -> str:
     """Return the host of an address. Raises ConfigError if other machines can reach it."""
-    host, colon, port = address.rpartition(":")
+    host, _ = host_and_port("listen", address)
     try:
         is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         is_loopback = False
-    if not (colon and port.isdigit() and is_loopback):
+    if not is_loopback:
         raise ConfigError(
             f"{address!r} is not a loopback address, and without certificates no other is served",
             "use --listen 127.0.0.1:PORT, with port 0 for any that is free",

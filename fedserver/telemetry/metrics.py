@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedserver.addresses import host_and_port
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import PRESENCES, ServerStatus
@@ -50,9 +51,7 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
     if not address:
         yield ""
         return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"metrics: {address!r} is no HOST:PORT", "use metrics: 127.0.0.1:9464")
+    host, port = host_and_port("metrics", address)
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
@@ -62,7 +61,7 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(coordinator, places))
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+        server, thread = start_http_server(port, host.strip("[]"), registry)
     except OSError as error:
         raise ConfigError(f"metrics cannot be served at {address}: {error.strerror}", "use another") from None
     log.info("metrics at http://%s:%d/metrics", host, server.server_port)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fedserver.addresses import host_and_port
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
 from fedserver.store.content.bucket import BucketAddress
 from fedserver.store.engines import Elsewhere
@@ -169,7 +170,7 @@ def test_blobs_may_be_in_a_bucket(tmp_path: Path) -> None:
         ("database: postgresql://shoal@db/shoal", "belong together"),
         ("database: postgresql://shoal@db/shoal\nblobs: s3://Models", "not the name of a bucket"),
         ("blobs: shared", "belong together"),
-        ("addresses: [a.example]", "is not host:port"),
+        ("addresses: [a.example]", "is not HOST:PORT"),
         (f"addresses: [{', '.join(f'a{number}:1' for number in range(17))}]", "more than 16"),
     ],
 )
@@ -178,3 +179,38 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         read_server(written(tmp_path, text), {})
+
+
+@pytest.mark.parametrize(
+    "name", ["listen", "join_listen", "operator_listen", "metrics", "addresses", "gateways"]
+)
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("0.0.0.0:99999", "99999 in '0.0.0.0:99999' is not a port"),
+        ("0.0.0.0:65536", "is not a port"),
+        ("0.0.0.0", "is not HOST:PORT"),
+        ("50061", "is not HOST:PORT"),
+        ("0.0.0.0:", "is not HOST:PORT"),
+        (":50051", "is not HOST:PORT"),
+        ("0.0.0.0:http", "is not HOST:PORT"),
+        ("::1:50051", "is not HOST:PORT"),
+        ("http://127.0.0.1:50051", "is not HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_whatever_setting_has_it(
+    tmp_path: Path, name: str, address: str, reason: str
+) -> None:
+    text = f"{name}: ['{address}']" if name in ("addresses", "gateways") else f"{name}: '{address}'"
+    with pytest.raises(ConfigError, match=f"{name}: .*{reason}"):
+        read_server(written(tmp_path, text), {})
+    with pytest.raises(ConfigError, match=reason):
+        read_server(None, {name: [address] if text.endswith("]") else address})
+
+
+def test_port_0_is_one_to_listen_at_and_not_one_to_call(tmp_path: Path) -> None:
+    assert read_server(written(tmp_path, "listen: '[::1]:0'"), {}).listen == "[::1]:0"
+    assert host_and_port("listen", "[::1]:0") == ("[::1]", 0)
+    assert host_and_port("listen", "localhost:65535") == ("localhost", 65535)
+    with pytest.raises(ConfigError, match="use a port from 1 to 65535"):
+        read_server(written(tmp_path, "addresses: ['a.example:0']"), {})

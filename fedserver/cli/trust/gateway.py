@@ -63,9 +63,12 @@ def add(
     the gateway was started with the new ones. A gateway sees the calls of its devices: it is trusted with
     what they send and with whom it speaks for. Protect the folder like the server's.
     """
+    from fedserver.addresses import host_and_port
     from fedserver.rpc.gateway.folder import GatewayFolder
     from shoal.core.identity.certificates import request
 
+    if listen is not None:  # before the server makes the gateway's old certificate void
+        host_and_port("--listen", listen)
     found = GatewayFolder(folder.absolute())
     key = found.key()
     added = client.add_gateway(name, hosts, request(key))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from fedserver.addresses import host_and_port
 from fedserver.authority.answers import GatewayAdded
 from fedserver.authority.issuing import Key
 from fedserver.authority.roots import KeyPair, load_pair, save_pair
@@ -31,6 +32,7 @@ class GatewaySettings:
         if not self.servers:
             raise ConfigError("servers is empty", "write the addresses of the servers: [a.example.org:50051]")
         check_addresses("servers", self.servers)
+        host_and_port("listen", self.listen)
 
 
 class GatewayFolder:

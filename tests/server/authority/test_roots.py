@@ -96,6 +96,10 @@ def test_init_says_what_it_needs(tmp_path: Path) -> None:
         setup.init(tmp_path / "s", ("bad host",), None, None, "clinic")
     with pytest.raises(ConfigError, match="not a name for a federation"):
         setup.init(tmp_path / "s", HOSTS, None, None, "a b")
+    with pytest.raises(ConfigError, match=r"--listen: 99999 in '0.0.0.0:99999' is not a port"):
+        setup.init(tmp_path / "s", HOSTS, "0.0.0.0:99999", None, "clinic")
+    with pytest.raises(ConfigError, match="--join-listen: '50062' is not HOST:PORT"):
+        setup.init(tmp_path / "s", HOSTS, None, "50062", "clinic")
     assert not (tmp_path / "s").exists()
 
 

@@ -144,7 +144,7 @@ def test_a_server_that_does_not_listen_says_how_it_would(tmp_path: Path, command
 def test_the_folder_says_where_to_call(server: Daemon, command: Command) -> None:
     """A name with the addresses of two servers leads to the one that listens, which is the one that leads."""
     code, made = command("operator", "add", "anna", "--address", "anna.example.org")
-    assert (code, "is not host:port" in made["error"]["message"]) == (3, True)
+    assert (code, "is not HOST:PORT" in made["error"]["message"]) == (3, True)
     assert not Path("anna").exists()
     port = command("operator", "add", "anna")[1]["data"]["address"].rpartition(":")[2]
     made = command("operator", "add", "anna", "--address", f"localhost:{port}", "--out", "b")[1]

@@ -291,6 +291,15 @@ def test_the_next_certificate_of_a_gateway_replaces_the_one_before(tmp_path: Pat
     play(story, tmp_path / "s")
 
 
+def test_a_gateway_listens_at_no_other_address_than_its_settings_have(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS).write_text("servers: ['a.example:1']\nlisten: 0.0.0.0\n")
+    with pytest.raises(ConfigError, match=r"listen: '0\.0\.0\.0' is not HOST:PORT"):
+        GatewayFolder(tmp_path).settings()
+    (tmp_path / SETTINGS).write_text("servers: ['a.example:1']\n")
+    with pytest.raises(ConfigError, match=r"99999 in '0.0.0.0:99999' is not a port"):
+        GatewayFolder(tmp_path).settings("0.0.0.0:99999")
+
+
 def test_settings_of_a_gateway_that_cannot_be_read_say_so(tmp_path: Path) -> None:
     for data, said in ((b"servers: [a\xff:1]", "is not text in UTF-8"), (b"\0", "is not YAML")):
         (tmp_path / SETTINGS).write_bytes(data)

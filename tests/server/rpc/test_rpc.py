@@ -243,13 +243,21 @@ def test_large_messages_and_metadata_are_not_taken(tmp_path: Path) -> None:
     over_grpc(story, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "address", ["0.0.0.0:0", "192.168.1.5:50051", "example.org:1", "127.0.0.1", "[::]:0"]
-)
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.168.1.5:50051", "example.org:1", "[::]:0"])
 def test_only_loopback_is_served_in_plain_text(tmp_path: Path, address: str) -> None:
     async def play() -> None:
         async with server(tmp_path) as coordinator:
             with pytest.raises(ConfigError, match="not a loopback address"):
+                await listen(coordinator, address, tmp_path / SOCKET)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "50061", "127.0.0.1:99999"])
+def test_grpc_is_given_no_address_that_it_would_replace_by_another(tmp_path: Path, address: str) -> None:
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            with pytest.raises(ConfigError, match=r"is not (HOST:PORT|a port)"):
                 await listen(coordinator, address, tmp_path / SOCKET)
 
     asyncio.run(play())
