@@ -1,6 +1,7 @@
 """`fedserver token ...`: the join strings of devices."""
 
 import re
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,14 @@ def create(
 @verb
 @connected
 def list_(console: Console, client: "AuthorityClient") -> Result:
-    """List all tokens, oldest first. Their join strings are not stored."""
-    found = client.tokens()
+    """List all tokens, oldest first. Their join strings are not stored.
+
+    Only an open token admits devices. The others are used up, expired or revoked, or locked after too many
+    wrong proofs.
+    """
+    found, now = client.tokens(), time.time()
     rows = [
-        (each.token, each.standing.value, each.role.value, _uses(each), clock(each.expires), each.pattern)
+        (each.token, each.state(now), each.role.value, _uses(each), clock(each.expires), each.pattern)
         for each in found
     ]
     text = table(("token", "state", "role", "uses", "expires", "device names"), rows)
@@ -102,8 +107,9 @@ def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
 
 
 def facts(token: Token) -> dict[str, Any]:
-    """A token as JSON."""
-    return {**asdict(token), "role": token.role.value, "standing": token.standing.value}
+    """A token as JSON. state: as a list has it; standing: the same, regardless of uses and expiry."""
+    standing, state = token.standing.value, token.state(time.time())
+    return {**asdict(token), "role": token.role.value, "standing": standing, "state": state}
 
 
 def _uses(token: Token) -> str:

@@ -70,6 +70,14 @@ class Token:
     wrong: int
     standing: TokenStanding
 
+    def state(self, now: float) -> str:
+        """ "open" if it admits devices, else why it does not. now: clock time."""
+        if self.standing is not TokenStanding.OPEN:
+            return str(self.standing.value)
+        if now >= self.expires:
+            return "expired"
+        return "used up" if self.used >= self.uses else "open"
+
 
 @dataclass(frozen=True)
 class Certified:

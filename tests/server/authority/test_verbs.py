@@ -107,6 +107,29 @@ def test_a_device_from_its_join_string_to_its_end(command: Command, shared: Daem
     assert line["facts"] == {"device": "d0", "reason": "stolen"}
 
 
+def test_the_list_of_tokens_says_which_still_admit_devices(command: Command, shared: Daemon) -> None:
+    options = {
+        "open": (),
+        "half": ("--uses", 2),
+        "used up": (),
+        "expired": ("--ttl", "0.001s"),
+        "revoked": (),
+    }
+    joins = {state: command("token", "create", *given)[1] for state, given in options.items()}
+    names = {state: parse(join).token for state, join in joins.items()}
+    asyncio.run(Peer(joins["half"], "first").join())
+    asyncio.run(Peer(joins["used up"], "only").join())
+    command("token", "revoke", names["revoked"])
+    states = {each["token"]: each["state"] for each in data(command("token", "ls", "--json"))["tokens"]}
+    lines = {line.split("  ")[0]: line for line in command("token", "ls")[1].splitlines()}
+    for wanted, name in names.items():
+        state = "open" if wanted == "half" else wanted
+        assert states[name] == state
+        assert lines[name].startswith(f"{name}  {state}  ")
+    for device in ("first", "only"):
+        assert command("device", "revoke", device)[0] == 0
+
+
 def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, shared: Daemon) -> None:
     peer = Peer(command("token", "create", "--hold")[1], "held")
     answer = asyncio.run(peer.join())
