@@ -97,12 +97,14 @@ def summary(found: RunSummary) -> str:
 
 
 def _rest(found: RunSummary) -> str:
-    """How long the rounds that are left will take, at the pace so far; "" while that is unknown."""
-    took = _duration(found)
-    if took is None or found.stage not in ("open", "reducing") or not 0 < found.progress < found.rounds:
-        return ""
+    """How long the rounds that are left will take, at the pace of the latest ones; "" while that is unknown.
+
+    How long the run has existed says nothing about it: it may have waited for devices, or paused.
+    """
     rest = found.rounds - found.progress
-    left = span(took / found.progress * rest)
+    if found.pace is None or found.stage not in ("open", "reducing") or rest <= 0:
+        return ""
+    left = span(found.pace * rest)
     return f"; about {left} for the {rest} rounds left" if rest > 1 else f"; about {left} for the last round"
 
 

@@ -121,7 +121,7 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type, self._needs, self._outdated = recipe.state, recipe.needs, set[DeviceId]()
-        self.recorder, self._meter = Recorder(state), meter
+        self.recorder, self._meter = Recorder(state, self.resumed), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None

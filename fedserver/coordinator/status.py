@@ -31,6 +31,7 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         "ended": None if run.active else run.ended or None,
         "progress": run.engine.state.progress,
         "rounds": _rounds_of(run.engine.state),
+        "pace": run.recorder.pace.seconds if run.active else None,
     }
     if not run.active:
         return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far)

@@ -21,7 +21,8 @@ class RunSummary:
     cluster_count: how many clusters have devices. accuracy: mean over the devices of the held-out accuracy
     that each measured last, from 0 to 1, or None if none has measured it yet. ended: as created, None if it
     is not over. progress, rounds: how many rounds of training are complete, and how many it has in all; 0 if
-    the algorithm does not say.
+    the algorithm does not say. pace: how many seconds a round of training takes, by the latest ones; None if
+    the run is over, or none was complete since the server's start.
     """
 
     run: RunId
@@ -40,6 +41,7 @@ class RunSummary:
     ended: float | None = None
     progress: int = 0
     rounds: int = 0
+    pace: float | None = None
 
     @property
     def over(self) -> bool:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from fedserver.coordinator.history.pace import Pace
 from fedserver.store.integrity.records import RoundRecord
 from shoal.core.algorithm import State
 from shoal.core.exchange.parts import Descriptor
@@ -56,11 +57,13 @@ class Recorder:
     """One for each run. Everything is in memory: after a restart of the server, the history of the round that
     was open lacks the times and bytes from before, and nothing else.
 
-    state: with which the present round opened. clock: seconds, of any clock that never runs backwards.
+    state: with which the present round opened. resumed: the round that was open when the server started; 0:
+    none. clock: seconds, of any clock that never runs backwards. pace: of the rounds of training.
     """
 
-    def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
-        self._state, self._clock, self._notes = state, clock, _Notes()
+    def __init__(self, state: State, resumed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._state, self._resumed, self._clock, self._notes = state, resumed, clock, _Notes()
+        self.pace = Pace(state.progress)
         self._assigned: dict[DeviceId, ModelKey] = {}
 
     def offered(self, device: DeviceId) -> None:
@@ -104,6 +107,10 @@ class Recorder:
         """
         notes, before, now = self._notes, self._state, self._clock()
         self._notes, self._state = _Notes(), state
+        if record.abandoned or record.round == self._resumed:
+            self.pace.lost(state.progress)
+        else:
+            self.pace.passed(record.seconds, state.progress)
         if record.abandoned:
             notes.figures, notes.positions = {}, {}
         homes = {device: _home(state, device) for device in sorted(asked)}

@@ -139,6 +139,7 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         accuracy=summary.accuracy,
         progress=summary.progress,
         rounds=summary.rounds,
+        pace=None if summary.pace is None else wire.seconds_to_pb(summary.pace),
     )
     for name in ("created", "ended"):
         if (at := getattr(summary, name)) is not None:
@@ -164,6 +165,7 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.ended.ToNanoseconds() / 1e9 if summary.HasField("ended") else None,
         summary.progress,
         summary.rounds,
+        _seconds(summary, "pace", summary.pace),
     )
 
 

@@ -43,14 +43,13 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
 
 def test_a_run_in_a_line_says_how_long_the_rest_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
-    going = replace(OPEN, created=999_400.0, progress=2, rounds=10)
-    assert text.summary(going).endswith(", for at most 12 s; about 40 min for the 8 rounds left")
-    assert text.summary(replace(going, progress=9)).endswith("; about 67 s for the last round")
+    going = replace(OPEN, created=999_400.0, progress=2, rounds=10, pace=7.5)  # most of its time it waited
+    assert text.summary(going).endswith(", for at most 12 s; about 60 s for the 8 rounds left")
+    assert text.summary(replace(going, progress=9)).endswith("; about 8 s for the last round")
     for unknown in (
-        replace(going, progress=0),
+        replace(going, pace=None),
         replace(going, progress=10),
         replace(going, rounds=0),
-        replace(going, created=None),
         replace(going, stage="waiting"),
         replace(going, stage="finished"),
     ):

@@ -1545,6 +1545,7 @@ class RunSummary(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
+    PACE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
     name: _builtins.str
@@ -1589,6 +1590,12 @@ class RunSummary(_message.Message):
         it.
         """
 
+    @_builtins.property
+    def pace(self) -> _duration_pb2.Duration:
+        """Set by the server: how long a round of training takes, by the latest ones. Unset: the run is over, or none was
+        complete since the server's start.
+        """
+
     def __init__(
         self,
         *,
@@ -1608,10 +1615,11 @@ class RunSummary(_message.Message):
         ended: _timestamp_pb2.Timestamp | None = ...,
         progress: _builtins.int = ...,
         rounds: _builtins.int = ...,
+        pace: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "pace", b"pace", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "pace", b"pace", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
