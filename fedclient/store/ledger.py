@@ -9,6 +9,9 @@ noisy answers to one question average to a better one than the owner agreed to. 
 therefore loses what was paid. No noise is ever drawn twice for one debit: a release that is sent again is the
 one on the disk.
 
+A full disk loses nothing that was paid. Nothing is paid where there is no room for what it pays for; and what
+it refuses all the same stays in memory and is stored later, without another debit (`unsettled`).
+
 Before the first task of a run, what all of it costs is reserved (`Ledger.agree`; what that means is in
 `shoal.core.privacy.ledger.book`). Check and line are under one lock, so of two runs that each fit, but not
 together, one is refused.
@@ -17,17 +20,18 @@ together, one is refused.
 import math
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from copy import copy
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 from typing import TypeVar
 
 from fedclient.store.consent import Consents
 from fedclient.store.ledger_file import HINT, LedgerFile
+from fedclient.store.unsettled import Unsettled
 from shoal.core.algorithm.asks import WholeRun
-from shoal.core.errors import BadPayload, DeviceFault, NoConsent, OverBudget, Unprotected
+from shoal.core.errors import BadPayload, DeviceFault, DiskFull, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -59,7 +63,6 @@ from shoal.core.privacy.report import OF_TRAINING, OPEN
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import RunId, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import write
 
 T = TypeVar("T")
 
@@ -87,6 +90,7 @@ class Ledger:
         """
         self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, ""
         self._clock, self._consents = clock, consents
+        self.unsettled = Unsettled(self._file, clock)  # one for all runs, see `of`
 
     def of(self, run: str) -> "Ledger":
         """The same ledger, for the tasks of a run."""
@@ -124,6 +128,7 @@ class Ledger:
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+        self.unsettled.settle()
         book = self._file.read()
         if (found := self._recalled(book, order)) is not None:
             return found
@@ -147,20 +152,24 @@ class Ledger:
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             crash.point("device.drawn")
             data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
-            self._store(debit.number, data)
+            self.unsettled.store(book, debit, data)
         return descriptor
 
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
-        does."""
+        does.
+
+        A disk that is full by then costs no second debit: nothing may leave before `unsettled.settle`.
+        """
+        self.unsettled.settle()
         with self._file.locked() as book:
             training = Training.of(lesson, book.next, *self._now)
             self._pay(book, training)
         found = work(token_bytes)
         crash.point("device.drawn")
-        with self._file.locked():
-            self._file.append(Release(training.number, self._clock(), digest(found)))
-            crash.point("device.release-noted")
+        self.unsettled.add(training, digest(found))
+        with suppress(DiskFull):
+            self.unsettled.settle()
         return found
 
     def count(self, tally: Tally, exact: Callable[[], int]) -> int:
@@ -187,6 +196,7 @@ class Ledger:
         noised: Callable[[T], int],
     ) -> int:
         """An earlier number for this, or else a new one. made: the debit with this number."""
+        self.unsettled.settle()
         book = self._file.read()
         if (found := self._earlier(book, asked)) is not None:
             return found
@@ -199,7 +209,7 @@ class Ledger:
             self._pay(book, debit)
             number = noised(value)
             crash.point("device.drawn")
-            self._store(debit.number, str(number).encode())
+            self.unsettled.store(book, debit, str(number).encode())
         return number
 
     # -- what a run may do ------------------------------------------------------------------------------
@@ -364,6 +374,7 @@ class Ledger:
 
     def _pay(self, book: Book, debit: Paid) -> None:
         self._check(book, debit)
+        self._file.check_room()
         self._file.append(debit)
         crash.point("device.debited")
 
@@ -383,10 +394,3 @@ class Ledger:
         if found is None or not self._file.path_of(found.debit).exists():
             return None
         return int(self._file.bytes_of(found))
-
-    def _store(self, debit: int, data: bytes) -> None:
-        """Store what was released for a debit, and then the line that says so."""
-        write(self._file.path_of(debit), data)
-        crash.point("device.release-stored")
-        self._file.append(Release(debit, self._clock(), sha256(data).hexdigest()))
-        crash.point("device.release-noted")

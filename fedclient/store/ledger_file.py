@@ -5,9 +5,9 @@
 <state>/privacy/releases/N     the bytes that debit N paid for
 <state>/privacy/lock           held while a line is added
 
-Each file is replaced in one step, so that no crash leaves half a line. The file is compared with what was
-read before, and only the lines that are new are read and added up: a byte that was changed anywhere is
-found as if all lines had been read.
+Each file is replaced in one step, so that no crash leaves half a line. A line is added together with its
+head, or not at all where the disk is full. The file is compared with what was read before, and only the lines
+that are new are read and added up: a byte that was changed anywhere is found as if all lines had been read.
 """
 
 import json
@@ -20,11 +20,13 @@ from pathlib import Path
 
 from shoal.core.errors import ConfigError, LedgerFault
 from shoal.core.privacy.ledger import Book, Chain, Entry, Head, Release, head_from, line_of
-from shoal.shell.disk import lock, make_folder, storing, sweep, write
+from shoal.shell.disk import check_room, lock, make_folder, storing, sweep, write, write_together
 
 WAIT = 2.0
 """Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
 LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
+SPARE = 1 << 20
+"""Bytes that have to be free beside a copy of the ledger before anything is paid: more than a descriptor."""
 HINT = (
     "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
     "verify` reports, and move the folder away to start with nothing spent, if you can take responsibility "
@@ -63,7 +65,7 @@ class LedgerFile:
         """Add an entry to what `locked` gave. On return it and the new head are on the disk.
 
         Raises LedgerFault, before anything is written, for an entry with which the ledger could not be read
-        any more.
+        any more, and DiskFull, before anything is changed.
         """
         data, before = self._chain.data, self._chain.head
         line = line_of(entry, before.last)
@@ -74,12 +76,12 @@ class LedgerFile:
             self._chain = Chain()
             raise
         if before.lines == 0:  # from now on, a ledger without a head has lost it
-            self._write_head(before)
-        write(self._folder / LEDGER, data + line)
-        self._write_head(after)
+            write(self._folder / HEAD, _head_bytes(before))
+        write_together((self._folder / LEDGER, data + line), (self._folder / HEAD, _head_bytes(after)))
 
-    def _write_head(self, head: Head) -> None:
-        write(self._folder / HEAD, json.dumps(asdict(head)).encode())
+    def check_room(self) -> None:
+        """Raises DiskFull where there is no room for a debit and what it pays for."""
+        check_room(self._folder, len(self._chain.data) + SPARE)
 
     @contextmanager
     def locked(self) -> Iterator[Book]:
@@ -116,3 +118,7 @@ class LedgerFile:
             what = "is gone" if data is None else "is not what was released"
             raise LedgerFault(f"{path} {what}", "remove what is left of it; the next release is paid again")
         return data
+
+
+def _head_bytes(head: Head) -> bytes:
+    return json.dumps(asdict(head)).encode()

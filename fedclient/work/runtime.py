@@ -6,6 +6,7 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from shoal.core.device_kit import choosing, standard, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
-from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
@@ -43,12 +44,22 @@ from shoal.core.identity.signing import Certified
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
 from shoal.core.privacy.secure.cohort import Signer
-from shoal.core.types import RunId
+from shoal.core.types import RunId, Tensors
 from shoal.shell import learners
+from shoal.shell.disk import check_room
 
 NO_FINDINGS: Mapping[str, Any] = {}
 MAX_DETAILS = 4000
 """Characters of a traceback that the owner is shown."""
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A task that was performed, and what came of it. work: its key."""
+
+    work: str
+    reply: Message
+    remembered: Tensors | None
 
 
 class Runtime:
@@ -66,6 +77,7 @@ class Runtime:
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
+        self._unstored: _Done | None = None
         if config is not None and config.newcomer:
             self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
             self._halves[Tune.kind] = (Tune, tuning)
@@ -116,6 +128,26 @@ class Runtime:
             return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
 
     def _perform(self, task: Task) -> Payload:
+        """What does not fit on the disk is kept: when the task is repeated, it is only stored. It may have
+        been paid for, and would be paid again if it was made again."""
+        done, self._unstored = self._unstored, None
+        if done is None or done.work != work_key(task):
+            done = self._done(task)
+        try:
+            return self._stored(task.run, done)
+        except DiskFull:
+            self._unstored = done
+            raise
+
+    def _stored(self, run: RunId, done: _Done) -> Payload:
+        if isinstance(self._context.account, Ledger):
+            self._context.account.unsettled.settle()
+        answer = encode(done.reply, self._store.keep)
+        if done.remembered is not None:
+            self._memory.propose(run, done.work, done.remembered)
+        return answer
+
+    def _done(self, task: Task) -> _Done:
         kind = task.payload.kind
         if kind not in self._halves:
             raise BadPayload(
@@ -133,12 +165,11 @@ class Runtime:
             context.signer = signer_of(self._identity)
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
+        if getattr(message, "private", None) is not None:  # it is going to be paid: is there room for it?
+            check_room(self._store.folder, sum(each.blob.size for each in task.payload.weights()))
         with columns_named(self._file, self._data):
             reply = half.perform(message, context)
-        answer = encode(reply, self._store.keep)
-        if context.remembered is not None:
-            self._memory.propose(task.run, work, context.remembered)
-        return answer
+        return _Done(work, reply, context.remembered)
 
     def _agree(self, task: Task, context: DeviceContext, account: Ledger) -> None:
         """Before a task that is about the data: does the owner allow all of its run, and is there room?"""

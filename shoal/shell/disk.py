@@ -6,7 +6,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -19,6 +19,8 @@ NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
 """What link() reports on a file system that allows only one name per file."""
 
 
+UNKNOWN_ROOM = (errno.EINVAL, errno.EOPNOTSUPP)
+"""What posix_fallocate() reports on a file system that cannot set space aside."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -61,6 +63,30 @@ def write(path: Path, data: bytes, mode: int = 0o666) -> None:
         file.write(data)
 
 
+def write_together(*files: tuple[Path, bytes]) -> None:
+    """Replace these files one after the other, once the bytes of all are on disk: where one of them does not
+    fit, none is replaced. A crash may leave only the first ones replaced. Raises StorageFault."""
+    with storing(files[0][0]), ExitStack() as unfinished:
+        ready = []
+        for path, data in files:
+            file = unfinished.enter_context(temporary(path.parent))
+            file.write(data)
+            _sync(file)
+            ready.append((Path(file.name), path))
+        for source, target in ready:
+            move(source, target)
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raises DiskFull if `size` more bytes do not fit into `folder` now."""
+    with storing(folder), temporary(folder) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+        except OSError as error:
+            if error.errno not in UNKNOWN_ROOM:
+                raise
+
+
 @contextmanager
 def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file to write in `folder`, which is created; deleted at the end unless it was settled."""
@@ -82,11 +108,15 @@ def sweep(folder: Path) -> None:
 
 def settle(file: BinaryIO, path: Path) -> None:
     """Give the open `file` the name `path` durably: its bytes and its name are on disk on return."""
+    _sync(file)
+    move(Path(file.name), path)
+
+
+def _sync(file: BinaryIO) -> None:
     file.flush()
     crash.point("disk.written")
     os.fsync(file.fileno())
     crash.point("disk.synced")
-    move(Path(file.name), path)
 
 
 def move(source: Path, target: Path) -> None:

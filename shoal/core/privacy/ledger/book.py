@@ -166,6 +166,12 @@ class Book:
         """Whether a line says that this has left without a guarantee."""
         return (what, data) in self._open
 
+    def awaits(self, debit: Paid) -> bool:
+        """Whether this was paid at that time, and no line says yet what was released for it."""
+        found = self._paid[debit.number - 1 : debit.number]
+        same = any((each.at, each.cost) == (debit.at, debit.cost) for each in found)
+        return same and debit.number not in self._releases
+
     def masked(self, cohort: str, holder: str) -> str | None:
         """The hash of the masked update that a device has sent for the sum over this cohort; None if it has
         sent none."""
