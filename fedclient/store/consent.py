@@ -22,7 +22,8 @@ from shoal.shell.disk import make_folder, storing, write
 ASKED, GIVEN, REVOKED, TERMS = "asked.json", "given.json", "revoked.json", "terms.json"
 EVERYTHING = "*"
 RUNS = 100
-"""Runs whose requests and terms are kept: a hostile server must not fill the disk with names."""
+"""Runs whose requests are kept, and those whose terms are kept without a request or consent: a hostile server
+must not fill the disk with names."""
 
 
 class Consents:
@@ -55,11 +56,19 @@ class Consents:
         return False
 
     def note(self, run: RunId, terms: dict[str, Any]) -> None:
-        """Keep what a run asks for in all, the newest run last. Raises StorageFault."""
+        """Keep what a run asks for in all, the newest run last. Raises StorageFault.
+
+        The terms of a run that has consent, or waits for it, are not forgotten for those of others: a server
+        that names enough runs could add less noise than the owner was shown.
+        """
         known = self.terms()
         if known.get(run) != terms:
             known.pop(run, None)
-            self._write(TERMS, dict(list({**known, run: terms}.items())[-RUNS:]))
+            known[run] = terms
+            held = {*self.given(), *self.asked()}
+            newest = [each for each in known if each not in held][-RUNS:]
+            kept = held.union(newest)
+            self._write(TERMS, {each: found for each, found in known.items() if each in kept})
 
     def ask_again(self, run: RunId, what: str) -> None:
         """Forget that the owner has consented that this leaves: it was for other terms. An owner who has

@@ -1,17 +1,18 @@
 """What the ledger says of secure aggregation: a line for each masked update, and what all of a run cost."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedclient.store.consent import Consents
+from fedclient.store.consent import RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts, sums_by_run, text
 from shoal.core.algorithm.asks import Asks, WholeRun
-from shoal.core.errors import DeviceFault, NoConsent
+from shoal.core.errors import DeviceFault, NoConsent, NotFound
 from shoal.core.privacy.accountant import Lesson, Poll, Share
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
@@ -105,6 +106,34 @@ def test_a_run_that_adds_less_noise_than_it_announced_is_consented_to_again(tmp_
         consents.give("r1")
         own.agree(whole(noise), "d" * 64)
     own.summed(share(1))
+
+
+@pytest.mark.parametrize("consented", [True, False])
+@pytest.mark.parametrize("asking", [True, False])
+def test_naming_many_other_runs_makes_no_announced_noise_forgotten(
+    tmp_path: Path, consented: bool, asking: bool
+) -> None:
+    """Whether they ask for anything or not, and whether its owner has consented before they come or after."""
+    consents = Consents(tmp_path / "consent")
+    ledger = Ledger(tmp_path, Budget(allow_plain_weights=None), consents=consents)
+    with pytest.raises(NoConsent):
+        ledger.of("r1").agree(whole(5.0), "d" * 64)
+    if consented:
+        consents.give("r1")
+    terms = whole(1.0) if asking else WholeRun("flux", Asks(1, False, None, 0, 0.0, False, 0.0, ()), Cost())
+    for number in range(2 * RUNS):
+        with suppress(NoConsent):
+            ledger.of(f"x{number}").agree(terms, "d" * 64)
+    if asking and not consented:  # its own request is forgotten together with its terms
+        with pytest.raises(NotFound):
+            consents.give("r1")
+    else:
+        if not consented:
+            consents.give("r1")
+        with pytest.raises(NoConsent, match="has announced noise of 5"):
+            ledger.of("r1").summed(share(1, 0.0))
+        ledger.of("r1").summed(share(1, 5.0))
+    assert len(consents.terms()) <= 2 * RUNS + 1, "and the disk is not filled with names"
 
 
 def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
