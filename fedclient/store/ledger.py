@@ -28,6 +28,7 @@ from secrets import token_bytes
 from typing import TypeVar
 
 from fedclient.store.consent import Consents
+from fedclient.store.failures import Failures
 from fedclient.store.ledger_file import HINT, LedgerFile
 from fedclient.store.unsettled import Unsettled
 from shoal.core.algorithm.asks import WholeRun
@@ -90,6 +91,7 @@ class Ledger:
         """
         self._file, self._budget, self._source, self._run = LedgerFile(folder), budget, source, ""
         self._clock, self._consents = clock, consents
+        self._failures = Failures(self._file, folder)
         self.unsettled = Unsettled(self._file, clock)  # one for all runs, see `of`
 
     def of(self, run: str) -> "Ledger":
@@ -112,12 +114,13 @@ class Ledger:
         return self._clock(), self._source, self._run, self._holder
 
     def entries(self) -> list[Entry]:
-        """All entries. Raises LedgerFault if the ledger was changed or is damaged."""
-        return list(self._file.read().entries)
+        """All lines, and then the failures that have none. Raises LedgerFault if the ledger was changed or is
+        damaged."""
+        return [*self._file.read().entries, *self._failures.beside()]
 
     def verify(self) -> list[Entry]:
-        """All entries, after the releases on the disk were verified too. Raises LedgerFault."""
-        entries = self.entries()
+        """All lines, after the releases on the disk were verified too. Raises LedgerFault."""
+        entries = list(self._file.read().entries)
         kept = {each.number for each in paid(entries) if not isinstance(each, Training)}
         for each in chosen(entries, Release):
             if each.debit in kept:
@@ -358,8 +361,7 @@ class Ledger:
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""
-        with self._file.locked():
-            self._file.append(Failed(self._clock(), run, code))
+        self._failures.add(Failed(self._clock(), run, code))
 
     # -- the budget, and the files ----------------------------------------------------------------------
 

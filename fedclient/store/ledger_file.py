@@ -3,6 +3,7 @@
 <state>/privacy/ledger.jsonl   a line for each entry; lines are only added
 <state>/privacy/head           the number of lines, and the hash of the last
 <state>/privacy/releases/N     the bytes that debit N paid for
+<state>/privacy/failures.json  failures that are not lines any more: see `fedclient.store.failures`
 <state>/privacy/lock           held while a line is added
 
 Each file is replaced in one step, so that no crash leaves half a line. A line is added together with its

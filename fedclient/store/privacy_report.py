@@ -16,6 +16,7 @@ from shoal.core.privacy.ledger import (
     Counted,
     Entry,
     Failed,
+    FailedBefore,
     GivenBack,
     Open,
     Paid,
@@ -47,7 +48,7 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
         budget.delta,
         budget.group_size,
         tuple(dict.fromkeys(left_open)),
-        len(chosen(entries, Failed)),
+        len(chosen(entries, Failed)) + sum(each.times for each in chosen(entries, FailedBefore)),
         any(data in (None, each.data) for each in chosen(entries, Training)),
     )
 
@@ -152,6 +153,8 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             lines.append(
                 f"{_clock(each.at)}  run {each.run}  a task failed: the server learned {each.code!r}"
             )
+        elif isinstance(each, FailedBefore):
+            lines.append(f"{each.times} tasks failed then, which are only counted; the newest follow")
         elif isinstance(each, Summed):
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {_summed(each)}")
         elif isinstance(each, Reserved):

@@ -3,7 +3,7 @@
 The message of an exception can hold values of real records: PyTorch prints the tensor that a check refused,
 and a server can choose weights that make such a check fail. So the owner sees message and traceback, in the
 log of `fedclient run` and in `fedclient status`, and the server gets the code and the text of that code. Each
-failure is a line of the ledger (`fedclient.store.ledger`), since failing also tells something.
+failure is noted with the ledger (`fedclient.store.failures`), since failing also tells something.
 """
 
 from collections.abc import Mapping

@@ -23,6 +23,7 @@ from shoal.core.privacy.ledger.entries import (
     Counted,
     Debit,
     Entry,
+    Failed,
     GivenBack,
     Open,
     Paid,
@@ -35,11 +36,12 @@ NOTHING = Cost()
 
 
 class Book:
-    """entries: in order. spent: by one sample, on all that was paid."""
+    """entries: in order. spent: by one sample, on all that was paid. failures: how many lines are of one."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.spent = NOTHING
+        self.failures = 0
         self._paid: list[Paid] = []
         self._releases: dict[int, Release] = {}
         self._of_run: dict[str, Cost] = {}
@@ -67,6 +69,8 @@ class Book:
             self._releases[entry.debit] = entry
         elif isinstance(entry, Open):
             self._open.add((entry.what, entry.data))
+        elif isinstance(entry, Failed):
+            self.failures += 1
         elif isinstance(entry, Summed):
             self._sums[entry.cohort, entry.holder] = entry.masked
         elif isinstance(entry, Reserved):

@@ -228,6 +228,13 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class FailedBefore:
+    """Failures that are only counted, in a file beside the ledger and not in a line. times: their number."""
+
+    times: int
+
+
+@dataclass(frozen=True)
 class Summed:
     """An update that left under masks. The fields are those of `Share`.
 
@@ -284,7 +291,7 @@ class GivenBack:
 
 
 Paid = Debit | Training | Counted | Cast
-Entry = Paid | Release | Open | Failed | Summed | Reserved | GivenBack
+Entry = Paid | Release | Open | Failed | FailedBefore | Summed | Reserved | GivenBack
 
 
 def chosen(entries: Iterable[Entry], kind: type[T]) -> list[T]:
