@@ -56,7 +56,7 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
     """
     placed = _placed(folder / PLACEMENT)
     name, known = str(placed.get("model") or ""), folder / FOLLOWED
-    if not name or (known.exists() and known.read_text() == name):
+    if not name or (known.exists() and known.read_bytes() == name.encode()):
         return False
     where = {"SHOAL_RUN": str(placed.get("run")), "SHOAL_CLUSTER": str(placed.get("cluster"))}
     say(f"there is another model: cluster {placed.get('cluster')} of run {placed.get('run')}, {name[:12]}")
@@ -64,6 +64,9 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
         environment = {**os.environ, **where, "SHOAL_MODEL": str((folder / MODEL).absolute())}
         try:
             ended = subprocess.run(hook, env=environment, timeout=HOOK, check=False)  # noqa: S603 - the owner's
+        except ValueError as error:
+            say(f"the hook cannot run: no program can get the name of this cluster or run: {error}")
+            return True
         except (OSError, subprocess.TimeoutExpired) as error:
             say(f"the hook failed and runs again the next time: {error}")
             return True

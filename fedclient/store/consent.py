@@ -43,7 +43,8 @@ class Consents:
 
     def given(self) -> dict[RunId, list[str]]:
         """What each run may have. Raises StorageFault."""
-        return self._read(GIVEN, list)
+        found = self._read(GIVEN, list)
+        return {run: what for run, what in found.items() if all(isinstance(each, str) for each in what)}
 
     def allows(self, run: RunId, what: str) -> bool:
         """Whether the owner has consented that this leaves for this run; if not, the request is kept."""

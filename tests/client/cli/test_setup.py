@@ -170,6 +170,11 @@ def test_the_hook_runs_once_for_each_model_and_again_after_it_failed(tmp_path: P
     assert not placed("c0", "b" * 64)
     lines = log.read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["c0", "c1", "c1", "c0"]
+    assert placed("c\0d", "c" * 64), "a server may name a cluster so; no program can get that name"
+    assert said[-1].startswith("the hook cannot run: no program can get the name of this cluster or run")
+    (tmp_path / "followed").write_bytes(b"\xff")
+    assert placed("c0", "c" * 64)
+    assert len(log.read_text().splitlines()) == 5
     assert lines[0].split()[1:] == ["digits", str(tmp_path / "model.safetensors")]
     with pytest.raises(ConfigError, match="cannot be read"):
         command_of("echo 'x")

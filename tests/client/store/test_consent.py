@@ -112,9 +112,11 @@ def test_a_run_that_waits_for_consent_can_be_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_no_consent(tmp_path: Path) -> None:
     consents = Consents(tmp_path)
     consents.give("r1", everything=True)
-    for damaged in ('{"r1": ["*"', '{"r1": "*"}', '["r1"]', "\ufffd"):
+    for damaged in ('{"r1": ["*"', '{"r1": "*"}', '{"r1": [1]}', '{"r1": [["*"]]}', '["r1"]', "\ufffd"):
         (tmp_path / "given.json").write_text(damaged)
         assert not consents.allows("r1", WEIGHTS)
+        assert consents.give("r1") == [WEIGHTS], "it can be given again"
+        consents.revoke("r1")
     assert json.loads((tmp_path / ASKED).read_text()).keys() == {"r1"}
 
 
