@@ -40,6 +40,7 @@ from shoal.shell.readers import (
     read_numbered,
     read_parquet,
 )
+from shoal.shell.readers.folders import files_below
 
 
 def open_views(config: WorkConfig) -> Views:
@@ -63,9 +64,9 @@ def state_of(config: WorkConfig) -> object | None:
     if path is None:
         return None
     try:
-        found = [path, *(sorted(path.rglob("*")) if path.is_dir() else ())]
-        return tuple((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in found)
-    except OSError:
+        below = (file for _, file in files_below(path)) if path.is_dir() else ()
+        return tuple((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in (path, *below))
+    except (OSError, DataFault):
         return None
 
 

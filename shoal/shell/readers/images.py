@@ -2,8 +2,9 @@
 
     train/cat/0001.jpg    train/dog/0001.png    ...    the part "train" of two classes
 
-Pictures that stand directly in the folder have no class. An archive is read and never unpacked. Formats are
-those of `FORMATS`; what Pillow cannot read as one of them is a DataFault.
+Pictures that stand directly in the folder have no class. Links to folders and pictures are followed. An
+archive is read and never unpacked, and links in it are refused. Formats are those of `FORMATS`; what Pillow
+cannot read as one of them is a DataFault, and so is what the user may not read.
 """
 
 import io
@@ -18,6 +19,7 @@ import numpy as np
 from shoal.core.errors import DataFault, near
 from shoal.core.types import Array
 from shoal.shell.readers.arrays import Arrays
+from shoal.shell.readers.folders import files_below, readable
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".pgm": "PPM", ".ppm": "PPM"}
 MOST_PIXELS = 1 << 26
@@ -112,9 +114,11 @@ def read_numbered(path: Path, shape: Sequence[int] = (), classes: Sequence[str] 
 
 
 def _folder(path: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
-    for file in path.rglob("*"):
-        if file.suffix.lower() in FORMATS and file.is_file():
-            yield PurePosixPath(file.relative_to(path).as_posix()), file.read_bytes()
+    for name, file in files_below(path):
+        if name.suffix.lower() in FORMATS:
+            with readable(file):
+                data = file.read_bytes()
+            yield name, data
 
 
 def _archive(path: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
@@ -122,11 +126,13 @@ def _archive(path: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
                 name = PurePosixPath(member.name)
-                if (
-                    member.isfile()
-                    and name.suffix.lower() in FORMATS
-                    and (file := archive.extractfile(member))
-                ):
+                picture = name.suffix.lower() in FORMATS
+                if member.issym() or (member.islnk() and picture):
+                    raise DataFault(
+                        f"{path}: {name} is a link to {member.linkname}, and such links are not followed",
+                        "pack what links lead to: tar --dereference --hard-dereference",
+                    )
+                if member.isfile() and picture and (file := archive.extractfile(member)):
                     yield PurePosixPath(*(each for each in name.parts if each not in (".", "/"))), file.read()
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise DataFault(f"{path} is not a whole archive: {error}", "copy or save it again") from None

@@ -126,6 +126,11 @@ def test_the_state_of_data_differs_once_they_were_changed(tmp_path: Path) -> Non
     assert before != state_of(work)
     (folder / "0" / "a.png").write_bytes(b"")
     assert of_folder != state_of(images)
+    (tmp_path / "linked").mkdir()
+    (folder / "1").symlink_to(tmp_path / "linked")
+    of_folder = state_of(images)
+    (tmp_path / "linked" / "b.png").write_bytes(b"")
+    assert of_folder != state_of(images)
     path.unlink()
     assert state_of(work) is None
     assert state_of(WorkConfig(tmp_path, tmp_path, data=DataConfig(module="a:b"))) is None

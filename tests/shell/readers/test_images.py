@@ -1,8 +1,12 @@
 """Pictures in folders and archives: what they hold comes out in order, and what is wrong is named."""
 
+import errno
 import io
+import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +108,59 @@ def test_an_archive_that_is_cut_off_is_named(folder: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[: min(cut, path.stat().st_size - 1)])
     with pytest.raises(DataFault, match="not a whole archive"):
         read_images(path, "train")
+
+
+def test_links_to_folders_and_pictures_are_followed(tmp_path: Path) -> None:
+    saved(tmp_path / "data" / "0" / "a.png", 1)
+    saved(tmp_path / "elsewhere" / "a.png", 2)
+    (tmp_path / "data" / "1").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "0" / "b.png").symlink_to(tmp_path / "elsewhere" / "a.png")
+    x, y = read_numbered(tmp_path / "data")
+    assert (x[:, 0, 0].tolist(), y.tolist()) == ([1, 2, 2], [0, 0, 1])  # type: ignore[union-attr]
+
+
+def test_a_link_that_leads_back_ends(tmp_path: Path) -> None:
+    saved(tmp_path / "data" / "0" / "a.png", 1)
+    (tmp_path / "data" / "0" / "back").symlink_to(tmp_path / "data")
+    assert read_numbered(tmp_path / "data")[1].tolist() == [0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["1", "0/b.png"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "0" / "a.png", 1)
+    (tmp_path / name).symlink_to("gone")
+    with pytest.raises(DataFault, match=f"the link {tmp_path / name} cannot be read: No such file"):
+        read_images(tmp_path)
+
+
+@pytest.mark.parametrize("forbidden", ["the folder 1", "the file 0/a.png"])
+def test_what_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forbidden: str
+) -> None:
+    """By calls that fail, since the superuser may read everything."""
+    for name in ("0/a.png", "1/a.png"):
+        saved(tmp_path / name, 1)
+    what, _, name = forbidden.rpartition(" ")
+
+    def refusing(call: Any) -> Any:
+        def tried(path: Any, *rest: Any) -> Any:
+            if str(path) == str(tmp_path / name):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *rest)
+
+        return tried
+
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
+    monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+    with pytest.raises(DataFault, match=f"{what} {tmp_path / name} cannot be read: Permission denied"):
+        read_images(tmp_path)
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_in_an_archive_is_named(folder: Path, link: Callable[[Path, Path], None]) -> None:
+    link(folder / "train" / "cat" / "c.png", folder / "train" / "cat" / "a.png")
+    with tarfile.open(folder / "all.tar", "w") as archive:
+        archive.add(folder / "train", "train")
+    with pytest.raises(DataFault, match=r"train/cat/[ac].png is a link to .*[ac].png") as caught:
+        read_images(folder / "all.tar", "train")
+    assert "--dereference" in caught.value.hint
