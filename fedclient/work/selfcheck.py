@@ -62,10 +62,17 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
 
 
 def _first(context: DeviceContext, most: int) -> Samples:
-    """The first samples, with the number of classes of all, so that a label that is too high shows."""
-    samples = context.samples("train")
+    """The first samples, with the number of classes of all, so that a label that is too high shows.
+
+    Of all parts: a run measures the others at its end, when it is too late.
+    """
+    samples, views = context.samples("train"), context.views
     y, targets = (None if part is None else part[:most] for part in (samples.y, samples.targets))
-    return Samples(samples.x[:most], y, samples.classes, targets)
+    classes = samples.classes
+    if y is not None and targets is None:
+        parts = [part.y for part in (views.train, views.held_out, views.test) if part and part.y is not None]
+        classes = 1 + max(int(labels.max()) for labels in parts)
+    return Samples(samples.x[:most], y, classes, targets)
 
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:

@@ -15,6 +15,8 @@ from fedclient.agent.service import check
 from fedclient.cli.check import MOST_CLASSES, text
 from fedclient.config import ClientConfig, LearnerConfig, SelfCheck, WorkConfig
 from fedclient.work.runtime import Runtime
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
 from shoal.core.errors import DataFault, LearnerFault
 
 BUILD = """
@@ -132,6 +134,22 @@ def test_a_label_that_the_network_has_no_output_for(work: WorkConfig, tmp_path: 
     np.savez(tmp_path / "train.npz", x=np.zeros((200, 4), np.float32), y=labels)
     with pytest.raises(DataFault, match="the label 3, and the network knows 3 classes"):
         tried(work, "", "quick")
+
+
+@pytest.mark.parametrize("selfcheck", ["quick", "full"])
+@pytest.mark.parametrize("part", ["held out", "test"])
+def test_a_label_that_only_the_end_of_a_run_would_meet(
+    work: WorkConfig, tmp_path: Path, part: str, selfcheck: SelfCheck
+) -> None:
+    """In a part that is measured and not trained on."""
+    x, labels = np.zeros((200, 4), np.float32), np.arange(200) % 3
+    if part == "test":
+        np.savez(tmp_path / "train.npz", x=x, y=labels, x_test=x, y_test=np.full(200, 12))
+    else:
+        labels[Views.of(Dataset(np.arange(200)[:, None], labels)).held_out.x[0]] = 12
+        np.savez(tmp_path / "train.npz", x=x, y=labels)
+    with pytest.raises(DataFault, match="the label 12, and the network knows 3 classes"):
+        tried(work, "", selfcheck)
 
 
 def test_a_trial_leaves_the_chance_of_the_process_alone(work: WorkConfig) -> None:
