@@ -8,7 +8,7 @@ from typing import Any
 from fedclient.config import ClientConfig
 from fedclient.store.ledger import DAY, Ledger
 from shoal.core.errors import LedgerFault
-from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.budget import NOTHING_LEFT, Budget
 from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.ledger import (
     Book,
@@ -54,8 +54,8 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
 
 
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
-    """The sums, for programs. left: the largest epsilon of one more release that would fit."""
-
+    """The sums, for programs. left: the largest epsilon of one more release that would fit. more_from: when
+    more of it is free, in seconds since 1970; None: never, or all of it is free."""
     book, since = Book.of(entries), time.time() - DAY * budget.window_days
     reserved = book.held(since)
 
@@ -68,9 +68,21 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     def recent(data: str) -> Cost:
         return book.within(data, sources.get(data, ""), since)
 
+    def more_from(data: str) -> float | None:
+        source = sources.get(data, "")
+        counted = [
+            each.at
+            for each in paid(entries)
+            if each.at > since and (each.source in ("", source) if source else each.data == data)
+        ]
+        lasting = budget.epsilon_of(Cost(budget.left(Cost(), book.spent, reserved=reserved)))
+        return min(counted) + DAY * budget.window_days if counted and lasting > NOTHING_LEFT else None
+
     return {
         "total": figures(None, Cost()),
-        "data": {data: figures(data, recent(data)) for data in versions(entries)},
+        "data": {
+            data: {**figures(data, recent(data)), "more_from": more_from(data)} for data in versions(entries)
+        },
         "weights": of_weights([statement(entries, budget)]),
         "sums": sums_by_run(entries, budget),
         "runs": by_run(entries, budget),
@@ -167,7 +179,8 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():
         both = f"{figures['summary']}{_if_replaced(figures)}"
-        lines.append(f"data {data[:SHORT]}: {both}; {figures['left']:.4g} is left")
+        more = f", and more from {_clock(figures['more_from'])} on" if figures["more_from"] else ""
+        lines.append(f"data {data[:SHORT]}: {both}; {figures['left']:.4g} is left{more}")
     lines += [_sums(run, figures, budget) for run, figures in found["sums"].items()]
     lines += [
         f"run {run}: epsilon {figures['reserved']:.4g} is reserved for it, and no other run can spend that"

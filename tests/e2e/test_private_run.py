@@ -178,7 +178,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 (
                     "second",
                     {"seed": 7},
-                    "the owner's privacy budget has no room for this; ask for a smaller epsilon",
+                    "the owner's privacy budget has too little left, or nothing: the owner raises it",
                 ),
                 ("open", {"parameters": OPEN}, "it failed: the device's owner lets nothing leave without"),
             ):

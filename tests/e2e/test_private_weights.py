@@ -104,7 +104,7 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 (
                     "second",
                     {**PRIVATE, "dp_epsilon": 40.0},
-                    "it failed: the owner's privacy budget has no room for this",
+                    "it failed: the owner's privacy budget has too little left",
                 ),
                 ("plain", TRAINING, "it failed: the device's owner lets nothing leave without"),
             ):

@@ -91,7 +91,7 @@ class RoundEngine(View):
         self._typical: Mapping[str, float] = memory.typical
         self._attendance = Attendance(memory, (device for group in self._resume for device in group))
         self._tasks, self._stored = OpenRound(Plan({}, "")), frozenset(reported)
-        self._abandoned = abandoned_in_a_row
+        self._abandoned, self._why = abandoned_in_a_row, ""
         self._may_be_over = True
         # The clock is whatever the ticks say, so the time that a run waits counts from its first tick: a
         # monotonic clock may start anywhere.
@@ -361,7 +361,7 @@ class RoundEngine(View):
         # the round for those that were still at work.
         why = reasons(self._tasks.missing)
         effects = self._release(reason)
-        reason += f": {why}" if why else ""
+        reason = self._why = reason + (f": {why}" if why else "")
         effects.append(Abandon(self.round, reason))
         self._abandoned += 1
         effects.append(self._next_round())

@@ -1,7 +1,9 @@
 """What the owner of a device allows to be spent, and whether a release fits. The server has no say in it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.core.errors import ConfigError, OverBudget
 from shoal.core.exchange.parts import MAX_GROUP
@@ -10,6 +12,8 @@ from shoal.core.privacy.cost import ROUNDING, Cost
 from shoal.core.privacy.report import OF_TRAINING, OPEN
 
 NOTHING = Cost()
+NOTHING_LEFT = 1e-3
+"""An epsilon of which no release can be made that tells anything: to offer one would be no help."""
 EPSILON, DELTA = MODES["balanced"].guarantee or (0.0, 0.0)
 
 
@@ -67,7 +71,7 @@ class Budget:
         devices that share the ledger.
         """
         limits = self._limits(of_data, in_all, of_run, reserved, reserved_of_run)
-        return max(0.0, min(self._room(getattr(self, name), spent + kept) for name, spent, kept, _ in limits))
+        return max(0.0, min(self._room(getattr(self, each.name), each.used) for each in limits))
 
     def check(
         self,
@@ -83,35 +87,34 @@ class Budget:
 
         what: the release is, in the error; by default DP-SGD if its cost is a curve.
         """
-        arguments = (of_data, in_all, of_run, reserved, reserved_of_run)
-        for name, spent, kept, of_what in self._limits(*arguments):
-            allowed = getattr(self, name)
-            if self._room(allowed, spent + kept + cost) < -ROUNDING * cost.rho:
-                left = self.epsilon_of(Cost(self.left(*arguments)))
-                asked = what or ("DP-SGD" if cost.curve else "a release")
-                runs = reserved and name != "run_epsilon"
-                others = "other runs" if runs else "other devices in this run"
-                held = f", {self.epsilon_of(kept):.4g} is reserved for {others}" if kept else ""
-                raise OverBudget(
-                    f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {of_what}, {self.epsilon_of(spent):.4g} is spent{held}; one "
-                    f"of up to {left:.4g} would fit (delta {self.delta:g})",
-                    self._hint(
-                        asked, name, (spent + kept + cost).limit(self.delta, self.group_size), bool(kept)
-                    ),
-                )
+        limits = self._limits(of_data, in_all, of_run, reserved, reserved_of_run)
+        over = [each for each in limits if self._lacks_room(each, cost)]
+        if not over:
+            return
+        first = over[0]
+        left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run, reserved, reserved_of_run)))
+        asked = what or ("DP-SGD" if cost.curve else "a release")
+        others = "other runs" if reserved and first.name != "run_epsilon" else "other devices in this run"
+        held = f", {self.epsilon_of(first.kept):.4g} is reserved for {others}" if first.kept else ""
+        rest = f"one of up to {left:.4g} would fit" if left > NOTHING_LEFT else "nothing is left"
+        again = "" if left > NOTHING_LEFT else self._free_again(over)
+        raise OverBudget(
+            f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of epsilon "
+            f"{getattr(self, first.name):g} for {first.of_what}, {self.epsilon_of(first.spent):.4g} is "
+            f"spent{held}; {rest} (delta {self.delta:g}){again}",
+            self._hint(asked, cost, over, left > NOTHING_LEFT),
+        )
 
     def _limits(
         self, of_data: Cost, in_all: Cost, of_run: Cost | None, reserved: Cost, reserved_of_run: Cost
-    ) -> list[tuple[str, Cost, Cost, str]]:
-        """Every limit: its name, what is spent of it, what is reserved of it, and on what."""
+    ) -> list["_Limit"]:
         kept = reserved + reserved_of_run
         found = [
-            ("epsilon", of_data, kept, "these data"),
-            ("total_epsilon", in_all, kept, "all releases of this device"),
+            _Limit("epsilon", of_data, kept, "these data"),
+            _Limit("total_epsilon", in_all, kept, "all releases of this device"),
         ]
         if self.run_epsilon and of_run is not None:
-            found.append(("run_epsilon", of_run, reserved_of_run, "this run"))
+            found.append(_Limit("run_epsilon", of_run, reserved_of_run, "this run"))
         return found
 
     def allows(self, what: str) -> bool | None:
@@ -130,13 +133,58 @@ class Budget:
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
 
-    def _hint(self, asked: str, name: str, required: float, others: bool) -> str:
-        """name: of the limit that would have to be at least `required`. others: whether runs hold a part."""
-        less = {"DP-SGD": "dp_epsilon", "a vote": "vote_epsilon"}.get(asked, "epsilon (privacy=explicit)")
-        ask = f"ask the run's operator for a smaller {less}"
-        if others:
-            ask += ", wait for those runs, or refuse one (`fedclient consent show`, `revoke`)"
-        if math.isinf(required):  # nothing that can be set has room for it
-            return ask
-        limit = math.ceil(100.0 * required) / 100.0
-        return f"{ask}, or set privacy.{name} to {limit:.2f} or more in this device's settings"
+    def _lacks_room(self, limit: "_Limit", cost: Cost) -> bool:
+        return self._room(getattr(self, limit.name), limit.used + cost) < -ROUNDING * cost.rho
+
+    def _free_again(self, over: Sequence["_Limit"]) -> str:
+        """When what is spent can be spent again, if it ever can."""
+        lasting = next((each.name for each in over if each.name != "epsilon"), "")
+        if lasting:
+            return f"; what is spent of privacy.{lasting} is never free again"
+        return f"; what is spent is free again after {self.window_days:g} days" if over[0].spent else ""
+
+    def _hint(self, asked: str, cost: Cost, over: Sequence["_Limit"], is_some_left: bool) -> str:
+        """The ways out. over: the limits that have no room for the cost."""
+        smaller = {"DP-SGD": "dp_epsilon", "a vote": "vote_epsilon"}.get(asked, "epsilon (privacy=explicit)")
+        ways = [f"ask the run's operator for a smaller {smaller}"] if is_some_left else []
+        if any(each.kept for each in over):
+            ways.append("wait for those runs")
+            ways.append("refuse one (`fedclient consent show`, `revoke`)")
+        ways += self._raised(cost, over)
+        if not is_some_left and (without := self._without(asked, cost)):
+            ways.append(f"ask the run's operator for a run {without}")
+        return ", or ".join(filter(None, (", ".join(ways[:-1]), *ways[-1:])))
+
+    def _raised(self, cost: Cost, over: Sequence["_Limit"]) -> list[str]:
+        """What to set each limit to; nothing, where nothing that can be set has room for it."""
+        needed = {each.name: (each.used + cost).limit(self.delta, self.group_size) for each in over}
+        if any(map(math.isinf, needed.values())):
+            return []
+        settings = [
+            f"privacy.{name} to {math.ceil(100.0 * least) / 100.0:.2f} or more"
+            for name, least in needed.items()
+        ]
+        return [f"set {' and '.join(settings)} in this device's settings"]
+
+    def _without(self, asked: str, cost: Cost) -> str:
+        """A run that costs nothing, if there is one and this device takes part in such."""
+        trains = bool(cost.curve)
+        ruled_out = self.allow_unprotected is False or (trains and self.allow_plain_weights is False)
+        if ruled_out or asked == "a vote":
+            return ""
+        off = "with privacy=off" if asked != "DP-SGD" else ""
+        plain = "without dp_epsilon" if trains else ""
+        return f"{' and '.join(filter(None, (off, plain)))}, which has no guarantee"
+
+
+class _Limit(NamedTuple):
+    """What is spent of a limit, what is reserved of it (`kept`), and on what."""
+
+    name: str
+    spent: Cost
+    kept: Cost
+    of_what: str
+
+    @property
+    def used(self) -> Cost:
+        return self.spent + self.kept

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedclient.config import read
-from fedclient.store.ledger import Ledger
+from fedclient.store.ledger import DAY, Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import ledger_of, line, summary
 from shoal.core.privacy.budget import Budget
@@ -55,6 +55,19 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     )
     assert people.out.rstrip().endswith(NO_WEIGHTS)
     assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
+
+
+def test_when_more_of_the_budget_is_free(settings: Path) -> None:
+    """Unless all of it that there ever is was spent."""
+    ledger_of(read(settings, {})).release(order(), exact)
+    shown = fedclient("ledger", "show", "-c", settings, "--json").data
+    (of_data,) = shown["data"].values()
+    assert of_data["more_from"] == pytest.approx(shown["entries"][0]["at"] + 30 * DAY)
+    assert " is left, and more from 2" in fedclient("ledger", "show", "-c", settings).out
+    settings.write_text(SETTINGS.replace("epsilon: 8", "epsilon: 5, total_epsilon: 5"))
+    for_good = fedclient("ledger", "show", "-c", settings)
+    assert "; 0 is left\n" in for_good.out
+    assert "more from" not in for_good.out
 
 
 def test_what_left_without_a_guarantee_leaves_no_number_to_be_misled_by(settings: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import fedclient
 from fedclient.store.ledger import Ledger
 from fedclient.work.failures import OTHER, TEXTS, outgoing
+from shoal.core.engine.round.waiting import reasons
 from shoal.core.errors import DiskFull, LedgerFault
 from shoal.core.exchange.link import Failure
 from shoal.core.privacy.budget import Budget
@@ -23,6 +24,11 @@ def test_only_a_known_code_and_its_text_leave(code: str) -> None:
     found = outgoing(Failure(code, f"tensor([[{RECORD}]])", f"Traceback: {RECORD}"))
     assert found == Failure(code if code in TEXTS else OTHER, TEXTS.get(code, TEXTS[OTHER]))
     assert RECORD not in f"{found.code}{found.message}"
+
+
+@pytest.mark.parametrize("text", TEXTS.values())
+def test_operators_read_the_whole_text_of_why_a_round_has_no_result(text: str) -> None:
+    assert text in reasons({"d0": f"it failed: {text}"})
 
 
 def test_every_code_that_the_client_makes_has_a_text() -> None:

@@ -102,8 +102,41 @@ def test_where_no_limit_is_enough_none_is_named() -> None:
     assert refused.value.hint == "ask the run's operator for a smaller dp_epsilon"
 
 
+SPENT = Cost(BALANCED)
+RAISE = "set privacy.epsilon to 7.43 or more in this device's settings, or ask the run's operator for a run "
+
+
+@pytest.mark.parametrize(
+    ("cost", "what", "hint"),
+    [
+        (SPENT, "all of run r2", RAISE + "with privacy=off, which has no guarantee"),
+        (training(0.01), "", "without dp_epsilon, which has no guarantee"),
+        (training(0.01) + SPENT, "all of run r2", "with privacy=off and without dp_epsilon, which has no"),
+        (training(0.01), "a vote", "or more in this device's settings"),
+    ],
+)
+def test_where_nothing_is_left_a_smaller_request_is_no_advice(cost: Cost, what: str, hint: str) -> None:
+    with pytest.raises(OverBudget) as refused:
+        Budget().check(cost, SPENT, SPENT, what=what)
+    assert "nothing is left (delta 1e-06); what is spent is free again after 30 days" in refused.value.message
+    assert hint in refused.value.hint
+    assert "smaller" not in refused.value.hint
+
+
+def test_what_an_owner_rules_out_is_no_advice() -> None:
+    with pytest.raises(OverBudget) as refused:
+        Budget(allow_unprotected=False).check(SPENT, SPENT, SPENT)
+    assert refused.value.hint == "set privacy.epsilon to 7.43 or more in this device's settings"
+
+
+def test_what_is_spent_for_good_is_never_free_again() -> None:
+    with pytest.raises(OverBudget, match=r"privacy\.total_epsilon is never free again") as refused:
+        Budget(total_epsilon=5.0).check(SPENT, SPENT, SPENT)
+    assert "privacy.epsilon to 7.43 or more and privacy.total_epsilon to 7.43 or more" in refused.value.hint
+
+
 def test_nothing_may_be_spent_at_all() -> None:
-    with pytest.raises(OverBudget, match="one of up to 0 would fit"):
+    with pytest.raises(OverBudget, match=r"0 is spent; nothing is left \(delta 1e-06\) \(set"):
         Budget(epsilon=0.0).check(Cost(1e-12), Cost(), Cost())
 
 

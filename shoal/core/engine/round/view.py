@@ -28,6 +28,7 @@ class View:
     _tasks: OpenRound
     _opening: Opening
     _abandoned: int
+    _why: str
     _now: float
     _ends: float
 
@@ -69,14 +70,23 @@ class View:
         """What an operator should know now. known: all devices that may take part, here or not."""
         if self.stage is Stage.WAITING:
             if pause := self._pause_left():
-                many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
-                return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
+                return Waiting(f"{self._failing()}the next round opens after a pause", (), pause)
             return self._opening.waiting(known, self.state, self._now)
         if self.stage is Stage.OPEN:
             end = min(self._ends, self._opening.ends_for_the_slow(self._tasks))
             whom = self._tasks.outstanding or self._tasks.silent
-            return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
+            text = f"{self._failing()}{self.progress()}"
+            return Waiting(text, tuple(sorted(whom)), max(0.0, end - self._now))
         return Waiting(self.progress())
+
+    def _failing(self) -> str:
+        """That rounds are abandoned, and why the last one was: an operator may have to act. After a restart
+        that is not known until the next one is."""
+        if not self._abandoned:
+            return ""
+        many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
+        last = ", the last" if self._abandoned > 1 and self._why else ""
+        return f"{many} abandoned{last}{f' because {self._why}' if self._why else ''}; "
 
     def _pause_left(self) -> float:
         """Seconds until a round may open after one that was abandoned; one that is open on disk does not
