@@ -344,6 +344,21 @@ async def answers(address: str, seconds: float, credentials: grpc.ChannelCredent
         return True
 
 
+async def why_silent(
+    address: str, seconds: float, credentials: grpc.ChannelCredentials | None = None
+) -> aio.AioRpcError | None:
+    """What keeps a call from the server at `address`; None if it answers within `seconds`.
+
+    The call is of a service that there is not, so it changes nothing wherever it arrives.
+    """
+    async with channel(address, credentials) as tried:
+        try:
+            await tried.unary_unary("/fed.v1.None/None", bytes, bytes)(b"", timeout=seconds)
+        except aio.AioRpcError as error:
+            return error if is_gone(error) else None
+        return None
+
+
 def _stubs(channel: aio.Channel) -> Stubs:
     return Stubs(
         DeviceServiceStub(channel),

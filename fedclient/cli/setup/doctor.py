@@ -134,8 +134,9 @@ def _identity(reached: Endpoint) -> Finding:
 
 def _line(reached: Endpoint) -> Finding:
     """Whether the server answers, with TLS if the device has an identity."""
-    from fedclient.identity.rpc import credentials
-    from fedclient.net.rpc import answers
+    from fedclient.identity.link import HINTS
+    from fedclient.identity.rpc import cause_of, credentials
+    from fedclient.net.rpc import answers, error_of, why_silent
 
     assert reached.address is not None
     began = time.monotonic()
@@ -143,9 +144,16 @@ def _line(reached: Endpoint) -> Finding:
     if asyncio.run(answers(reached.address, MOMENT, secure)):
         how = "TLS 1.3" if secure else "plain text"
         return Finding("line", f"{reached.address} answers in {time.monotonic() - began:.2f} s, {how}")
+    error = asyncio.run(why_silent(reached.address, MOMENT, secure))
+    if error is not None and (cause := cause_of(error.details() or "")) is not None:
+        hint = HINTS.get(
+            cause, "compare the clocks below; `fedclient run` renews a certificate that has ended"
+        )
+        return Finding("line", f"no connection to {reached.address}: {cause.value}", hint)
+    silent = f"{reached.address} does not answer within {MOMENT:.0f} s"
     return Finding(
         "line",
-        f"{reached.address} does not answer within {MOMENT:.0f} s",
+        silent if error is None else error_of(error, reached.address).message,
         "check that the server is running, and that no firewall is between",
     )
 

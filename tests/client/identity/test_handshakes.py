@@ -1,9 +1,12 @@
 """What keeps two sides from shaking hands over real TLS, and what is said of it."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from fedclient.cli.setup.doctor import Finding, _line
+from fedclient.identity.connection import Endpoint
 from fedclient.identity.keyring import Keyring
 from shoal.core.errors import Unavailable
 from tests.client.bridge import serving
@@ -97,5 +100,26 @@ def test_a_port_in_plain_text_is_told(federation: Federation, keyring: Keyring) 
             async with joined(federation, keyring) as link:
                 error = await failure(link)
                 assert "does not speak TLS" in error.message
+
+    run(steps)
+
+
+def test_doctor_tells_another_server_from_none(federation: Federation) -> None:
+    """Both keep the device from its server, and only one of them is cured by starting it."""
+    other = Federation(authority=Authority.made("another"))
+    identity = federation.identity_for("attic", "127.0.0.1:1")
+
+    async def line(address: str) -> Finding:
+        return await asyncio.to_thread(_line, Endpoint(identity, address, "attic"))
+
+    async def steps() -> None:
+        async with devices_port(other, MemoryServer([])):
+            found = await line(other.address)
+            assert "not from an authority that this device trusts" in found.text
+            assert "check that this is the right server" in found.hint
+        found = await line("127.0.0.1:1")
+        assert found.text.startswith("127.0.0.1:1 does not answer: ")
+        assert "Connection refused" in found.text
+        assert found.hint.startswith("check that the server is running")
 
     run(steps)
