@@ -66,7 +66,7 @@ async def follow(
 
     async def use(model: Path) -> str:
         with TemporaryDirectory(prefix="fedclient-predict-") as scratch:
-            graph, models = read_graph_file(model / GRAPH), read_mixture(model / MODEL)
+            graph, models = read_graph_file(model / GRAPH, model / MODEL), read_mixture(model / MODEL)
             try:
                 found = await predicted(settings, data, graph, models, Path(scratch))
                 checked = of_probabilities(found.probabilities, found.values, found.accuracy)

@@ -29,7 +29,7 @@ from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import take_pipes
-from fedclient.work.predictions import read_mixture
+from fedclient.work.predictions import check_graph, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
@@ -66,7 +66,9 @@ class Predictions:
 
     def use(self, graph: Path, model: Path, facts: Mapping[str, Any]) -> None:
         """Answer with this model from now on. Raises a ShoalError, and then the earlier one stays."""
-        opened, parts = read_graph(graph.read_bytes()), list[tuple[float, Scorer]]()
+        data = graph.read_bytes()
+        check_graph(graph, data, model)
+        opened, parts = read_graph(data), list[tuple[float, Scorer]]()
         for share, tensors in read_mixture(model):
             part = OnnxNetwork(opened, self._config.compute.threads)
             part.load(tensors)

@@ -12,7 +12,7 @@ from fedclient.light.messages import Open, Predict, Predicted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
 from fedclient.work.executor import Executor, Spawned
-from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
+from fedclient.work.predictions import Mixture, Prediction, check_graph, read_mixture, read_model, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Failure, Task
@@ -26,7 +26,7 @@ def classify(
 ) -> Prediction:
     """What the model in `model` says of `file`, or of the file of the settings, written to `out`, too. Its
     graph is beside it. together: with the others of its mixture, if it has some."""
-    graph = read_graph_file(model.with_name(GRAPH))
+    graph = read_graph_file(model.with_name(GRAPH), model)
     models: Mixture = read_mixture(model) if together else [(1.0, read_model(model))]
     with TemporaryDirectory(prefix="fedclient-predict-") as folder:
         found = asyncio.run(predicted(settings, file, graph, models, Path(folder)))
@@ -35,14 +35,16 @@ def classify(
     return found
 
 
-def read_graph_file(path: Path) -> Tensors:
-    """A graph in the form in which it travels. Raises NotFound."""
+def read_graph_file(path: Path, model: Path) -> Tensors:
+    """A model's graph, in the form in which it travels. Raises NotFound, and DataFault if it is damaged."""
     try:
-        return {"graph": np.frombuffer(path.read_bytes(), np.uint8)}
+        data = path.read_bytes()
     except OSError:
         raise NotFound(
             f"there is no graph {path}", "set `learner`, or run `fedclient place` on a run with a graph first"
         ) from None
+    check_graph(path, data, model)
+    return {"graph": np.frombuffer(data, np.uint8)}
 
 
 async def predicted(

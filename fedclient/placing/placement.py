@@ -284,7 +284,7 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     Others of a mixture come first, under names that their content gives, and those of an earlier one are
     removed last: so the model's file always names files that are there.
     """
-    from fedclient.work.predictions import MIXTURE
+    from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE
 
     assert result.model is not None
     path = folder / MODEL
@@ -292,6 +292,8 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     if result.graph is not None:
         write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}
+    if result.graph is not None:
+        facts[GRAPH_DIGEST] = result.graph.sha256
     if result.tuning and result.tuning.kept:
         facts["fine_tuning"] = "on the data of the device that fetched it"
     if result.privacy:
@@ -314,6 +316,8 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
 def _write(path: Path, tensors: Tensors, facts: dict[str, str]) -> None:
     from safetensors.numpy import save_file
 
+    from fedclient.work.predictions import sealed
+
     with storing(path), temporary(path.parent) as file:
-        save_file(dict(tensors), file.name, facts)
+        save_file(dict(tensors), file.name, sealed(tensors, facts))
         settle(file, path)

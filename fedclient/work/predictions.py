@@ -4,8 +4,13 @@ written to.
 `fedclient place` may write a mixture of models. Each is a file like any other, so that a program that knows
 nothing of mixtures can use the one that fits best, model.safetensors. Its header names the files of all, with
 their shares: so one rename replaces the whole mixture.
+
+The header also has a digest of the weights and of the rest of the header, and that of the graph beside it:
+with a bit that flipped on the disk, it would still be a model, and predict wrongly. Files without a digest
+are used as they are: earlier versions wrote none, and neither do other programs.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors import numpy as safetensors
 
 from shoal.core.errors import DataFault, NotFound
+from shoal.core.exchange.tensors import digest
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
 
@@ -23,6 +28,8 @@ Mixture = Sequence[tuple[float, Tensors]]
 """Models, each with its share in the probabilities; the shares sum to 1. One model has the share 1."""
 MIXTURE = "mixture"
 """The name under which the header of a model's file has a mixture's files and their shares, as JSON."""
+DIGEST, GRAPH_DIGEST = "digest", "graph"
+"""The same for its digest, and for that of the graph that it belongs to."""
 TRIES = 3
 """How many times a mixture is read that another process is replacing meanwhile."""
 
@@ -46,28 +53,60 @@ class Prediction:
         return dict(zip(classes.tolist(), counts.tolist(), strict=True))
 
 
+def sealed(tensors: Tensors, facts: Mapping[str, str]) -> dict[str, str]:
+    """The header of a file of these weights: the facts, and a digest of both."""
+    return {**facts, DIGEST: _digest(tensors, facts)}
+
+
+def _digest(tensors: Tensors, header: Mapping[str, str]) -> str:
+    facts = sorted((name, text) for name, text in header.items() if name != DIGEST)
+    weights = digest({name: tensors[name] for name in sorted(tensors)})
+    return hashlib.sha256(json.dumps([weights, facts]).encode()).hexdigest()
+
+
 def read_model(path: Path) -> Tensors:
-    """The tensors of a safetensors file. Raises NotFound, DataFault."""
+    """The tensors of a safetensors file. Raises NotFound, and DataFault for one that is damaged, too."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
+    """The tensors and the header of one file, whatever takes its place meanwhile."""
     try:
-        return safetensors.load_file(path)
+        with safe_open(path, "numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+            header = dict(file.metadata() or {})
     except FileNotFoundError:
         raise NotFound(
             f"there is no model {path}", "run `fedclient place` first, or give one with --model"
         ) from None
     except (SafetensorError, OSError) as error:
         raise _no_model(path, error) from None
+    if DIGEST in header and header[DIGEST] != _digest(tensors, header):
+        raise DataFault(f"{path} is damaged: it is not what was written", "run `fedclient place` again")
+    return tensors, header
+
+
+def check_graph(graph: Path, data: bytes, model: Path) -> None:
+    """Raises DataFault unless these bytes are the graph that the model's header names, if it names one."""
+    named = _header(model).get(GRAPH_DIGEST)
+    if named is not None and named != hashlib.sha256(data).hexdigest():
+        raise DataFault(
+            f"{graph} is damaged: it is not the graph that {model} was placed with",
+            "run `fedclient place` again",
+        )
 
 
 def read_mixture(path: Path) -> Mixture:
     """The models by which the one in `path` predicts, as its header names them; itself, if it names none.
 
-    Raises NotFound, DataFault.
+    Raises NotFound, and DataFault for one that is damaged, too.
     """
-    header = _header(path)
     for _ in range(TRIES):
+        own, header = _read(path)
         try:
             found = [
-                (share, read_model(path.with_name(name))) for name, share in _files(path, header).items()
+                (share, own if name == path.name else read_model(path.with_name(name)))
+                for name, share in _files(path, header).items()
             ]
         except NotFound as error:
             missing = error.message
@@ -75,7 +114,6 @@ def read_mixture(path: Path) -> Mixture:
             if _header(path) == header:
                 return found
             missing = f"{path} is being replaced"
-        header = _header(path)
     raise DataFault(f"a model of the mixture cannot be read: {missing}", "run `fedclient place` again")
 
 

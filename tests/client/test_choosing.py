@@ -241,6 +241,26 @@ def test_a_mixture_is_replaced_as_a_whole_and_one_that_is_torn_is_named(
     assert sorted(each.name for each in path.parent.iterdir()) == ["model.safetensors", "placement.json"]
 
 
+def test_a_flipped_bit_is_no_model_and_one_without_a_digest_is(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
+) -> None:
+    """Wherever it is: in the weights, or in the header that says how models predict together."""
+    server.question = Question("r1", encode(undecided(models), server.keep))
+    path = save(placed(server, newcomer, store), store, tmp_path / "model")
+    whole, settings = path.read_bytes(), ClientConfig(data=newcomer.data, learner=newcomer.learner)
+    begins, share = 8 + int.from_bytes(whole[:8], "little"), whole.index(b"0.")
+    for place in (begins, (begins + len(whole)) // 2, len(whole) - 1, share + 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        for together in (True, False):
+            with pytest.raises(DataFault, match=r"model.safetensors is damaged") as caught:
+                classify(settings, newcomer.file, path, None, together)
+            assert caught.value.hint == "run `fedclient place` again"
+    path.write_bytes(whole)
+    tensors = read_model(path)
+    save_file(dict(tensors), path, {"run": "r1", "cluster": "c0"})  # as earlier versions did
+    assert len(classify(settings, newcomer.file, path, None, together=True).classes) == 40
+
+
 @pytest.mark.parametrize(
     "header", ["[]", "{}", "{", '{"../m": 1.0}', '{"m": "a"}', '{"m": -1}', '{"m": NaN}']
 )

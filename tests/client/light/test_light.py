@@ -11,6 +11,7 @@ import pytest
 from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
+from fedclient.light.endpoint import Predictions
 from fedclient.light.predict import classify
 from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
@@ -18,7 +19,7 @@ from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
 from fedclient.work.executor import InProcess, Spawned
-from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.errors import BadPayload, DataFault, NotFound, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Question
 from shoal.core.exchange.messages import Describe, Score
@@ -116,6 +117,19 @@ def test_the_model_is_used_in_a_process_of_its_own(work: WorkConfig, tmp_path: P
     assert said.probabilities == pytest.approx(wanted, abs=1e-4)
     assert said.classes.tolist() == wanted.argmax(axis=1).tolist()
     assert np.load(tmp_path / "classes.npz")["classes"].tolist() == said.classes.tolist()
+
+
+def test_a_flipped_bit_of_the_graph_is_found(work: WorkConfig, tmp_path: Path) -> None:
+    """In a name of its author's, say, it would change nothing, and in a constant every prediction."""
+    path = save(placed(server(CHOICE), work), BlobStore(work.blobs), tmp_path / "model")
+    file = path.with_name(GRAPH)
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    for using in (
+        lambda: classify(ClientConfig(data=work.data), None, path, None),
+        lambda: Predictions(work).use(file, path, {}),
+    ):
+        with pytest.raises(DataFault, match=r"graph.onnx is damaged"):
+            using()
 
 
 def test_the_process_has_no_pytorch(
