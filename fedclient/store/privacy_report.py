@@ -61,7 +61,8 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
 
     def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
         left = budget.epsilon_of(Cost(budget.left(of_data, book.spent, reserved=reserved)))
-        return {**statement(entries, budget, data).facts(), "left": left}
+        found = statement(entries, budget, data)
+        return {**found.facts(), "detailed": found.of_both_neighbors, "left": left}
 
     sources = {each.data: each.source for each in paid(entries)}
 
@@ -132,14 +133,7 @@ def line(found: Mapping[str, Any]) -> str:
     """What `summary` returns, as one line."""
     if "fault" in found:
         return f"unknown: {found['fault']}"
-    return f"{found['total']['summary']}{_if_replaced(found['total'])}; {found['weights']}"
-
-
-def _if_replaced(figures: Mapping[str, Any]) -> str:
-    """The other neighbor: how many samples there are is public, so people mean this one."""
-    if not figures["of_releases"]:
-        return ""
-    return f" ({figures['if_replaced']:.4g} where one sample is replaced by another)"
+    return f"{found['total']['detailed']}; {found['weights']}"
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -178,9 +172,8 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
             what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():
-        both = f"{figures['summary']}{_if_replaced(figures)}"
         more = f", and more from {_clock(figures['more_from'])} on" if figures["more_from"] else ""
-        lines.append(f"data {data[:SHORT]}: {both}; {figures['left']:.4g} is left{more}")
+        lines.append(f"data {data[:SHORT]}: {figures['detailed']}; {figures['left']:.4g} is left{more}")
     lines += [_sums(run, figures, budget) for run, figures in found["sums"].items()]
     lines += [
         f"run {run}: epsilon {figures['reserved']:.4g} is reserved for it, and no other run can spend that"
@@ -189,7 +182,7 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     ]
     total = found["total"]
     left = f"{total['left']:.4g} is left in all"
-    lines.append(f"in total: {total['summary']}{_if_replaced(total)}; {left}")
+    lines.append(f"in total: {total['detailed']}; {left}")
     return "\n".join([*lines, found["weights"]])
 
 

@@ -108,13 +108,22 @@ class Statement:
         }
 
     def __str__(self) -> str:
+        return self._worded(self.promise)
+
+    @property
+    def of_both_neighbors(self) -> str:
+        """The same with the other epsilon: how many samples there are is public, so people mean that one."""
+        other = f"{self.if_replaced:.4g} where one sample is replaced by another"
+        return self._worded(f"{self.promise} ({other})")
+
+    def _worded(self, promise: str) -> str:
         tasks = "1 task" if self.failures == 1 else f"{self.failures} tasks"
         failed = f"; besides, the server learned that {tasks} failed" if self.failures else ""
         if not self.cost and not self.unprotected:
             return f"nothing was released{failed}"
         if not self.unprotected:
-            return f"{self.promise}{failed}"
-        some = f"; the rest: {self.promise}" if self.cost else ""
+            return f"{promise}{failed}"
+        some = f"; the rest: {promise}" if self.cost else ""
         return f"no guarantee: {', '.join(self.unprotected)}{some}{failed}"
 
 

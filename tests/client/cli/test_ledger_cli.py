@@ -57,6 +57,18 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
 
 
+def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Path) -> None:
+    ledger = ledger_of(read(settings, {}))
+    ledger.release(order(), exact)
+    ledger.failed("r1", "bug")
+    replaced = "epsilon 5 at delta 1e-06 (8.581 where one sample is replaced by another)"
+    wanted = f"{replaced}; besides, the server learned that 1 task failed; "
+    assert f"in total: {wanted}" in fedclient("ledger", "show", "-c", settings).out
+    assert line(summary(read(settings, {}))).startswith(wanted)
+    ledger.unprotected(OPEN["bounds"], "d" * 64)
+    assert f"; the rest: {wanted}" in line(summary(read(settings, {})))
+
+
 def test_when_more_of_the_budget_is_free(settings: Path) -> None:
     """Unless all of it that there ever is was spent."""
     ledger_of(read(settings, {})).release(order(), exact)
