@@ -41,6 +41,7 @@ from shoal.shell.readers import (
     read_parquet,
 )
 from shoal.shell.readers.folders import files_below
+from shoal.shell.readers.tables import line_of
 
 
 def open_views(config: WorkConfig) -> Views:
@@ -179,8 +180,17 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
     if x.ndim == 0 or x.size == 0:
         raise DataFault(f"{path} contains no samples", "a device needs at least one")
     x = _shaped(path, checked.samples(str(path), x, config.divide_by), config.shape)
-    read = checked.targets if config.regression else checked.classes
-    return checked.paired(str(path), x, None if y is None else read(str(path), y))
+    if y is not None:
+        y = checked.targets(str(path), y) if config.regression else _classes(path, y, config)
+    return checked.paired(str(path), x, y)
+
+
+def _classes(path: Path, y: Array, config: DataConfig) -> Array:
+    """Labels, of which a wrong one is named as its owner finds it."""
+    if (kind_of(path) or config.kind) != "csv":
+        return checked.classes(str(path), y)
+    where = f"column {config.label!r}"
+    return checked.classes(str(path), y, lambda row: f"the label in line {line_of(path, row)}, {where}")
 
 
 def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:

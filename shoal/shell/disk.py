@@ -21,6 +21,17 @@ NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
 
 UNKNOWN_ROOM = (errno.EINVAL, errno.EOPNOTSUPP)
 """What posix_fallocate() reports on a file system that cannot set space aside."""
+RIGHTS = "give the user who runs this the right to write there, or name another place"
+HINTS = {
+    errno.EACCES: RIGHTS,
+    errno.EPERM: RIGHTS,
+    errno.EROFS: "that disk is read-only: make it writable, or name another place",
+    errno.ENOTDIR: "a part of that path is a file: name a folder",
+    errno.EEXIST: "a file has that name: name a folder",
+    errno.EISDIR: "that is a folder: name a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+"""What to do where the disk is well, and the path or a right is wrong."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -29,16 +40,18 @@ def storing(path: Path) -> Iterator[None]:
     """Around work on `path`: an OSError becomes a StorageFault that names it.
 
     What passes by itself, a full disk and a lack of file descriptors, becomes a DiskFull and a TooManyFiles.
+    An unfinished file is not named: `path` is what the caller wanted to have.
     """
     try:
         yield
     except OSError as error:
-        what = f"{error.filename or path}: {error.strerror or error}"
+        found = str(error.filename or path)
+        what = f"{path if TEMPORARY in found else found}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(what, "free some space on the disk of the state folder") from error
         if error.errno in NO_DESCRIPTORS:
             raise TooManyFiles(what, "close other connections and files, or raise `ulimit -n`") from error
-        raise StorageFault(what, "check the disk of the state folder") from error
+        raise StorageFault(what, HINTS.get(error.errno or 0, "check the disk that it is on")) from error
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import StorageFault
 from shoal.shell import disk
 
 
@@ -97,3 +98,38 @@ def test_the_bytes_of_a_file_are_synced_before_it_is_named_and_its_name_after_th
         "link other",
         "sync folder",
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "give the user who runs this the right to write there"),
+        (errno.EROFS, "that disk is read-only"),
+        (errno.EIO, "check the disk that it is on"),
+    ],
+)
+def test_an_error_names_what_was_asked_for_and_blames_the_disk_only_where_it_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
+) -> None:
+    opened = os.open
+
+    def refused(path: object, *rest: int) -> int:
+        if disk.TEMPORARY in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *rest)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(StorageFault) as caught:
+        disk.write(tmp_path / "classes.csv", b"data")
+    assert caught.value.message == f"{tmp_path / 'classes.csv'}: {os.strerror(number)}"
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_file_where_a_folder_is_needed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(StorageFault, match="state") as caught:
+        disk.write(tmp_path / "state" / "device", b"data")
+    assert "a file" in caught.value.hint
+    with pytest.raises(StorageFault, match="state") as caught, disk.storing(tmp_path / "state"):
+        (tmp_path / "state").mkdir(exist_ok=True)
+    assert caught.value.hint == "a file has that name: name a folder"

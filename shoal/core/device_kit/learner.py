@@ -26,6 +26,7 @@ Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has t
 """
 
 import importlib
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -98,9 +99,15 @@ def _wrong_shape(model: nn.Module, x: Tensor, error: str) -> WrongShape | None:
         if first.in_channels == 1:
             return WrongShape(problem, f"Images need a channel: set data.shape: {[1, *sizes]}")
         return WrongShape(problem, f"Images need {first.in_channels} channels: {[first.in_channels, *sizes]}")
-    if isinstance(first, nn.Linear) and len(sizes) == 1 and first.in_features != sizes[0]:
-        hint = f"its first layer takes {first.in_features} values"
-        return WrongShape(problem, hint, (sizes[0], first.in_features))
+    if not isinstance(first, nn.Linear):
+        return None
+    wanted, values = first.in_features, math.prod(sizes)
+    if len(sizes) == 1 and wanted != values:
+        return WrongShape(problem, f"its first layer takes {wanted} values", (values, wanted))
+    flattened = any(isinstance(layer, nn.Flatten) for layer in model.modules())
+    if flattened and wanted != values and "shapes cannot be multiplied" in error:
+        hint = f"its first layer takes {wanted} values, and a sample has {values}: set data.shape or inputs"
+        return WrongShape(problem, hint)
     return None
 
 

@@ -160,6 +160,8 @@ def _pixels(path: Path, name: PurePosixPath, data: bytes, shape: Sequence[int]) 
     except DataFault:
         raise
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        if type(error).__name__ == "UnidentifiedImageError":  # its text names our buffer, and no file
+            error = ValueError(f"it is no {FORMATS[name.suffix.lower()]} file")
         raise DataFault(f"{path}: {name} is not a picture: {error}", "remove it, or save it again") from None
     if not gray:
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))

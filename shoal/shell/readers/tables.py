@@ -31,6 +31,7 @@ def read_csv(
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
             header = [name.strip() for name in next(rows, [])]
+            _check_names(path, header)
             _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
             left_out = {label, *ignore}
             taken = list(columns) or [name for name in header if name not in left_out]
@@ -44,6 +45,25 @@ def read_csv(
             f"{path} is not a csv file: {error}", "separate by commas, quote by double quotes"
         ) from None
     return table[:, :width], table[:, width] if label in header else None
+
+
+def line_of(path: Path, row: int) -> int:
+    """The line, from 1, in which a row, from 0, of `read_csv` ends. Only among lines, empty ones count."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file)
+        next(lines)
+        next(itertools.islice(filter(None, lines), row, None))
+        return lines.line_num
+
+
+def _check_names(path: Path, header: list[str]) -> None:
+    """Numbers from 0 on may be names; other numbers are samples, of which the first would be lost."""
+    counted = [str(number) for number in range(len(header))]
+    if header and header != counted and all(map(_is_number, header)):
+        raise DataFault(
+            f"{path}: the first row must name the columns, and it is {','.join(header[:MOST_NAMES])[:80]}",
+            "add a first row of names, such as length,width,class",
+        )
 
 
 def _check_header(

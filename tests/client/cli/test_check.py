@@ -195,6 +195,24 @@ def test_images_without_a_channel_are_named(tmp_path: Path, labels: bool) -> Non
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 5, 5)])
+def test_samples_of_the_wrong_size_are_named_without_a_traceback(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    """With the built-in network, which has no line to fix."""
+    np.savez(tmp_path / "train.npz", x=np.ones((20, *shape), np.float32), y=np.arange(20) % 3)
+    settings = tmp_path / "device.yaml"
+    settings.write_text(
+        "learner: {builtin: mlp, options: {inputs: 64, classes: 3}}\ndata: {npz: train.npz}\n"
+    )
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
+    assert ended.exit_code == LearnerFault.exit_code
+    assert "the network refused a batch of shape" in ended.stderr
+    assert "its first layer takes 64 values" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "traceback" not in ended.stderr
+
+
 def test_help_offers_only_what_check_uses() -> None:
     found = CliRunner().invoke(main, ["check", "--help"]).stdout
     assert "--config" in found

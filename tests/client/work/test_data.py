@@ -256,8 +256,10 @@ def test_csv_may_have_a_mark_empty_lines_and_quotes(tmp_path: Path) -> None:
         ("a,label\n1,0\n,1\n", "line 3, column 'a' is empty"),
         ("a,label\n1,0\nnan,1\n", "line 3, column 'a': 'nan' is not a number"),
         ("a,label\ninf,1\n", "line 2, column 'a': 'inf' is not a number"),
-        ("a,label\n1,0.5\n", "the label of row 0 (from 0) is 0.5"),
-        ("a,label\n1,-1\n", "the label of row 0 (from 0) is -1"),
+        ("a,label\n1,0\n\n1,0.5\n", "the label in line 4, column 'label' is 0.5"),
+        ("a,label\n1,-1\n", "the label in line 2, column 'label' is -1"),
+        ("0.0,0.0,1\n1,2,0\n", "the first row must name the columns, and it is 0.0,0.0,1"),
+        ("5.1,3.5,1\n4.9,3.0,0\n", "the first row must name the columns"),
         ('a,label\n"1,0\n', "is not a csv file"),
     ],
 )

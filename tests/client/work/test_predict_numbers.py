@@ -33,7 +33,7 @@ def test_labels_are_numbers_where_the_settings_say_so(table: Path) -> None:
     data = settings(table).data
     assert data is not None
     assert load(data).train.y.tolist() == [0.5, -3.0, 7.0, -0.5]  # type: ignore[union-attr]
-    with pytest.raises(DataFault, match="the label of row 0"):
+    with pytest.raises(DataFault, match="the label in line 2, column 'price'"):
         load(DataConfig(csv=table, label="price"))
     with pytest.raises(ConfigError, match="folders of images are classes"):
         DataConfig(images=table, regression=True)
