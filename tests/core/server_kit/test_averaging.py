@@ -77,10 +77,12 @@ def test_the_updates_of_one_or_two_devices_are_measured_by_those_of_other_models
     assert after.references["c0"] == 2000.0
 
 
-def test_the_guard_says_which_models_a_round_led_back() -> None:
-    before = Guard(courses={"c0": Course(falls=1), "c1": Course(falls=1), "c2": Course()})
-    after = Guard(courses={"c0": Course(falls=2), "c1": Course(falls=1), "c3": Course(falls=1)})
-    assert after.gone_back(before) == {"c0", "c3"}
+def test_the_guard_says_which_models_fell_in_a_round() -> None:
+    before = Guard(courses={"c0": Course(falls=1), "c1": Course(falls=1, fell=True), "c2": Course()})
+    fell, still = Course(falls=2, fell=True), Course(falls=1, fell=True)
+    again = Course(falls=1, restarted=True)
+    after = Guard(courses={"c0": fell, "c1": still, "c2": again, "c3": still})
+    assert after.fallen(before) == {"c0", "c3"}
 
 
 def test_clusters_are_measured_as_the_model_was_from_which_they_split() -> None:

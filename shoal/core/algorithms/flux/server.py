@@ -238,9 +238,10 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
     models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)
     if state.progress + 1 > SETTLING * state.parameters.rounds:
-        # A model that has just gone back is not to be mixed with the one that was at fault.
-        back = guard.gone_back(state.guard)
-        trainers = Counter(key for own in shares.values() for key in own if key not in back)
+        # One that has fallen is not to be mixed with the one that was at fault. But one that begins again so
+        # late keeps a part of what it is, as it has no time to learn from nothing.
+        fallen = guard.fallen(state.guard)
+        trainers = Counter(key for own in shares.values() for key in own if key not in fallen)
         models = steadied(state.models, models, trainers, state.parameters.steady)
     progress, watch = state.progress + 1, state.parameters.watch
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"

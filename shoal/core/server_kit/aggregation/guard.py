@@ -131,10 +131,12 @@ class Guard:
         }
         return replace(self, strikes=strikes)
 
-    def gone_back(self, before: "Guard") -> set[ModelKey]:
-        """The models that this round led back to an earlier one. before: the guard before the round."""
+    def fallen(self, before: "Guard") -> set[ModelKey]:
+        """The models that fell in this round, and not those that begin again. before: the guard before it."""
         falls = {key: course.falls for key, course in before.courses.items()}
-        return {key for key, course in self.courses.items() if course.falls > falls.get(key, 0)}
+        return {
+            key for key, course in self.courses.items() if course.fell and course.falls > falls.get(key, 0)
+        }
 
     def held(self, key: ModelKey) -> set[DeviceId]:
         """The devices that are quarantined in this model."""
