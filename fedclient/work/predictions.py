@@ -73,7 +73,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
     """The tensors and the header of one file, whatever takes its place meanwhile."""
     try:
         with safe_open(path, "numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             header = dict(file.metadata() or {})
     except FileNotFoundError:
         raise NotFound(
