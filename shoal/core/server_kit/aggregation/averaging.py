@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from statistics import median_low
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
@@ -116,7 +115,7 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
-    strikes, courses, spreads = dict(guard.strikes), dict(guard.courses), {}
+    strikes, courses, spreads, longest = dict(guard.strikes), dict(guard.courses), {}, guard.longest
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
     learning = nsmallest(2, ((each.best, key) for key, each in guard.courses.items() if each.learns))
@@ -140,9 +139,12 @@ def combined_models(
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue
-        most = _elsewhere(guard, key) if len(own) < FEWEST else math.inf
+        # One or two devices could let the reference grow from round to round as they like.
+        most = CLOSE * guard.longest if len(own) < FEWEST and guard.longest else math.inf
         combined = combine(rule, base, own, references.get(key, 0.0), most)
         found[key] = combined.model
+        if len(own) >= FEWEST:
+            longest = max(longest, combined.reference)
         if rule != "mean":
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)
             strikes |= {key: judged} if judged else {}
@@ -157,14 +159,7 @@ def combined_models(
     courses = {
         key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
     }
-    return found, Guard(references, of_round, of_run, strikes, courses, spreads)
-
-
-def _elsewhere(guard: Guard, key: ModelKey) -> float:
-    """The largest reference for a model of one or two devices, which could let it grow from round to round as
-    they like: not much above that of the run's other models."""
-    usual = [norm for other, norm in guard.references.items() if other != key and norm > 0.0]
-    return CLOSE * median_low(usual) if usual else math.inf
+    return found, Guard(references, of_round, of_run, strikes, courses, spreads, longest)
 
 
 def held_back(
