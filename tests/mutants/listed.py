@@ -353,22 +353,22 @@ MUTANTS = (
     mutant(
         "a release beyond the budget is allowed",
         "shoal/core/privacy/budget.py",
-        "< -ROUNDING * cost.rho:",
-        "< -1e9 * cost.rho:",
+        "< -ROUNDING * cost.rho",
+        "< -1e9 * cost.rho",
         "tests/core/privacy/test_budget.py",
     ),
     mutant(
         "a release does not need a budget that covers all of them",
         "shoal/core/privacy/budget.py",
-        "self._room(allowed, spent + kept + cost)",
-        "self._room(allowed, kept + cost)",
+        "limit.used + cost",
+        "limit.kept + cost",
         "tests/core/privacy/test_budget.py",
     ),
     mutant(
         "a run can spend what is reserved for another",
         "shoal/core/privacy/budget.py",
-        "self._room(allowed, spent + kept + cost)",
-        "self._room(allowed, spent + cost)",
+        "limit.used + cost",
+        "limit.spent + cost",
         "tests/client/store/test_reservations.py",
     ),
     mutant(

@@ -138,5 +138,5 @@ def test_a_stranger_with_many_connections_neither_ends_the_server_nor_a_run(tmp_
         assert {error.code() for error in refused} <= {UNAVAILABLE, RESOURCE_EXHAUSTED}
         assert not any(str(tmp_path) in str(error) for error in refused)  # no path of the server's
         found = operator.show("toy")
-        assert (found.summary.stage, found.summary.round) == ("finished", ROUNDS + 2)
+        assert (found.summary.stage, found.summary.round) == ("finished", ROUNDS + 2), found
         assert same_models({key: operator.fetch(each) for key, each in found.models.items()}, expected())
