@@ -69,6 +69,30 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
     scenario(story, tmp_path)
 
 
+def test_a_module_that_cannot_be_loaded_for_now_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy.unique() loads numpy.ma when it is first called."""
+    real, tries = combining.reduce, 0
+
+    def loading(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "numpy/ma/__init__.py")
+        return real(*arguments)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        monkeypatch.setattr(combining, "AGAIN", 0.01)
+        monkeypatch.setattr(combining, "reduce", loading)
+        await serve_all(coordinator)
+        assert tries > 1
+        assert same_models(models(coordinator), expected())
+
+    scenario(story, tmp_path)
+
+
 def test_a_database_that_cannot_open_a_file_is_not_taken_for_a_broken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import Reduce
 from shoal.core.errors import NotFound, StorageFault, TooManyFiles
 from shoal.shell import crash
+from shoal.shell.disk import NO_DESCRIPTORS
 
 if TYPE_CHECKING:
     from fedserver.coordinator.runs import Run
@@ -64,7 +65,10 @@ async def _combined(run: "Run", effect: Reduce) -> State:
         await in_thread(lambda: run.recorder.combined(reports.figures, following))
     except (StorageFault, asyncio.CancelledError):
         raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            # Code may load a module when it first needs it, as numpy does.
+            raise TooManyFiles(str(error), "close other connections and files") from error
         if lost := await damage.lost_reports(storage, counted, effect.devices):
             raise DamagedReports(lost) from None
         if _repairs(storage, counted) != repairs:
