@@ -71,6 +71,13 @@ def test_late_joiners_join_their_group_and_one_that_fits_none_begins_its_own() -
     assert found.tolist() == [1, 0, 2, 2]
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_devices_with_a_single_sample_each_are_one_group(shares: bool) -> None:
+    described = [device(seed, 3.0 * seed, samples=1) for seed in range(4)]
+    assert not groups(described, shares=shares).any()
+    assert not joined(described[:3], np.zeros(3, np.int64), described[3:], shares).any()
+
+
 def test_two_samples_a_class_are_no_evidence() -> None:
     described = [device(seed, samples=4) for seed in range(6)]
     assert groups(described).tolist() == [0] * 6

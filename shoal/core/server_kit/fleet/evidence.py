@@ -79,6 +79,9 @@ def evidence(described: Sequence[Descriptor], shares: bool = True) -> Evidence:
     if shares and table.counts.shape[1] > 2:
         columns.append(_shares(table))
     columns = [_centered(column) for column in columns if np.isfinite(column[1]).any()]
+    if not columns:  # devices with a single sample each, say: one block that is unknown everywhere
+        unknown = np.full((len(described), table.means.shape[2]), np.inf)
+        columns = [(np.zeros_like(unknown), unknown, np.ones(table.means.shape[2]), MEAN)]
     widths = np.array([column[0].shape[1] for column in columns], np.int64)
     values, errors = (np.hstack([column[part] for column in columns]) for part in (0, 1))
     return Evidence(
