@@ -1,7 +1,6 @@
 """From a round's reports to the next models: shares, what is remembered, and the remarks for an operator."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 
@@ -64,26 +63,6 @@ def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
     assert guard.remarks == ("model c0: updates clipped to 3 times the usual length: a (150 times)",)
     _, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 5)], "clipped", guard)
     assert guard.remarks == ()
-
-
-def test_the_updates_of_one_or_two_devices_are_measured_by_those_of_other_models() -> None:
-    together = [trained(name, 0, 3) for name in "bcd"]
-    _, guard = next_models({"c1": model(0, 0)}, together, "clipped", Guard({"c0": 900.0}))
-    assert guard.longest == 3.0
-    shorter = [trained(name, 0, 1) for name in "bcd"]
-    _, guard = next_models({"c1": model(0, 0)}, shorter, "clipped", replace(guard, references={"c0": 900.0}))
-    assert guard.longest == 3.0
-    guard = replace(guard, references={"c0": 900.0})
-    models, after = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 2000)], "clipped", guard)
-    assert after.references["c0"] == 4.5
-    assert after.longest == 3.0
-    np.testing.assert_allclose(models["c0"]["w"], [0, 13.5], rtol=1e-6)
-    alone, _ = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 2000)], "clipped", Guard({"c0": 900.0}))
-    np.testing.assert_allclose(alone["c0"]["w"], [0, 2000], rtol=1e-6)
-    three = [trained(name, 0, 2000) for name in "abc"]  # one liar among them is outvoted
-    models, after = next_models({"c0": MODELS["c0"]}, three, "clipped", guard)
-    assert after.references["c0"] == 2000.0
-    assert guard.moved({"c4": "c0"}, {}, {}).longest == guard.back("c0", Guard()).longest == 3.0
 
 
 def test_the_guard_says_which_models_fell_in_a_round() -> None:

@@ -18,7 +18,6 @@ from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
 from shoal.core.server_kit.aggregation.robust import (
     BOUND,
-    CLOSE,
     FEW,
     Combined,
     Update,
@@ -115,7 +114,7 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
-    strikes, courses, spreads, longest = dict(guard.strikes), dict(guard.courses), {}, guard.longest
+    strikes, courses, spreads = dict(guard.strikes), dict(guard.courses), {}
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
     learning = nsmallest(2, ((each.best, key) for key, each in guard.courses.items() if each.learns))
@@ -139,12 +138,8 @@ def combined_models(
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue
-        # One or two devices could let the reference grow from round to round as they like.
-        most = CLOSE * guard.longest if len(own) < FEWEST and guard.longest else math.inf
-        combined = combine(rule, base, own, references.get(key, 0.0), most)
+        combined = combine(rule, base, own, references.get(key, 0.0))
         found[key] = combined.model
-        if len(own) >= FEWEST:
-            longest = max(longest, combined.reference)
         if rule != "mean":
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)
             strikes |= {key: judged} if judged else {}
@@ -159,7 +154,7 @@ def combined_models(
     courses = {
         key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
     }
-    return found, Guard(references, of_round, of_run, strikes, courses, spreads, longest)
+    return found, Guard(references, of_round, of_run, strikes, courses, spreads)
 
 
 def held_back(

@@ -26,8 +26,7 @@ class Guard:
     on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
     roll back to an earlier round ends that, and so does `readmitted`. That the device leaves the model does
     not, as it may come back. courses: how each model's training goes. spreads: of the models whose last round
-    was a mean of updates. longest: the largest reference so far of a model of three or more devices, where
-    one device cannot set it; 0 if there was none.
+    was a mean of updates.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -36,7 +35,6 @@ class Guard:
     strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
     courses: Mapping[ModelKey, Course] = field(default_factory=dict)
     spreads: Mapping[ModelKey, Spread] = field(default_factory=dict)
-    longest: float = 0.0
 
     @property
     def quarantined(self) -> dict[DeviceId, str]:
@@ -103,7 +101,7 @@ class Guard:
                     known |= {device: max(count, known.get(device, 0)) for device, count in counts.items()}
         references = {key: self.references[old] for key, old in sources.items() if old in self.references}
         of_round = {key: texts for key, texts in self.of_round.items() if sources.get(key) == key}
-        return Guard(references, of_round, self.of_run, strikes, courses, longest=self.longest)
+        return Guard(references, of_round, self.of_run, strikes, courses)
 
     def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
         """The guard after one model went back to what it was when `earlier` was the guard.
@@ -122,7 +120,6 @@ class Guard:
             self.of_run,
             of(self.strikes, earlier.strikes),
             of(self.courses, earlier.courses),
-            longest=self.longest,
         )
 
     def readmitted(self, devices: Iterable[DeviceId]) -> "Guard":

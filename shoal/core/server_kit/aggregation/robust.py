@@ -109,12 +109,11 @@ def combine(
     base: Tensors,
     updates: Mapping[DeviceId, Update],
     before: float = 0.0,
-    most: float = math.inf,
 ) -> Combined:
     """The next model, from at least one update; it has the same bits whatever the order of the updates.
 
     base: the model that the round began with, for all updates without an origin of their own.
-    before: the reference of the previous round; 0 if there was none. most: the largest one now.
+    before: the reference of the previous round; 0 if there was none.
     Memory: one model, one tensor and `MATRIX` bytes, however many updates there are.
     """
     devices = sorted(updates)
@@ -131,7 +130,7 @@ def combine(
     devices = [device for device in devices if device not in left_out]
     weights = {device: weights[device] for device in devices}
     norms = {device: seen.norms[device] for device in devices}
-    usual = min(reference(norms, weights, before), most)
+    usual = reference(norms, weights, before)
     # A long update keeps its direction and is shortened, rather than dropped: the honest device with unusual
     # data still counts, and a hostile one gains nothing by a larger norm.
     bound = longest(len(devices))
