@@ -29,9 +29,10 @@ format: .venv/built
 docs: .venv/built
 	@$(BIN)/mkdocs build --quiet --strict && echo "open build/site/index.html"
 
-## make dist       build the wheel and the source distribution in dist/
+## make dist       build the wheels and the source distributions of shoal-fed and shoal-lab in dist/
 dist: .venv/built
 	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@$(BIN)/python -m build --no-isolation --outdir dist lab
 
 ## make scenarios  record the scenarios of the round engine again; review the difference before you commit it
 scenarios: .venv/built
@@ -48,7 +49,7 @@ chaos: .venv/built
 
 ## make liars      ten attacks by one device on every algorithm, for hours; goes on where it stopped; docs/liars.md
 liars: .venv/built
-	@$(BIN)/python -m shoal.lab.liars
+	@$(BIN)/python -m shoal_lab.liars
 
 ## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
 rot: .venv/built
@@ -74,5 +75,5 @@ lock:
 clean:
 	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules
 
-.venv/built: requirements.lock pyproject.toml scripts/environment
+.venv/built: requirements.lock pyproject.toml lab/pyproject.toml scripts/environment
 	@PYTHON=$(PYTHON) scripts/environment

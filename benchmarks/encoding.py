@@ -22,8 +22,9 @@ from shoal.core.device_kit.learner import initial_weights
 from shoal.core.exchange.encoding.updates import ENCODINGS, shape_of
 from shoal.core.exchange.tensors import layout, manifest_of
 from shoal.core.server_kit.aggregation.encoded import split
-from shoal.lab.datasets import images
-from shoal.lab.models import learner_of
+from shoal.simulation.learners import learner_of
+from shoal_lab import fleets
+from shoal_lab.datasets import images
 
 
 def cases(head: str) -> list[dict[str, str]]:
@@ -40,8 +41,7 @@ def measure(arguments: argparse.Namespace, seeds: list[int]) -> list[dict[str, A
     train, test = images.load(arguments.dataset, arguments.data_dir)
     few = _some(train, arguments.samples), _some(test, arguments.samples // 6)
     fleets = {
-        seed: shoal.shifts.px(few, level=arguments.level, devices=arguments.devices, seed=seed)
-        for seed in seeds
+        seed: fleets.px(few, level=arguments.level, devices=arguments.devices, seed=seed) for seed in seeds
     }
     model = initial_weights(learner_of(None, fleet=fleets[seeds[0]]), 0)
     whole, found = layout(manifest_of(model))[1], []

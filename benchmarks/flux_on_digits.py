@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.lab.experiments.experiment import Experiment, run
+from shoal_lab.experiment import Experiment, run
 
 METHODS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "FedAvg": ("fedavg", "default", {}),

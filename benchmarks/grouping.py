@@ -34,7 +34,7 @@ from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.fleet import groups
 from shoal.core.server_kit.frozen_encoder import make_projector, public_projector
-from shoal.lab.datasets import images, natural
+from shoal_lab.datasets import images, natural
 
 CLASSES, DIMS, LATENTS = 10, 10, 64
 NOISE_RADIUS = 6.0

@@ -30,8 +30,8 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.identity.joining import Role
-from shoal.lab.demo import fleet
-from shoal.lab.demo.processes import Stage, prepared, spec
+from shoal.demo import fleet
+from shoal.demo.processes import Stage, prepared, spec
 from shoal.shell.console import Console
 
 LENET = {"builtin": "lenet5", "options": {}}

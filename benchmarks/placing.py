@@ -58,9 +58,9 @@ from shoal.core.privacy.accountant import Poll, Unmetered
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.server_kit import placing
 from shoal.core.types import Tensors
-from shoal.lab.experiments.setting import Experiment, encoder, fleet_of
-from shoal.lab.models import learner_of
-from shoal.lab.simulation import SimulationResult
+from shoal.simulation.learners import learner_of
+from shoal.simulation.simulate import SimulationResult
+from shoal_lab.setting import Experiment, encoder, fleet_of
 
 SAMPLES = (5, 10, 20, 40, 100, 400)
 BINS = (0.0, 0.5, 0.7, 0.9, 0.99, 1.01)

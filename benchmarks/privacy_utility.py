@@ -41,11 +41,11 @@ from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Train
-from shoal.lab.devices.simulated import SimulatedDevices, spooled
-from shoal.lab.experiments.experiment import Experiment, grouping, measure
-from shoal.lab.experiments.setting import fleet_of
-from shoal.lab.fleet import Fleet, Holding
-from shoal.lab.models import learner_of
+from shoal.simulation.fleet import Fleet, Holding
+from shoal.simulation.simulated import SimulatedDevices, spooled
+from shoal_lab import models
+from shoal_lab.experiment import Experiment, grouping, measure
+from shoal_lab.setting import fleet_of
 
 MODES: dict[str, dict[str, Any]] = {
     "off": {"privacy": "off"},
@@ -94,7 +94,7 @@ class Piece:
         whole = fleet_of(experiment)[0]
         fleet = Fleet.of({name: fewer(one, self.samples) for name, one in whole.items()}, 10)
         algorithm, _ = find("flux")
-        learner = learner_of(experiment.model or None, None, experiment.options, fleet)
+        learner = models.learner(experiment.model, experiment.options, fleet)
         devices, *others = (
             SimulatedDevices(
                 algorithm, fleet, learner, experiment.device, derive(experiment.seed, draw), spooled

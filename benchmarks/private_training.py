@@ -28,7 +28,7 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import Cost, total
-from shoal.lab.datasets import images
+from shoal.simulation import images
 
 DELTA, EPSILONS = 1e-5, (0.0, 1.0, 3.0, 8.0)
 PLAIN = TrainingSettings(epochs=2, batch_size=128, learning_rate=0.05, momentum=0.5)
@@ -37,7 +37,7 @@ PRIVATE = TrainingSettings(epochs=2, batch_size=128, learning_rate=0.3, momentum
 
 def trained(epsilon: float, rounds: int, seed: int) -> dict[str, float]:
     """One device's accuracy after its rounds, the epsilon that it spent, and its processor seconds."""
-    data, test = images.load("digits")
+    data, test = images.digits()
     chance = np.random.default_rng(seed)
     views = Views.of(data.subset(chance.permutation(len(data))[:1200]), test)
     learner = builtin("mlp", {"inputs": 64, "hidden": (64,), "classes": 10})

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import find, measurement
-from shoal.lab.experiments.experiment import Experiment, run
-from shoal.lab.experiments.setting import fleet_of
-from shoal.lab.fleet import Fleet
-from shoal.lab.models import learner_of
-from shoal.lab.simulation import attempt
+from shoal.simulation.fleet import Fleet
+from shoal.simulation.simulate import attempt
+from shoal_lab import models
+from shoal_lab.experiment import Experiment, run
+from shoal_lab.setting import fleet_of
 
 METHODS: Mapping[str, tuple[str, str]] = {
     "flux": ("flux", "default"),
@@ -114,7 +114,7 @@ def _local(experiment: Experiment) -> float:
     found, server = [], find("fedavg")[0].server()
     for name, holding in fleet.items():
         own = Fleet.of({name: holding}, fleet.classes, fleet.held_out)
-        learner = learner_of(experiment.model or None, None, experiment.options, fleet)
+        learner = models.learner(experiment.model, experiment.options, fleet)
         changes = {"rounds": experiment.rounds, **experiment.changes}
         result = attempt(
             "fedavg",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedserver.rpc.client import AuthorityClient
 from shoal.core.types import RunId
-from shoal.lab.demo.processes import ALGORITHMS, Stage, prepared, spec
+from shoal.demo.processes import ALGORITHMS, Stage, prepared, spec
 from shoal.shell.console import Console
 
 

@@ -45,8 +45,8 @@ from shoal.core.privacy.secure.cohort import threshold
 from shoal.core.privacy.secure.fixed_point import moved_by, scale_of, steps_of, to_words, variance_of, vector
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.datasets import images
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
+from shoal_lab.datasets import images
 
 DELTA, AWAY = 1e-6, 0.2
 FAR = 100.0

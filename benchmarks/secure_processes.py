@@ -40,13 +40,13 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.summing import TrainMasked
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab.datasets import images
-from shoal.lab.demo import fleet
-from shoal.lab.demo.fleet import Member
-from shoal.lab.demo.processes import LOOK, Stage, prepared
-from shoal.lab.devices.simulated import Simulated
+from shoal.demo import fleet
+from shoal.demo.fleet import Member
+from shoal.demo.processes import LOOK, Stage, prepared
 from shoal.shell.console import Console
 from shoal.shell.crash import VARIABLE
+from shoal.simulation import images
+from shoal.simulation.simulated import Simulated
 
 DEVICES, IMAGES, RUN = 9, 140, "secure"
 DIES = "device.performed:3"
@@ -73,7 +73,7 @@ OPTIONS: Any = fleet.LEARNER["options"]
 
 
 def members() -> list[Member]:
-    train, test = images.load("digits")
+    train, test = images.digits()
     slices = [slice(number * IMAGES, (number + 1) * IMAGES) for number in range(DEVICES)]
     return [Member(f"device-{number}", 0, train.subset(own), test) for number, own in enumerate(slices)]
 

@@ -41,11 +41,11 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import decode, encode
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import DeviceId
-from shoal.lab.devices.simulated import SimulatedDevices
-from shoal.lab.experiments.experiment import Experiment, grouping, measure
-from shoal.lab.experiments.setting import fleet_of
-from shoal.lab.fleet import Fleet, Holding
-from shoal.lab.models import learner_of
+from shoal.simulation.fleet import Fleet, Holding
+from shoal.simulation.learners import learner_of
+from shoal.simulation.simulated import SimulatedDevices
+from shoal_lab.experiment import Experiment, grouping, measure
+from shoal_lab.setting import fleet_of
 
 STRICT = Budget(allow_unprotected=False, allow_plain_weights=False)
 PLAIN = {"batch_size": 16, "learning_rate": 0.05}

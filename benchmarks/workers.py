@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 import shoal
-from shoal.lab.devices.workers import BackendName
-from shoal.lab.simulation import SimulationResult, simulate
+from shoal.simulation.simulate import SimulationResult, simulate
+from shoal.simulation.workers import BackendName
 
 BACKENDS: tuple[BackendName, BackendName] = ("processes", "ray")
 

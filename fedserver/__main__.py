@@ -3,6 +3,7 @@
 What a verb needs is imported when it is used, so that `--help` is fast and the daemon does not load PyTorch.
 """
 
+from importlib.metadata import entry_points
 from typing import ClassVar
 
 import click
@@ -12,7 +13,11 @@ from shoal.shell.console import Commands
 
 
 class Verbs(Commands):
-    """The last three verbs are experiments: they run in the operator's shell and never inside the daemon."""
+    """The last two verbs run in the operator's shell and never inside the daemon.
+
+    Another distribution may bring verbs, as entry points of the group `fedserver.verbs`: a name, and the
+    module that defines it. They go before ours of the same name.
+    """
 
     renamed: ClassVar = {
         "--enroll": "--join-listen",
@@ -43,9 +48,9 @@ class Verbs(Commands):
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",
         "completion": "shoal.shell.completion",
-        "simulate": "shoal.lab.cli.simulate",
-        "table": "shoal.lab.cli.table",
-        "demo": "shoal.lab.demo.command",
+        "simulate": "shoal.simulation.verb",
+        "demo": "shoal.demo.verb",
+        **{point.name: point.value for point in entry_points(group="fedserver.verbs")},
     }
 
 

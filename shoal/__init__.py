@@ -9,7 +9,7 @@
     result.compare("fedavg", "ifca").plot()                # on the same fleet, with the same seed
     shoal.Client("server/operator.sock").start("flux", rounds=20).result()   # the same by a daemon
 
-Fleets to try it on: `shoal.shifts.px(shoal.datasets.digits(), level=5, devices=10)`.
+Fleets to try it on are in the distribution `shoal-lab`: `shoal_lab.fleets.px(shoal_lab.datasets.digits())`.
 
 Importing this package loads nothing else: each name below is loaded when it is first used.
 """
@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.client import Client as Client
+    from shoal.contract import check as check
     from shoal.core.algorithm import algorithm as algorithm
     from shoal.core.data.dataset import Dataset as Dataset
     from shoal.core.device_kit.learner import Learner as Learner
     from shoal.core.errors import ShoalError as ShoalError
-    from shoal.lab import datasets as datasets
-    from shoal.lab.contract import check as check
-    from shoal.lab.fleet import Fleet as Fleet
-    from shoal.lab.shifts import fleets as shifts  # noqa: F401
-    from shoal.lab.simulation import algorithms as algorithms
-    from shoal.lab.simulation import simulate as simulate
     from shoal.result import Comparison as Comparison
     from shoal.result import Placement as Placement
     from shoal.result import Result as Result
+    from shoal.simulation.fleet import Fleet as Fleet
+    from shoal.simulation.simulate import algorithms as algorithms
+    from shoal.simulation.simulate import simulate as simulate
 
 __version__ = "0.1.0"
 
@@ -39,17 +37,15 @@ _WHERE = {
     "Client": "shoal.client:Client",
     "Comparison": "shoal.result:Comparison",
     "Dataset": "shoal.core.data.dataset:Dataset",
-    "Fleet": "shoal.lab.fleet:Fleet",
+    "Fleet": "shoal.simulation.fleet:Fleet",
     "Learner": "shoal.core.device_kit.learner:Learner",
     "Placement": "shoal.result:Placement",
     "Result": "shoal.result:Result",
     "ShoalError": "shoal.core.errors:ShoalError",
     "algorithm": "shoal.core.algorithm:algorithm",
-    "algorithms": "shoal.lab.simulation:algorithms",
-    "check": "shoal.lab.contract:check",
-    "datasets": "shoal.lab.datasets",
-    "shifts": "shoal.lab.shifts.fleets",
-    "simulate": "shoal.lab.simulation:simulate",
+    "algorithms": "shoal.simulation.simulate:algorithms",
+    "check": "shoal.contract:check",
+    "simulate": "shoal.simulation.simulate:simulate",
 }
 __all__ = ["__version__", *_WHERE]
 

@@ -86,7 +86,7 @@ class Client:
         initial: Tensors | None = None
         if model is not None:
             from shoal.core.device_kit.learner import initial_weights
-            from shoal.lab.models import learner_of
+            from shoal.simulation.learners import learner_of
 
             initial = initial_weights(learner_of(model, latent), model_seed)
         return Run(self._operator, self._operator.start_run(spec, initial), model)

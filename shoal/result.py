@@ -143,7 +143,7 @@ class Result:
         an unknown cluster.
         """
         from shoal.core.device_kit.learner import load_weights
-        from shoal.lab.models import learner_of
+        from shoal.simulation.learners import learner_of
 
         weights = self.weights(cluster)
         module = learner_of(self._model() if model is None else model).module(seed=0)

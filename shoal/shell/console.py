@@ -270,7 +270,10 @@ class Commands(Group):
 
 def _docstring(module: str, name: str) -> str:
     """The docstring of a function, read from the source of its module; "" if there is no such function."""
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:  # a verb of another distribution that is installed in part
+        spec = None
     source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
     functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
     return next((ast.get_docstring(node) or "" for node in functions if node.name == name), "")

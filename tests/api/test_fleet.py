@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.core.errors import ConfigError, DataFault
+from shoal.core.errors import DataFault
 from tests.api.wards import ward
 
 X, Y = ward(0, samples=10)
@@ -85,15 +85,3 @@ def test_without_a_test_share_two_samples_are_enough() -> None:
     assert len(shoal.Fleet({"a": (X[:2], Y[:2])}, test=0.0)["a"].stage(0)) == 2
     with pytest.raises(DataFault, match=r"a has 1 sample \(a device needs at least 2"):
         shoal.Fleet({"a": (X[:1], Y[:1])}, test=0.0)
-
-
-def test_shifts_make_fleets_of_one_data_set_or_of_a_pair() -> None:
-    train, test = shoal.datasets.digits()
-    fleet = shoal.shifts.px((train, test), level=5, devices=4)
-    assert (len(fleet), fleet.shape, fleet.classes) == (4, (3, 8, 8), 10)
-    assert len(shoal.shifts.py(train, level=3, devices=4)) == 4
-    assert shoal.shifts.quantity((train, test), "labels", level=0, devices=4).concepts == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="level 9 is unknown"):
-        shoal.shifts.px(train, level=9)
-    with pytest.raises(ConfigError, match="a shift is given a ndarray"):
-        shoal.shifts.px(train.x)

@@ -16,10 +16,11 @@ from shoal.core.device_kit.tuning import tune
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
-from shoal.lab.devices.simulated import SimulatedDevices
-from shoal.lab.experiments.experiment import Experiment
-from shoal.lab.experiments.setting import fleet_of
-from shoal.lab.simulation import SimulationResult, attempt
+from shoal.simulation.simulate import SimulationResult, attempt
+from shoal.simulation.simulated import SimulatedDevices
+from shoal_lab import datasets, fleets
+from shoal_lab.experiment import Experiment
+from shoal_lab.setting import fleet_of
 from tests.api.wards import SMALL, Net, fleet, ward
 
 FILE = """
@@ -182,7 +183,7 @@ def test_the_same_seed_gives_the_same_models_as_the_lab_s_experiment(result: Sim
         device="cpu", threads=1, say=lambda line: None,
     )  # fmt: skip
     own = shoal.simulate(
-        "flux", shoal.shifts.px(shoal.datasets.digits(), level=5, devices=4), rounds=3, device="cpu", **SMALL
+        "flux", fleets.px(datasets.digits(), level=5, devices=4), rounds=3, device="cpu", **SMALL
     )
     assert {key: digest(model) for key, model in own.models.items()} == {
         key: digest(model) for key, model in lab.models.items()

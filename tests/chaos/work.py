@@ -34,8 +34,8 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, chosen
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import DeviceId
-from shoal.lab.datasets import images
-from shoal.lab.datasets.pixels import rotate
+from shoal.simulation import images
+from shoal.simulation.images import rotate
 
 NAMES = ("ant", "bee", "cat", "dog")
 ANGLES = (0, 90)
@@ -163,7 +163,7 @@ def _context(name: DeviceId) -> DeviceContext:
 def _data(name: DeviceId) -> tuple[Dataset, Dataset]:
     """A device's own digits, all turned by the angle of its group: uint8 (n, 8, 8)."""
     number = NAMES.index(name)
-    train, test = images.load("digits")
+    train, test = images.digits()
     angle = ANGLES[number % len(ANGLES)]
     parts = (train.subset(slice(number * IMAGES, (number + 1) * IMAGES)), test.subset(slice(0, TESTS)))
     own, measured = (Dataset(rotate(data.x, angle), data.y) for data in parts)

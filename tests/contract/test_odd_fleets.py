@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from shoal.contract import Subject
+from shoal.contract.odd_fleets import ODD_FLEETS, odd_fleet
 from shoal.core.algorithm import discover
-from shoal.lab.contract import Subject
-from shoal.lab.contract.odd_fleets import ODD_FLEETS, odd_fleet
-from shoal.lab.devices.simulated import on_threads
+from shoal.simulation.simulated import on_threads
 
 ALGORITHMS = discover()
 HELD_OUT = "the held_out part of the data is empty"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.contract import Broken, Subject, runs
 from shoal.core.algorithm import find
 from shoal.core.algorithms.fedavg import server
-from shoal.lab.contract import Broken, Subject, runs
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> Subject:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shoal.contract.small_fleet import Device, first_model, fleet
 from shoal.core import algorithm
 from shoal.core.algorithm.asks import asks_of
 from shoal.core.engine.rounds import RoundPolicy
@@ -14,7 +15,6 @@ from shoal.core.exchange.messages import Describe, Evaluate, Evaluated, Message,
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.types import DeviceId
-from shoal.lab.contract.small_fleet import Device, first_model, fleet
 
 CARDS = algorithm.discover()
 PAID = {"private": Protected(1.0, 1.0, 0.1, 5), "curve": tuple(0.1 * order for order in ORDERS)}

@@ -32,12 +32,12 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.link import Failure, Link, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
-from shoal.lab.datasets import images
-from shoal.lab.devices.simulated import SimulatedDevices
-from shoal.lab.experiments.setting import drifting_holding
-from shoal.lab.fleet import numbered
-from shoal.lab.shifts import DriftingDevice, drifting
-from shoal.lab.shifts.drift import changes, stage_at
+from shoal.simulation import images
+from shoal.simulation.fleet import numbered, stage_at
+from shoal.simulation.simulated import SimulatedDevices
+from shoal_lab.setting import drifting_holding
+from shoal_lab.shifts import DriftingDevice, drifting
+from shoal_lab.shifts.drift import changes
 from tests.fleet import learner
 from tests.server.wire_link import WireLink
 
@@ -50,7 +50,7 @@ Links = Callable[[str], Link]
 
 @pytest.fixture(scope="module")
 def made() -> list[DriftingDevice]:
-    train, test = images.load("digits")
+    train, test = images.digits()
     return drifting("pyx", "low", DRIFTS, DEVICES, 42, train, test)
 
 

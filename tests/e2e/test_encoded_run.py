@@ -20,8 +20,8 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Hello, Idle
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab.demo import fleet, processes
-from shoal.lab.devices.simulated import Simulated
+from shoal.demo import fleet, processes
+from shoal.simulation.simulated import Simulated
 
 from .test_three_drivers import context, learner, visit
 

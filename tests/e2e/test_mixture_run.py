@@ -26,7 +26,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.link import Link
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 from tests.client.visits import NoJitter
 from tests.paper.fedrc_fleet import context
 from tests.server.processes import daemon

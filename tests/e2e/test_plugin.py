@@ -10,6 +10,7 @@ import pytest
 
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
+from shoal import contract
 from shoal.core.algorithm import State, discover, find, rejected
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
@@ -17,8 +18,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab import contract
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 from tests.e2e.visiting import context, visit
 from tests.server.processes import daemon
 

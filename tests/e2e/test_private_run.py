@@ -31,10 +31,10 @@ from shoal.core.device_kit.learner import builtin
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Release, Reserved, chosen
-from shoal.lab.datasets import images
-from shoal.lab.datasets.pixels import rotate
-from shoal.lab.demo import fleet, processes
-from shoal.lab.demo.fleet import Member
+from shoal.demo import fleet, processes
+from shoal.demo.fleet import Member
+from shoal.simulation import images
+from shoal.simulation.images import rotate
 from tests.server.toys import Hands, pieces_of
 
 PRIVATE = {**fleet.TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
@@ -51,7 +51,7 @@ def spec(name: str) -> RunSpec:
 
 def member(number: int) -> Member:
     """Device `number` with digits of its own: upright, or turned by 90 degrees."""
-    train, _ = images.load("digits")
+    train, _ = images.digits()
     own, group = train.subset(slice(number * IMAGES, (number + 1) * IMAGES)), number % 2
     return Member(f"device-{number}", group, Dataset(rotate(own.x, 90 * group), own.y))
 

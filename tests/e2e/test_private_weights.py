@@ -15,7 +15,7 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Counted, Debit, Failed, Open, Release, Training, chosen
 from shoal.core.privacy.report import WEIGHTS
-from shoal.lab.demo import fleet, processes
+from shoal.demo import fleet, processes
 
 from .test_private_run import ledger, member, train
 

@@ -43,11 +43,11 @@ from shoal.core.identity.join import parse
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.secure.cohort import KEYS, signed_part
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.demo import fleet, processes
-from shoal.lab.demo.fleet import Member
-from shoal.lab.devices.simulated import Simulated
+from shoal.demo import fleet, processes
+from shoal.demo.fleet import Member
 from shoal.shell.console import Console
 from shoal.shell.crash import VARIABLE
+from shoal.simulation.simulated import Simulated
 from tests.server.authority.peers import World, play
 from tests.server.processes import Daemon, daemon
 from tests.server.toys import Hands, pieces_of

@@ -30,8 +30,8 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.secure.cohort import KEYS, check_announcement
-from shoal.lab.demo import processes
-from shoal.lab.demo.fleet import Member
+from shoal.demo import processes
+from shoal.demo.fleet import Member
 from tests.client.federation import Authority, Federation
 
 from .test_private_run import member, work

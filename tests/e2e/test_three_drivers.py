@@ -27,10 +27,10 @@ from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
-from shoal.lab.demo import fleet, processes
-from shoal.lab.demo.fleet import Member
-from shoal.lab.devices.simulated import Simulated
+from shoal.demo import fleet, processes
+from shoal.demo.fleet import Member
 from shoal.shell.console import Console
+from shoal.simulation.simulated import Simulated
 
 Models = dict[str, dict[str, str]]
 """The SHA-256 of each final model, by algorithm and by its key in the run."""

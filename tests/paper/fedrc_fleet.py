@@ -23,10 +23,10 @@ from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.parts import MixtureCounts
 from shoal.core.types import DeviceId
-from shoal.lab.datasets import images
-from shoal.lab.datasets.pixels import unit
-from shoal.lab.devices.simulated import Memories, Simulated
-from shoal.lab.shifts.three_concepts import named
+from shoal.simulation import images
+from shoal.simulation.images import unit
+from shoal.simulation.simulated import Memories, Simulated
+from shoal_lab.shifts.three_concepts import named
 
 DEVICES, SEED = 9, 3
 LEARNER = builtin("mlp", {"inputs": 64, "hidden": (32,), "classes": 10})
@@ -39,7 +39,7 @@ def concept(device: int) -> int:
 
 def data(device: int) -> Dataset:
     """About 120 digits of its own, mostly of five classes, which differ within a concept."""
-    train, _ = images.load("digits")
+    train, _ = images.digits()
     assert train.y is not None
     rows = np.arange(len(train))[device::DEVICES]
     usual = (train.y[rows] + device // 3 * 3) % 10 < 5
@@ -51,7 +51,7 @@ def data(device: int) -> Dataset:
 
 def unseen(of: int) -> Dataset:
     """Digits that no device trains on, all classes alike, under the names of a concept."""
-    _, test = images.load("digits")
+    _, test = images.digits()
     assert test.y is not None
     return Dataset(unit(test.x), named(test.y, of, 10))
 

@@ -18,8 +18,8 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, DeviceFault
 from shoal.core.exchange.messages import Score, Train
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.lab.datasets import images
-from shoal.lab.shifts import make
+from shoal.simulation import images
+from shoal_lab.shifts import make
 from tests.fleet import contexts, first_model, learner
 from tests.reports import model, scored, trained
 
@@ -159,7 +159,7 @@ def test_n_rounds_of_training_after_the_first_and_then_the_end() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_section_3_devices_of_a_concept_find_each_other_however_many_samples_they_hold(level: int) -> None:
-    devices = make("qs-features", level, 8, 42, *images.load("digits"))
+    devices = make("qs-features", level, 8, 42, *images.digits())
     changes = {"rounds": 3, "epochs": 5, "learning_rate": 0.1, "batch_size": 16}
     state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = contexts(ALGORITHM, [Views.of(device.train, device.test) for device in devices])

@@ -20,8 +20,8 @@ from shoal.core.exchange.messages import Describe, Described
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
-from shoal.lab.devices.simulated import SimulatedDevices
-from shoal.lab.fleet import Holding, numbered
+from shoal.simulation.fleet import Holding, numbered
+from shoal.simulation.simulated import SimulatedDevices
 from tests.fleet import data, first_model, learner
 
 SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}

@@ -16,8 +16,8 @@ from shoal.core.errors import ConfigError, DeviceFault, Refused
 from shoal.core.exchange.messages import Represent, Represented, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Prototypes
 from shoal.core.types import Tensors
-from shoal.lab.datasets import images
-from shoal.lab.datasets.pixels import unit
+from shoal.simulation import images
+from shoal.simulation.images import unit
 from tests.fleet import contexts, first_model, learner
 
 PLAIN = Parameters()
@@ -191,7 +191,7 @@ KINDS = ((0, 1, 2), (3, 4, 5), (6, 7, 8))
 
 def few_classes(number: int, kinds: int = 3) -> Dataset:
     """60 digits of three classes, no image twice."""
-    train, _ = images.load("digits")
+    train, _ = images.digits()
     rows = np.flatnonzero(np.isin(train.y, KINDS[number % kinds]))
     own = train.subset(rows[number // kinds * 60 :][:60])
     return Dataset(unit(own.x), own.y)

@@ -13,7 +13,7 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError
-from shoal.lab.cli.simulate import meant, parsed
+from shoal.simulation.verb import meant, parsed
 
 RUN = """
 name: digits

@@ -23,9 +23,12 @@ FORBIDDEN = (
     "torch",
     "shoal.core.device_kit",
     "shoal.core.models",
-    "shoal.lab.shifts",
+    "shoal_lab.datasets",
+    "shoal_lab.experiment",
+    "shoal_lab.fleets",
+    "shoal_lab.shifts",
+    "shoal.simulation",
     "shoal.core.data",
-    "shoal.lab.experiments.experiment",
 )
 SEEDS = ("shoal.core.data", "shoal.core.data.seeds")
 """What the engine derives its seeds with; it loads no data."""

@@ -168,7 +168,8 @@ def check_rules(card: Algorithm) -> None:
     for changes in card.presets.values():
         checked(card.name, kind, changes)
     _check_half(card.server_module, SERVER_FUNCTIONS)
-    _check_half(card.device_module, ("perform",))
+    if card.device_module != STANDARD_DEVICE:  # a server must not load even the package around ours
+        _check_half(card.device_module, ("perform",))
 
 
 def _loaded(half: Any) -> Any:

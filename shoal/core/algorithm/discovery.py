@@ -65,7 +65,8 @@ def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
         if name == each.name:
             raise ConfigError(str(each), each.hint)
     known = [*algorithms, *(variant for a in algorithms.values() for variant in a.variants)]
-    raise ConfigError(f"there is no algorithm {name!r}", near(name, known))
+    hint = near(name, known) or "`fedserver algorithm ls` lists them; the distribution shoal-lab has more"
+    raise ConfigError(f"there is no algorithm {name!r}", hint)
 
 
 def register(card: Algorithm) -> None:

@@ -31,19 +31,6 @@ class ImageStages(Stages):
         return super().latent(x.unsqueeze(1) if x.ndim == 3 else x)
 
 
-class Normalize(nn.Module):
-    """(x - mean) / deviation. It has no weights."""
-
-    def __init__(self, mean: float, deviation: float) -> None:
-        super().__init__()
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation is {deviation}", "give a number above 0")
-        self.mean, self.deviation = mean, deviation
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.deviation
-
-
 def check_size(option: str, value: int, lowest: int = 1) -> None:
     """Raise ConfigError unless the option is a whole number of at least `lowest`."""
     if type(value) is not int or value < lowest:

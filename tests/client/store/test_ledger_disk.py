@@ -12,6 +12,7 @@ import pytest
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.runtime import Runtime
+from shoal.contract.small_fleet import digits, first_model, learner
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -23,8 +24,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.accountant import Poll, Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Release, Training, chosen, paid
-from shoal.lab.contract.small_fleet import digits, first_model, learner
-from shoal.lab.datasets.pixels import unit
+from shoal.simulation.images import unit
 from tests.client.store.test_ledger import exact, order, sent
 
 pytest.importorskip("opacus", reason="Opacus is not installed")

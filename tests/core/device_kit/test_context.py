@@ -9,7 +9,7 @@ from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault
 from shoal.core.exchange.messages import Build, Evaluated, Message
 from shoal.core.types import Tensors
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 
 from .conftest import DEVICES, blobs, context_of, small
 

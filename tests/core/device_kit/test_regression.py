@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.algorithms.atp import device as atp
-from shoal.core.algorithms.atp.messages import Learn
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import version
 from shoal.core.data.views import Views
@@ -21,6 +19,8 @@ from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Ensemble, TrainingSettings
 from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings
+from shoal_lab.algorithms.atp import device as atp
+from shoal_lab.algorithms.atp.messages import Learn
 
 CPU = torch.device("cpu")
 

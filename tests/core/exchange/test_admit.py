@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.core.algorithms.fedem.messages import Measure
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.admit import Limits, admit_message, admit_payload, largest_upload
@@ -30,6 +29,7 @@ from shoal.core.exchange.payload import BlobRef, Payload, Weights, encode
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.types import Tensors
+from shoal_lab.algorithms.fedem.messages import Measure
 from tests.core.several import Move, Moved
 
 MODEL: Tensors = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}

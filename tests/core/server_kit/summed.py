@@ -18,7 +18,7 @@ from shoal.core.exchange.summing import TrainMasked
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 from tests.core.device_kit.conftest import blobs, small
 
 DEVICES = [f"d{number:02d}" for number in range(10)]

@@ -17,8 +17,8 @@ from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Train, Trained
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import DeviceId
-from shoal.lab.datasets import images
-from shoal.lab.datasets.pixels import unit
+from shoal.simulation import images
+from shoal.simulation.images import unit
 from tests.fleet import data, first_model, fleet, learner
 
 Device = Callable[[Message, int], Message]
@@ -46,7 +46,7 @@ def run(hostile: Callable[[Device, int], Device] | None, rule: str = "default", 
 
 def accuracy(outcome: Outcome) -> float:
     """In percent, on the digits that no device trains on."""
-    _, test = images.load("digits")
+    _, test = images.digits()
     judge = context(data(0, (0,)), Dataset(unit(test.x), test.y))
     answer = standard.perform(Evaluate(outcome.state.models["global"], "test"), judge)
     assert isinstance(answer, Evaluated)

@@ -23,7 +23,7 @@ from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 from tests.core.server_kit.summed import DEVICES, SECURE, Fleet
 
 

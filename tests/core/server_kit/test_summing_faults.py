@@ -21,7 +21,7 @@ from shoal.core.exchange.summing import (
     letters_part,
 )
 from shoal.core.types import DeviceId
-from shoal.lab.devices.simulated import Simulated
+from shoal.simulation.simulated import Simulated
 from tests.core.server_kit.summed import DEVICES, Fleet
 
 

@@ -1,1 +1,0 @@
-"""The verbs of an experimenter, listed by `fedserver`."""

@@ -1,0 +1,357 @@
+"""Federated training of a fleet in one process: `shoal.simulate`, and what the lab's experiments stand on.
+
+The same engine and the same halves of the algorithms run here, in the coordinator and over gRPC, and with the
+same seeds they give the same models, bit for bit.
+"""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+from shoal.core.algorithm import Algorithm, State, discover, find, measurement
+from shoal.core.device_kit.learner import Latent, Learner, initial_weights
+from shoal.core.engine import simulate as engine
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
+from shoal.result import Accuracy, Comparison, Placement, Result, Round
+from shoal.simulation.fleet import Fleet, dataset
+from shoal.simulation.learners import learner_of
+from shoal.simulation.recorder import Progress, Recorder
+from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
+from shoal.simulation.workers import BackendName
+from shoal.simulation.workers import workers as beside
+
+
+def simulate(
+    algorithm: str | Algorithm,
+    fleet: Fleet | Mapping[str, Any],
+    *,
+    model: Any = None,
+    latent: Latent | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str = "default",
+    seed: int = 42,
+    model_seed: int | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    workers: int | None = None,
+    backend: BackendName = "processes",
+    participation: float = 1.0,
+    progress: bool | Progress = False,
+    **parameters: Any,
+) -> "SimulationResult":
+    """Train a fleet by an algorithm, in this process, and measure what each device gets.
+
+    algorithm: its name or a variant's, see `shoal.algorithms()`. fleet: a `shoal.Fleet`, or what makes one.
+    model: a torch module class or a function that builds one, a `shoal.Learner`, the path of a learner.py,
+    the name of a built-in network with its `options`, or None for a small network that fits the data.
+    latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
+    (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
+    parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
+    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. threads: of
+    PyTorch in this process; 0 leaves it to PyTorch, whose choice pays for large models on an idle machine
+    only. workers: do the devices' tasks in this many processes, on the CPU, one thread each; any number gives
+    the same models, bit for bit, as one thread. None does them in this process. backend: where workers run:
+    "processes" of this machine, or "ray", a cluster of Ray, with a worker for each of its processors if
+    `workers` is None. participation: the share of the devices, at least one of them, that each round asks;
+    others are drawn for each. progress: True shows a line on stderr, or a function that is given each line.
+    parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
+    descriptors is off unless they say otherwise: nothing leaves this process.
+
+    Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; Refused when the run
+    fails.
+
+    Example:
+        fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
+        result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
+    """
+    result = attempt(
+        algorithm,
+        fleet if isinstance(fleet, Fleet) else Fleet(fleet),
+        parameters,
+        model=model,
+        latent=latent,
+        options=options,
+        preset=preset,
+        seed=seed,
+        model_seed=seed if model_seed is None else model_seed,
+        device=device,
+        threads=threads,
+        workers=workers,
+        backend=backend,
+        participation=participation,
+        say=_progress(progress),
+    )
+    if progress is True:
+        sys.stderr.write("\n")
+    return result.completed()
+
+
+def attempt(
+    algorithm: str | Algorithm,
+    fleet: Fleet,
+    parameters: Mapping[str, Any],
+    *,
+    model: Any,
+    latent: Latent | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str,
+    seed: int,
+    model_seed: int,
+    device: str,
+    threads: int,
+    workers: int | None = None,
+    backend: BackendName = "processes",
+    say: Progress,
+    participation: float = 1.0,
+) -> "SimulationResult":
+    """What `simulate` does, up to the question of whether the run failed: see `completed`.
+
+    participation: the share of the devices, at least one of them, that each round asks.
+    """
+    if not 0.0 < participation <= 1.0:
+        raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
+    card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
+    name = algorithm if isinstance(algorithm, str) else algorithm.name
+    configured = configure(card, variant, preset, parameters, fleet)
+    learner = learner_of(model, latent, options, fleet)
+    started = time.perf_counter()
+    devices = SimulatedDevices(card, fleet, learner, device, seed, spooled)
+    server = card.server()
+    first, *others = (
+        initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
+    )
+    state = server.start(first, configured, *others)
+    if expected := card.clustering(configured):
+        say(f"{name}: {expected}")
+    outcome = engine.Outcome(state)
+    recorder = Recorder(state, outcome, configured.rounds, say)
+    policy = RoundPolicy(minimum=len(fleet))
+    if participation < 1.0:
+        asked = max(1, round(participation * len(fleet)))
+        policy = RoundPolicy(devices=asked, minimum=asked)
+    is_here = workers is None and backend == "processes"
+    helpers = nullcontext() if is_here else beside(devices, workers, device, backend)
+    with on_threads(threads), helpers as helping:
+        calls = (helping or devices).calls()
+        engine.simulate(
+            server,
+            state,
+            {name: recorder.listening(name, call) for name, call in calls.items()},
+            policy,
+            seed,
+            keep=spooled,
+            watch=recorder.watch,
+            ahead=helping.begin if helping else None,
+            outcome=outcome,
+        )
+    result = SimulationResult(
+        name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
+        model_seed, device, time.perf_counter() - started,
+    )  # fmt: skip
+    result.fault = recorder.fault
+    return result
+
+
+class SimulationResult(Result):
+    """A `Result` that can place newcomers and be compared, since the fleet is here.
+
+    remarks: what the server has to say of how the models were made, such as a model that does not learn.
+    state: the algorithm's last state. parameters: all of them, with their defaults. fleet, learner, seed,
+    model_seed: what was simulated. seconds: how long it took.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        card: Algorithm,
+        preset: str,
+        parameters: Any,
+        given: Mapping[str, Any],
+        fleet: Fleet,
+        learner: Learner,
+        devices: SimulatedDevices,
+        outcome: engine.Outcome,
+        history: list[Round],
+        seed: int,
+        model_seed: int,
+        device: str,
+        seconds: float,
+    ) -> None:
+        self.algorithm, self.card, self.preset, self.parameters = algorithm, card, preset, parameters
+        self.fleet, self.learner, self.devices = fleet, learner, devices
+        self.state: State = outcome.state
+        self.outcome, self.history = outcome, history
+        self.seed, self.model_seed, self.seconds = seed, model_seed, seconds
+        self._given, self._device = dict(given), device
+        self.models = dict(self.state.models)
+        self.clusters = {
+            name: self.state.assignments[name] for name in fleet if name in self.state.assignments
+        }
+        self.facts = dict(self.state.facts)
+        self.remarks = tuple(self.state.remarks)
+        self.fault: LearnerFault | None = None
+
+    def completed(self) -> "SimulationResult":
+        """The same. Raises Refused when the run failed, or the learner's own fault if that is the cause."""
+        if self.outcome.failed and self.fault is not None:
+            raise self.fault
+        if self.outcome.failed:
+            raise Refused(f"the run failed: {self.outcome.reason}")
+        return self
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        server = self.card.server()
+        tasks = {key: measurement(server, self.state, key) for key in set(self.clusters.values())}
+        return Accuracy(
+            {name: self.devices.accuracy(name, tasks[key]) for name, key in self.clusters.items()}
+        )
+
+    @cached_property
+    def tuned(self) -> Accuracy:
+        """The same of what devices have that fine-tune their cluster's model, as `fedclient place` does.
+
+        Where devices predict in a way of the algorithm's own, it is what they have anyway.
+        """
+        server, found = self.card.server(), dict(self.accuracy)
+        for name in found:
+            task = self.devices.tuned(server, self.state, name)
+            if task is not None:
+                found[name] = self.devices.accuracy(name, task)
+        return Accuracy(found)
+
+    def place(self, x: Any, y: Any = None) -> Placement:
+        data = dataset(NEWCOMER, x, y)
+        if data.x.shape[1:] != self.fleet.shape:
+            raise BadPayload(
+                f"a sample of the newcomer has shape {data.x.shape[1:]}, and the fleet's {self.fleet.shape}",
+                "give an array of samples, one in each row",
+            )
+        server = self.card.server()
+        try:
+            placed = self.devices.placed(server, self.state, NEWCOMER, data)
+        except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples are too few
+            return Placement(None, 0.0, str(refusal))
+        answer = placed.assignment
+        return Placement(
+            None if answer.abstained else answer.cluster,
+            answer.confidence,
+            answer.reason,
+            answer.cluster,
+            answer.distance,
+            answer.runner_up or None,
+            answer.runner_up_distance,
+            placed.mixture,
+        )
+
+    def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:
+        """This result beside those of other algorithms, on the same fleet, with the same model and seed.
+
+        They are run with their defaults and those of this run's parameters that they have too, such as
+        rounds.
+        """
+        results: dict[str, Result] = {self.algorithm: self}
+        for name in algorithms:
+            known = {each.name for each in fields(find(name)[0].parameters)}
+            shared = {key: value for key, value in self._given.items() if key in known}
+            results[name] = simulate(
+                name,
+                self.fleet,
+                model=self.learner,
+                seed=self.seed,
+                model_seed=self.model_seed,
+                device=self._device,
+                progress=progress,
+                **shared,
+            )
+        return Comparison(results)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each device: its name, cluster, accuracy, samples to train on, and bytes both ways."""
+        return [
+            {
+                **row,
+                "samples": len(self.fleet[row["device"]].stage(0)),
+                "bytes_up": self.outcome.up[row["device"]],
+                "bytes_down": self.outcome.down[row["device"]],
+            }
+            for row in super().rows()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **super().to_dict(),
+            "preset": self.preset,
+            "remarks": list(self.remarks),
+            "seed": self.seed,
+            "model_seed": self.model_seed,
+            "rounds": training_rounds(self.history),
+            "seconds": {"total": self.seconds, "training": self.devices.training_seconds},
+            "bytes": {"up": sum(self.outcome.up.values()), "down": sum(self.outcome.down.values())},
+        }
+
+    def _model(self) -> Learner:
+        return self.learner
+
+
+def algorithms() -> dict[str, str]:
+    """The algorithms that are installed, and what each does in one line. Variants are among them.
+
+    Example:
+        >>> shoal.algorithms()["fedavg"]
+        'one global model (McMahan et al. 2017)'
+    """
+    found: dict[str, str] = {}
+    for card in discover().values():
+        found[card.name] = card.summary
+        for variant, changes in card.variants.items():
+            changed = ", ".join(f"{name}={value}" for name, value in changes.items())
+            found[variant] = f"{card.name} with {changed}"
+    return dict(sorted(found.items()))
+
+
+def configure(
+    card: Algorithm, variant: Mapping[str, Any], preset: str, given: Mapping[str, Any], fleet: Fleet
+) -> Any:
+    """The parameters of a simulated run. Raises ConfigError.
+
+    An algorithm that needs the number of clusters (clusters=-1) is given the true one where the fleet knows
+    it. Privacy is off unless it is asked for, since simulated devices have no one to protect.
+    """
+    changes: dict[str, Any] = dict(variant)
+    if hasattr(card.parameters, "classes"):
+        changes["classes"] = fleet.classes
+    if hasattr(card.parameters, "privacy"):
+        changes["privacy"] = "off"
+    changes |= given
+    if changes.get("clusters") == -1:
+        if fleet.concepts is None:
+            raise ConfigError(
+                f"{card.name} has to be given the number of clusters, which is unknown for this fleet",
+                "give clusters=4, say",
+            )
+        changes["clusters"] = len(set(fleet.concepts))
+    return card.configure(preset, changes)
+
+
+def training_rounds(history: Sequence[Round]) -> dict[str, int]:
+    """How many rounds of training there were, and how many of them gave more than one model."""
+    trained = [each for each in history if each.trained]
+    return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
+
+
+def _progress(wanted: bool | Progress) -> Progress:
+    if callable(wanted):
+        return wanted
+    return _shown if wanted else lambda text: None
+
+
+def _shown(text: str) -> None:
+    """One line on stderr that each next one overwrites, in a terminal as in a notebook."""
+    sys.stderr.write(f"\r{text:<110}")
+    sys.stderr.flush()

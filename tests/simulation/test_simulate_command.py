@@ -1,0 +1,224 @@
+"""`fedserver simulate`: on one's own files and network, over several seeds, and into a csv file."""
+
+import csv
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from fedserver.__main__ import main
+from shoal.simulation import plot
+from shoal.simulation.own_files import fleet_of
+from tests.api.wards import ward
+
+LEARNER = """
+from torch import nn
+
+latent = "hidden"
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(4, 16), nn.ReLU())
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.hidden(x))
+
+def build():
+    return Net()
+"""
+FAST = ("--set", "learning_rate=0.1", "--set", "batch_size=8")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Four wards as npz files, one of them with a test part of its own, and a learner."""
+    for number in range(4):
+        x, y = ward(number)
+        apart = {"x_test": x[50:], "y_test": y[50:]} if number == 0 else {}
+        np.savez(tmp_path / f"ward-{number}.npz", x=x[:50], y=y[:50], **apart)
+    (tmp_path / "learner.py").write_text(LEARNER)
+    return tmp_path
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+def test_own_files_and_an_own_network(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"))
+    done = simulate(*own, "--rounds", "6", *FAST, "--json")
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    assert [row["device"] for row in data["devices"]] == [f"ward-{number}" for number in range(4)]
+    assert [row["samples"] for row in data["devices"]] == [50, 40, 40, 40]
+    assert data["rounds"]["training"] == 6
+    assert data["history"][0]["measured_on"] == "train"
+    assert "flux: 1 to 3 of 6 rounds of training are on clusters" in done.stderr
+    assert "training round 2 of 6" in done.stderr
+    assert "seconds left" in done.stderr
+    assert "rounds of training" in data["summary"]
+    assert "tuned" not in data["accuracy"]
+
+
+def test_fine_tuning_is_measured_where_it_is_asked_for(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"))
+    done = simulate(*own, "--rounds", "2", *FAST, "--tuned", "--json")
+    data = json.loads(done.stdout)["data"]
+    assert data["accuracy"]["tuned"] == pytest.approx(np.mean([row["tuned"] for row in data["devices"]]))
+    shown = simulate(*own, "--rounds", "2", *FAST, "--tuned").stdout
+    assert f"models that their devices fine-tuned {100 * data['accuracy']['tuned']:.1f} %" in shown
+    for given in (("--tuned",), ()):
+        done = simulate("--dataset", "digits", "--clients", "2", "--samples", "40", "--rounds", "2", *given)
+        assert ("%, tuned " in done.stdout) == bool(given)
+
+
+def test_each_round_asks_the_share_of_the_devices_that_is_given(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"), "--rounds", "3", *FAST)
+    done = simulate(*own, "--algorithm", "fedavg", "--participation", "0.25", "--json")
+    assert done.exit_code == 0, done.stderr
+    few = json.loads(done.stdout)["data"]["bytes"]["up"]
+    every = json.loads(simulate(*own, "--algorithm", "fedavg", "--json").stdout)["data"]["bytes"]["up"]
+    assert 0 < few < 0.3 * every
+
+
+def test_options_that_say_how_to_make_devices_are_refused_for_own_ones(files: Path) -> None:
+    done = simulate("--data", str(files / "*.npz"), "--data-dir", str(files), "--rounds", "2")
+    assert done.exit_code == 3
+    assert "--data-dir is not for your own devices" in done.stderr
+
+
+def test_devices_are_folders_or_archives_of_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for device, classes in {"north": ("cat", "dog"), "south": ("dog", "eel"), "west": ("cat", "eel")}.items():
+        for name in classes:
+            (tmp_path / device / name).mkdir(parents=True)
+            for number in range(5):
+                made = np.full((8, 8), 10 * ord(name[0]) % 256, np.uint8)
+                image.fromarray(made).save(tmp_path / device / name / f"{number}.png")
+    with tarfile.open(tmp_path / "west.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "west", ".")
+    shutil.rmtree(tmp_path / "west")
+    found = fleet_of(str(tmp_path / "*"), None, 0.2)
+    assert list(found) == ["north", "south", "west"]
+    assert found.classes == 3
+    numbers = {name: np.unique(holding.stage(0).y) for name, holding in found.items()}
+    assert {name: each.tolist() for name, each in numbers.items()} == {
+        "north": [0, 1],
+        "south": [1, 2],
+        "west": [0, 2],
+    }
+
+
+def test_a_plot_has_a_line_for_each_cluster_and_each_round_that_was_measured(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"), "--rounds", "6", *FAST)
+    done = simulate(*own, "--plot", str(files / "out.svg"), "--json")
+    assert done.exit_code == 0, done.stderr
+    history = json.loads(done.stdout)["data"]["history"]
+    drawn = plot.accuracies({42: history})
+    last = history[-1]
+    assert last["measured_on"] == "test"
+    assert len(last["accuracies"]) == last["clusters"] > 0
+    for key, accuracy in last["accuracies"].items():
+        assert drawn[key][-1] == (last["number"], pytest.approx(100 * accuracy))
+    texts = {each.text for each in ElementTree.parse(files / "out.svg").iter() if each.tag.endswith("text")}
+    assert not texts  # matplotlib draws letters as paths, so that the picture looks the same everywhere
+    comments = (files / "out.svg").read_text()
+    for shown in (*drawn, "accuracy, %", "loss in training", "round"):
+        assert f"<!-- {shown} -->" in comments
+    trained = [(each["number"], each["loss"]) for each in history if each["measured_on"] == "train"]
+    assert plot.losses({42: history}) == {plot.MEAN: trained}
+
+
+def test_a_plot_over_seeds_has_a_line_for_each(tmp_path: Path) -> None:
+    def run(*figures: tuple[int, float | None, float | None]) -> list[dict[str, Any]]:
+        return [
+            {
+                "number": number,
+                "accuracy": accuracy,
+                "accuracies": {} if accuracy is None else {"c0": accuracy, "c1": accuracy},
+                "loss": loss,
+                "measured_on": "train" if accuracy is None else "held_out",
+            }
+            for number, accuracy, loss in figures
+        ]
+
+    first, second = run((1, None, 2.0), (2, 0.5, None)), run((1, None, 3.0), (2, 0.25, None))
+    assert plot.accuracies({1: first, 2: second}) == {"seed 1": [(2, 50.0)], "seed 2": [(2, 25.0)]}
+    assert plot.losses({1: first, 2: second}) == {"seed 1": [(1, 2.0)], "seed 2": [(1, 3.0)]}
+    assert plot.accuracies({1: first}) == {"c0": [(2, 50.0)], "c1": [(2, 50.0)], plot.MEAN: [(2, 50.0)]}
+    assert plot.accuracies({1: run((1, None, None))}) == plot.losses({1: run((1, None, None))}) == {}
+    pytest.importorskip("matplotlib")
+    nothing, two = {1: run((1, None, None))}, {1: first, 2: second}
+    for name, runs, begins in (
+        ("a.png", two, b"\x89PNG"),
+        ("a.PDF", two, b"%PDF"),
+        ("a.svg", nothing, b"<?xml"),
+    ):
+        plot.draw(tmp_path / name, "flux", runs)
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -> None:
+    table = files / "out.csv"
+    done = simulate(
+        "--data", str(files / "*.npz"), "--algorithm", "fedavg", "--rounds", "2", "--seed", "1,2",
+        "--csv", str(table), "--json", *FAST,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    means = [data["seeds"][seed]["accuracy"]["mean"] for seed in ("1", "2")]
+    assert data["accuracy"]["mean"]["mean"] == pytest.approx(100 * np.mean(means))
+    assert data["accuracy"]["mean"]["deviation"] == pytest.approx(100 * np.std(means))
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seed"], row["device"]) for row in rows][:2] == [("1", "ward-0"), ("1", "ward-1")]
+    assert len(rows) == 8
+
+
+def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
+    done = simulate("--algorithm", "fedavg", "--clients", "2", "--rounds", "2", "--seed", "1,2", "--json")
+    data = json.loads(done.stdout)["data"]
+    assert set(data["accuracy"]) == {"known", "test", "own", "worst", "deviation", "f1", "auc"}
+    assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [True, True, False]
+
+
+def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
+    for number in range(2):
+        x, y = ward(number)
+        folder = tmp_path / f"site-{number}"
+        folder.mkdir()
+        header = "a,b,c,d,ill"
+        np.savetxt(folder / "data.csv", np.column_stack([x, y]), delimiter=",", header=header, comments="")
+    found = fleet_of(str(tmp_path / "*" / "data.csv"), "ill", 0.2)
+    assert [Path(name).parent.name for name in found] == ["site-0", "site-1"]
+    assert (found.shape, found.classes) == ((4,), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--data", "{}/none-*.npz"), "no file is named like"),
+        (("--learner", "{}/learner.py"), "--learner is for your own devices"),
+        (("--data", "{}/*.csv"), "name its column of classes: --label COLUMN"),
+        (("--data", "{}/*.npz", "--learner", "{}/learner.py", "--model", "mlp"), "give one of them"),
+        (("--data", "{}/*.npz", "--set", "round=3"), 'did you mean "rounds"'),
+        (("--data", "{}/*.npy"), "is a single array, not an npz file"),
+        (("--plot", "{}/out.gif"), "name it .svg, .png or .pdf"),
+        (("--data", "{}/*.npz", "--seed", "1;2"), "is not a list of whole numbers"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_hint(files: Path, arguments: tuple[str, ...], text: str) -> None:
+    (files / "a.csv").write_text("a,b\n1,2\n")
+    np.save(files / "b.npy", np.zeros((3, 4)))
+    done = simulate(*(argument.format(files) for argument in arguments))
+    assert done.exit_code in (3, 8)
+    assert text in done.stderr
