@@ -29,6 +29,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file()
     for page in ("index", "architecture", "contributing", "changelog", "security", "deployment"):
         assert (site / f"{page}.html").is_file()
+    assert (site / "laboratory.html").is_file()
 
 
 def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
@@ -51,8 +52,7 @@ def test_the_reference_shows_the_public_names(site: Path) -> None:
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_the_paths_that_a_page_names_exist(page: str) -> None:
-    paths = re.findall(
-        r"`((?:shoal|fedserver|fedclient|tests|scripts|proto|benchmarks)/[\w/.]*)`", (ROOT / page).read_text()
-    )
+    folders = "shoal|fedserver|fedclient|lab|tests|scripts|proto|benchmarks"
+    paths = re.findall(rf"`((?:{folders})/[\w/.]*)`", (ROOT / page).read_text())
     assert len(paths) > 10
     assert not [path for path in paths if "nova" not in path and not (ROOT / path).exists()]

@@ -1,16 +1,18 @@
-"""The wheel, built from a copy of the sources and installed into an empty environment."""
+"""The wheels of both distributions, built from copies of the sources, in empty environments."""
 
 import json
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("shoal", "fedserver", "fedclient")
+LAB = ("shoal_lab",)
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 ASK = """
@@ -31,15 +33,26 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that `make dist` builds. It is built from a copy, since a build writes into its sources."""
-    sources = tmp_path_factory.mktemp("sources")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources)
+    """The wheel of shoal-fed, as `make dist` builds it."""
+    return built(tmp_path_factory.mktemp("sources"), ROOT, PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of shoal-lab."""
+    return built(tmp_path_factory.mktemp("sources"), ROOT / "lab", LAB)
+
+
+def built(sources: Path, root: Path, packages: Sequence[str]) -> Path:
+    """A wheel, built from a copy, since a build writes into its sources."""
+    for package in packages:
+        shutil.copytree(root / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(root / name, sources)
+    shutil.copy(ROOT / "LICENSE", sources)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", sources / "dist", sources)
-    (built,) = (sources / "dist").glob("*.whl")
-    return built
+    (found,) = (sources / "dist").glob("*.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +60,14 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty environment with nothing but the wheel: no dependencies, and no package of this one."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
-    install = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel)
-    run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", *install)
+    install(folder, wheel)
     return folder
+
+
+def install(folder: Path, wheel: Path) -> None:
+    """Into an environment, without dependencies."""
+    options = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel)
+    run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", *options)
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +99,19 @@ def test_the_wheel_holds_every_source_file_and_nothing_of_the_tests(installed: d
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".pyi", ".csv") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".pyi") and "__pycache__" not in path.parts
     }
     assert len(sources) > 200
     assert sources <= set(files)
-    assert not [path for path in files if path.startswith(("tests/", "benchmarks/", "build/"))]
+    assert not [
+        path for path in files if path.startswith(("tests/", "benchmarks/", "build/", "lab/", "shoal_lab/"))
+    ]
 
 
 def test_all_packages_are_marked_as_typed(installed: dict[str, object]) -> None:
     files = installed["files"]
     assert isinstance(files, list)
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(files)
-
-
-def test_the_published_tables_are_in_the_wheel(installed: dict[str, object]) -> None:
-    files = installed["files"]
-    assert isinstance(files, list)
-    assert [path for path in files if path.endswith(".csv")]
 
 
 def test_both_commands_start_from_the_wheel(installed: dict[str, object], environment: Path) -> None:
@@ -124,3 +138,30 @@ def test_the_base_requirements_name_neither_torch_nor_scikit_learn(installed: di
     base = [each for each in requires if "extra ==" not in each]
     assert base
     assert not [each for each in base if each.startswith(("torch", "scikit-learn"))]
+
+
+def test_the_laboratory_adds_its_algorithms_and_verbs(wheel: Path, lab: Path, tmp_path: Path) -> None:
+    """In an environment of its own, with this one's packages as the dependencies."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
+    install(tmp_path, wheel)
+    install(tmp_path, lab)
+    (packages,) = (tmp_path / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    ask = (
+        "import json, shoal_lab; from importlib.metadata import distribution; "
+        "from fedserver.__main__ import Verbs; from shoal.core.algorithm import discover; "
+        "found = distribution('shoal-lab'); "
+        "print(json.dumps([shoal_lab.__file__, found.version, [str(path) for path in found.files], "
+        "sorted(discover()), Verbs.modules['table']]))"
+    )
+    path, version, files, algorithms, table = json.loads(
+        run(tmp_path / "bin" / "python", "-c", ask, cwd=tmp_path)
+    )
+    assert path.startswith(str(tmp_path))
+    assert version == "0.1.0"
+    assert [name for name in files if name.endswith(".csv")]
+    assert "shoal_lab/py.typed" in files
+    assert {"flux", "pacfl", "srfca"} <= set(algorithms)
+    assert len(algorithms) == 23
+    assert table == "shoal_lab.cli.table"
+    assert "Reproduce a table" in run(tmp_path / "bin" / "fedserver", "table", "--help", cwd=tmp_path)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lab.tests.shifts.test_quantity import plenty, rows
 from shoal.core.data.dataset import Dataset
 from shoal_lab.shifts import make
 from shoal_lab.shifts.dirichlet import ALPHAS, deal
+from tests.lab.shifts.test_quantity import plenty, rows
 
 
 def shares(data: Dataset) -> np.ndarray:
