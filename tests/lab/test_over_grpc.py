@@ -1,4 +1,4 @@
-"""Algorithms whose devices have models of their own give, over real gRPC, the models and figures of the
+"""The algorithms of the laboratory are plug-ins. Over real gRPC they give the models and figures of the
 simulator, bit for bit; all runs at once, on the same devices."""
 
 import asyncio
@@ -8,7 +8,7 @@ from typing import Any
 
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
-from shoal.core.algorithm import State, find
+from shoal.core.algorithm import State, discover, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
@@ -18,7 +18,9 @@ from shoal.simulation.simulated import Simulated
 from tests.e2e.visiting import context, visit
 from tests.server.processes import daemon
 
-ALGORITHMS = ("fedprox", "pfedme", "apfl", "atp", "fedem", "fedsoft")
+ALGORITHMS = sorted(
+    name for name, card in discover().items() if str(card.server_module).startswith("shoal_lab.")
+)
 DEVICES, SEED = 2, 5
 SMALL = {"rounds": 2, "rate_rounds": 1, "epochs": 1, "clusters": 2, "batch_size": 32, "learning_rate": 0.1}
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
