@@ -109,7 +109,7 @@ def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapp
 
 def _of_paper(card: Algorithm, parameter: Setting) -> Any:
     """What the preset "paper" uses; None where there is no such preset."""
-    return card.presets["paper"].get(parameter.name, parameter.default) if "paper" in card.presets else None
+    return card.preset("paper").get(parameter.name, parameter.default) if "paper" in card.presets else None
 
 
 def _pairs(card: Algorithm, changes: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
+from shoal.core.algorithm.settings import AUTO, Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD, Message
@@ -24,6 +24,15 @@ SERVER_FUNCTIONS = ("start", "plan", "reduce", "place")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
+PUBLISHED: Mapping[str, Any] = {
+    "epochs": 2,
+    "batch_size": 64,
+    "learning_rate": 0.005,
+    "optimizer": "sgd",
+    "weight_decay": 0.0,
+    "schedule": "constant",
+}
+"""How the papers' common code trained, wherever a preset does not say otherwise."""
 ENOUGH = 3
 """Fewer rounds than this hardly train the models of clusters, which begin as that of all devices."""
 
@@ -35,7 +44,8 @@ class Algorithm:
     parameters: a frozen dataclass type, whose defaults are what we recommend.
     server_module, device_module: the halves. Each is the name of a module, which is imported where it runs,
     or any object that has the half's functions: a module, a class or a namespace.
-    presets: named changes to the defaults. variants: such changes under a name of their own ("flux-soft").
+    presets: named changes to the defaults, of published experiments: what they leave `auto` about training is
+    `PUBLISHED`. variants: such changes under a name of their own ("flux-soft").
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
@@ -114,11 +124,28 @@ class Algorithm:
                 >>> find("ifca")[0].configure("paper", {"clusters": 3}).clusters
                 3
         """
-        if preset != "default" and preset not in self.presets:
-            known = ["default", *self.presets]
-            raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
-        values = {**self.presets.get(preset, {}), **self.typed(changes or {})}
+        values = {**self.preset(preset), **self.typed(changes or {})}
         return self.parameters(**checked(self.name, self.parameters, values))
+
+    def preset(self, name: str) -> dict[str, Any]:
+        """What a preset changes of the defaults. Raises ConfigError if there is none of that name.
+
+        Example:
+            >>> find("ifca")[0].preset("paper")["epochs"]
+            2
+        """
+        if name == "default":
+            return {}
+        if name not in self.presets:
+            raise ConfigError(
+                f"algorithm {self.name} has no preset {name!r}", near(name, ["default", *self.presets])
+            )
+        settings = self.settings
+        left = {key: value for key, value in PUBLISHED.items() if key in settings}
+        return {
+            **{key: value for key, value in left.items() if settings[key].default == AUTO},
+            **self.presets[name],
+        }
 
     def clustering(self, parameters: Any) -> str:
         """How many of the rounds of training will train clusters, in words; "" if that is not known before.

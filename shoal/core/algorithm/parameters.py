@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from shoal.core.algorithm.settings import checked, setting
+from shoal.core.algorithm.settings import AUTO, checked, setting
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.encoding.updates import Encoding
 from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
@@ -33,9 +33,21 @@ class CommonParameters:
     """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""
 
     rounds: int = setting(10, "Rounds of training in the whole run.", unit="rounds", at_least=1)
-    epochs: int = setting(2, "Passes over a device's training part in a round.", unit="passes", at_least=1)
-    batch_size: int = setting(64, "Size of a mini-batch.", unit="samples", at_least=1)
-    learning_rate: float = setting(0.005, "Step size of the optimizer.", above=0)
+    epochs: int | Literal["auto"] = setting(
+        AUTO,
+        "Passes over a device's training part in a round. auto: 5, or as many as 40 steps take.",
+        unit="passes",
+        at_least=1,
+    )
+    batch_size: int | Literal["auto"] = setting(
+        AUTO,
+        "Size of a mini-batch. auto: a twentieth of the device's samples, but 8 to 64 of them.",
+        unit="samples",
+        at_least=1,
+    )
+    learning_rate: float | Literal["auto"] = setting(
+        AUTO, "Step size of the optimizer. auto: see `optimizer`.", above=0
+    )
     aggregation: Rule = setting(
         "clipped",
         "How updates are combined into a model, and how far a hostile one can move it; see "
@@ -63,20 +75,25 @@ class SgdParameters(CommonParameters):
     """The common parameters and those of SGD."""
 
     momentum: float = setting(0.9, "Momentum of the optimizer.", at_least=0, below=1)
-    weight_decay: float = setting(0.0, "Weight decay of the optimizer.", at_least=0)
+    weight_decay: float | Literal["auto"] = setting(
+        AUTO, "Weight decay of the optimizer. auto: 0.01 with adamw, else 0.", at_least=0
+    )
 
 
 @dataclass(frozen=True)
 class RoundParameters(SgdParameters):
     """The parameters of SGD, and of other optimizers: the base of most algorithms."""
 
-    optimizer: Literal["sgd", "adam", "adamw"] = setting(
-        "sgd", "The devices' optimizer. Momentum is of sgd only, and adam needs a smaller learning_rate."
+    optimizer: Literal["auto", "sgd", "adam", "adamw"] = setting(
+        AUTO,
+        "The devices' optimizer; momentum is of sgd only. auto: adamw, or sgd where learning_rate is given. "
+        "A learning_rate of auto is 0.002, or 0.05 with sgd, and gradients are then clipped to norm 1.",
     )
-    schedule: Literal["constant", "cosine", "linear", "step"] = setting(
-        "constant",
+    schedule: Literal["auto", "constant", "cosine", "linear", "step"] = setting(
+        AUTO,
         "The learning rate over the rounds: constant; down to nearly 0 along a half cosine or a line; or a "
-        "tenth from half of the rounds on and a hundredth from three quarters on (step).",
+        "tenth from half of the rounds on and a hundredth from three quarters on (step). auto: constant, and "
+        "in the last third of the rounds down to a tenth along a line, but never before clusters are formed.",
     )
     restart_momentum: bool = setting(
         False, "Reset what the optimizer remembers at each epoch, not only at each round."

@@ -23,6 +23,8 @@ from typing import Any, Literal
 from shoal.core.errors import ConfigError, near
 
 _KEY = "shoal.setting"
+AUTO: Literal["auto"] = "auto"
+"""Instead of a number: the program chooses one."""
 
 
 class Written(str):
@@ -50,7 +52,7 @@ class Setting:
     """The declaration of one parameter. type: bool, int, float or str. choices: the legal values of a string.
 
     at_least, above, at_most, below: bounds of a number, None for no bound. zero: whether 0 is legal outside
-    the bounds.
+    the bounds. auto: whether "auto" is legal in place of a number.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Setting:
     below: float | None = None
     zero: bool = False
     hint: str = ""
+    auto: bool = False
 
     @property
     def legal(self) -> str:
@@ -92,12 +95,15 @@ class Setting:
             if bound is not None
         ]
         number = "a whole number" if self.type is int else "a number"
-        return ("0, or " if self.zero else "") + " ".join([number, " and ".join(bounds)]).strip()
+        others = ("auto, or " if self.auto else "") + ("0, or " if self.zero else "")
+        return others + " ".join([number, " and ".join(bounds)]).strip()
 
     def allows(self, value: Any) -> bool:
         """Whether a value of the right type is within the bounds. NaN and infinity never are."""
         if self.choices:
             return value in self.choices
+        if value == AUTO:
+            return self.auto
         if self.type not in (int, float) or (self.zero and value == 0):
             return True
         return (
@@ -168,13 +174,15 @@ def _setting(parameters: type, name: str, hint: Any) -> Setting:
         if own is not None and name in inspect.get_annotations(base):
             stated = {**stated, **own.metadata.get(_KEY, {})}
     choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    kind = str if choices else hint
+    auto = Literal["auto"] in typing.get_args(hint)
+    kind = str if choices else typing.get_args(hint)[0] if auto else hint
     if default is MISSING or kind not in (bool, int, float, str):
         raise ConfigError(
             f"parameter {name} of {parameters.__qualname__} cannot be set",
             "give it a default, and the type bool, int, float, str or Literal[...]",
         )
-    return Setting(name, kind, default, **{**stated, "choices": choices or stated.get("choices", ())})
+    stated = {**stated, "choices": choices or stated.get("choices", ()), "auto": auto}
+    return Setting(name, kind, default, **stated)
 
 
 def checked(owner: str, parameters: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +199,8 @@ def checked(owner: str, parameters: type, values: Mapping[str, Any]) -> dict[str
         wanted = settings[name]
         if wanted.type is float and type(value) is int and abs(value) < 1e300:
             value = float(value)
-        if type(value) is not wanted.type or not wanted.allows(value):
+        fits = type(value) is wanted.type or (wanted.auto and value == AUTO)
+        if not fits or not wanted.allows(value):
             hint = wanted.hint
             if not hint:
                 hint = near(value, list(wanted.choices)) if wanted.choices and isinstance(value, str) else ""

@@ -16,6 +16,7 @@ from shoal.core.device_kit.evaluation.evaluate import WORST, class_scores
 from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.train import descend
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
@@ -113,7 +114,7 @@ def train_share(
     """
     if not share.any():
         return dict(model), 0.0
-    network = context.load(model)
+    network, settings = context.load(model), fitted(settings, len(samples))
     weight = torch.from_numpy(share.astype(np.float32)).to(samples.x.device)
     labels, classes = samples.labels, samples.classes
     # What is shuffled are the rows, so that each batch knows its samples' shares.

@@ -55,14 +55,15 @@ class Message:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
+    """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part. A
+    batch_size or epochs of 0 leaves it to the device, which knows how many samples it has.
 
     restart_momentum: forget what the optimizer remembers at each epoch, not only at each round.
     optimizer: "sgd", with momentum; "adam" (Kingma and Ba, ICLR 2015) or "adamw" (Loshchilov and Hutter, ICLR
     2019), with PyTorch's defaults for all but the rate and the weight decay, and without momentum.
     proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
     as received is added to what is minimized, and not to the reported loss. A learner with a train() of its
-    own has to do this itself.
+    own has to do this itself. clip_norm: L2 norm to which each step's gradient is shortened; 0: to none.
     """
 
     epochs: int = 2
@@ -73,16 +74,18 @@ class TrainingSettings:
     restart_momentum: bool = False
     proximal: float = field(default=0.0, metadata={LATER: True})
     optimizer: str = field(default="sgd", metadata={LATER: True})
+    clip_norm: float = field(default=0.0, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         sane = {
-            "epochs": self.epochs >= 1,
-            "batch_size": self.batch_size >= 1,
+            "epochs": self.epochs >= 0,
+            "batch_size": self.batch_size >= 0,
             "learning_rate": 0.0 < self.learning_rate < math.inf,
             "momentum": 0.0 <= self.momentum < 1.0,
             "weight_decay": 0.0 <= self.weight_decay < math.inf,
             "proximal": 0.0 <= self.proximal < math.inf,
             "optimizer": self.optimizer in OPTIMIZERS,
+            "clip_norm": 0.0 <= self.clip_norm < math.inf,
         }
         for name, holds in sane.items():
             if not holds:

@@ -3,36 +3,45 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from shoal.core.algorithm import Report, State
+from shoal.core.algorithm.settings import AUTO
+from shoal.core.algorithm.training import settings_of_training
 from shoal.core.exchange.messages import Ensemble, Evaluated, PrivateTraining, Trained, TrainingSettings
 from shoal.core.types import DeviceId
 
+FALLING, REST = 0.7, 0.1
+"""After this share of the rounds the rate falls, by default, to this share of itself."""
 
-def training(parameters: Any, progress: int = 0, rate: float = 1.0) -> TrainingSettings:
+
+def training(parameters: Any, progress: int = 0, rate: float = 1.0, formed: int = 0) -> TrainingSettings:
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 
     progress: the completed rounds of training, on which the learning rate depends if it has a schedule. rate:
     the share of it that is left after training has fallen (`shoal.core.server_kit.aggregation.course`).
+    formed: after how many rounds the clusters were formed.
     """
-    names = [item.name for item in fields(TrainingSettings)]
-    settings = TrainingSettings(
-        **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
-    )
+    settings = settings_of_training(parameters)
     schedule = getattr(parameters, "schedule", "constant")
-    share = rate if schedule == "constant" else rate * share_of_rate(schedule, progress, parameters.rounds)
+    if schedule == AUTO and getattr(parameters, "private", False):
+        schedule = "constant"
+    share = rate * share_of_rate(schedule, progress, parameters.rounds, formed)
     return replace(settings, learning_rate=share * settings.learning_rate)
 
 
-def share_of_rate(schedule: str, progress: int, rounds: int) -> float:
+def share_of_rate(schedule: str, progress: int, rounds: int, formed: int = 0) -> float:
     """What is left of the learning rate after this many of the run's rounds: above 0, up to 1.
 
     Example:
         >>> [share_of_rate("linear", progress, 4) for progress in range(4)]
         [1.0, 0.75, 0.5, 0.25]
     """
+    if schedule == AUTO:
+        first = max(FALLING * rounds, formed)
+        past = max(0.0, progress - first) / max(rounds - 1 - first, 1.0)
+        return 1.0 - (1.0 - REST) * min(past, 1.0)
     done = min(progress, rounds - 1) / rounds
     if schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * done))

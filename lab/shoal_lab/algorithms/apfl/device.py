@@ -11,6 +11,7 @@ from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, load_weights, tensors_of
 from shoal.core.device_kit.samples import Batches, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.personal import Personal, number, recall, remember
 from shoal.core.device_kit.training.train import gradients, refuse_own_training, walk, weights_of
 from shoal.core.exchange.messages import Evaluate, Message, Trained
@@ -31,7 +32,8 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 def _train(message: Train, context: "DeviceContext") -> Trained:
     refuse_own_training(context.learner, "APFL")
-    settings, samples = message.settings, context.samples("train")
+    samples = context.samples("train")
+    settings = fitted(message.settings, len(samples))
     kept = recall(context, message.model, alpha=())
     kept = kept or Personal(message.model, {"alpha": number(message.alpha)})
     common = context.load(message.model)

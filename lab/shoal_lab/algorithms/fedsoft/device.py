@@ -12,6 +12,7 @@ from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.mixture import labelled, sample_losses
 from shoal.core.device_kit.samples import Batches, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.personal import Personal, recall, remember
 from shoal.core.device_kit.training.train import descend
 from shoal.core.exchange.messages import Evaluate, Message
@@ -46,7 +47,8 @@ def _train(message: Train, context: "DeviceContext") -> SoftTrained:
         for name, weight in network.named_parameters()
         if weight.requires_grad
     ]
-    settings = replace(message.settings, proximal=message.settings.proximal * float(shares.sum()))
+    settings = fitted(message.settings, len(samples))
+    settings = replace(settings, proximal=settings.proximal * float(shares.sum()))
     batches = Batches(samples, settings.batch_size, context.seed)
     network.train()
     with seeded(context.seed, samples.x.device), authors("training"):

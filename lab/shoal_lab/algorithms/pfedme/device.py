@@ -9,9 +9,10 @@ from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.samples import Batches, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.personal import Personal, recall, remember
 from shoal.core.device_kit.training.train import gradients, refuse_own_training, walk, weights_of
-from shoal.core.exchange.messages import Evaluate, Message, Trained
+from shoal.core.exchange.messages import Evaluate, Message, Trained, TrainingSettings
 from shoal_lab.algorithms.pfedme.messages import Measure, Train
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
     model, loss_at = context.load(message.model), loss_of(context.learner, samples)
     personal = weights_of(model)  # theta lives in the network, w beside it
     local = [weight.detach().clone() for weight in personal]
-    batches = Batches(samples, settings.batch_size, context.seed)
+    fit = fitted(TrainingSettings(settings.epochs, settings.batch_size), len(samples))
+    batches = Batches(samples, fit.batch_size, context.seed)
 
     def local_round(x: Tensor, y: Tensor) -> Tensor:
         first = None
@@ -52,7 +54,7 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
 
     model.train()
     with seeded(context.seed, samples.x.device), authors("network or loss()"):
-        loss = walk(batches, settings.epochs, local_round, settings.personal_rate, settings.local_rounds)
+        loss = walk(batches, fit.epochs, local_round, settings.personal_rate, settings.local_rounds)
     remember(context, Personal(tensors_of(model)))
     with torch.no_grad():
         for theta, w in zip(personal, local, strict=True):

@@ -23,9 +23,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         sane = {
-            "epochs": self.epochs >= 1,
+            "epochs": self.epochs >= 0,
             "local_rounds": self.local_rounds >= 0,
-            "batch_size": self.batch_size >= 1,
+            "batch_size": self.batch_size >= 0,
             "learning_rate": 0.0 < self.learning_rate < math.inf,
             "personal_rate": 0.0 < self.personal_rate < math.inf,
             "personal_steps": self.personal_steps >= 1,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm.training import settings_of_training
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
@@ -24,7 +25,9 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def settings(parameters: Parameters) -> Settings:
-    return Settings(**{item.name: getattr(parameters, item.name) for item in fields(Settings)})
+    given = {item.name: getattr(parameters, item.name) for item in fields(Settings)}
+    common = settings_of_training(parameters)
+    return Settings(**given | {"epochs": common.epochs, "batch_size": common.batch_size})
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:

@@ -78,7 +78,7 @@ def densities(state: State) -> ClusterDensities | None:
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL), state.progress),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -128,7 +128,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL), state.progress),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -170,7 +170,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         cluster = state.assignments.get(device)
         if cluster is None:
             return describe
-        settings = training(state.parameters, state.progress, state.guard.rate(cluster))
+        settings = training(state.parameters, state.progress, state.guard.rate(cluster), clustering.round)
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)

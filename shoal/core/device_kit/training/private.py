@@ -21,6 +21,7 @@ from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import Samples, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.optimizers import optimizer_of
 from shoal.core.device_kit.training.slots import SLOTS, Block, Rows, blocks, slots_of
 from shoal.core.device_kit.training.train import Proximal
@@ -50,6 +51,7 @@ def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> T
 
     Raises DeviceFault without Opacus, Refused for an epsilon that no noise achieves.
     """
+    settings = fitted(settings, samples)
     rate = min(1.0, settings.batch_size / samples)
     steps = settings.epochs * max(1, round(1.0 / rate))
     noise = asked.noise or _noise_for(asked, rate, steps)
@@ -122,6 +124,7 @@ def train(
     """
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    settings = fitted(settings, len(samples))
     optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal)
     expected, before = agreed.rate * len(samples), _buffers(model)
     slots = slots_of(samples, width_of(parameters))

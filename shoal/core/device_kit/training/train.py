@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import Batches, Samples, seeded
+from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.optimizers import optimizer_of
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
@@ -83,6 +84,7 @@ def train(
     Raises DeviceFault without labels, LearnerFault when the author's code fails or the loss does not stay
     finite.
     """
+    settings = fitted(settings, len(samples))
     batches = Batches(samples, settings.batch_size, seed)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
@@ -113,6 +115,8 @@ def descend(
         value = loss(model, x, y)
         value.backward()  # type: ignore[no-untyped-call]
         pull.add_to_gradients()
+        if settings.clip_norm:
+            nn.utils.clip_grad_norm_(weights_of(model), settings.clip_norm)
         optimizer.step()
         return value
 

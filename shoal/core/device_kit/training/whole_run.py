@@ -7,10 +7,11 @@ release is checked and paid for by itself, whatever was said before.
 from typing import Any
 
 from shoal.core.algorithm.asks import Asks, WholeRun, asks_of, read_terms
+from shoal.core.algorithm.training import settings_of_training
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.training import private
 from shoal.core.errors import BadPayload, DeviceFault, TooFewSamples
-from shoal.core.exchange.messages import PrivateTraining, TrainingSettings
+from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.privacy.cost import Cost, total
 from shoal.core.privacy.terms import terms
 
@@ -46,7 +47,7 @@ def _training(parameters: Any, asks: Asks, samples: int) -> Cost:
     asked = PrivateTraining(
         parameters.dp_clip, parameters.dp_noise, parameters.dp_epsilon, parameters.dp_delta, asks.lessons
     )
-    settings = TrainingSettings(epochs=parameters.epochs, batch_size=parameters.batch_size)
+    settings = settings_of_training(parameters)
     try:
         return _times(asks.lessons, private.terms(asked, settings, samples).cost)
     except DeviceFault:
