@@ -21,7 +21,7 @@ def configures(subject: Subject) -> None:
     card = subject.card
     for preset in card.presets:
         expect(
-            card.configure(preset) == replace(card.parameters(), **card.presets[preset]),
+            card.configure(preset) == replace(card.parameters(), **card.preset(preset)),
             f"preset {preset} does not configure to what it says",
         )
     for name, value in (("roundz", 3), *((each, object()) for each in list(card.settings)[:1])):

@@ -24,7 +24,14 @@ from shoal.simulation.fleet import Holding, numbered
 from shoal.simulation.simulated import SimulatedDevices
 from tests.fleet import data, first_model, learner
 
-SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
+SMALL = {
+    "schedule": "constant",
+    "rounds": 8,
+    "epochs": 2,
+    "learning_rate": 0.1,
+    "batch_size": 16,
+    "privacy": "off",
+}
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
 MOVES = 6
 """Training tasks after which the second and the third device have exchanged their rotations."""

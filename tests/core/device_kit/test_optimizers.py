@@ -1,10 +1,10 @@
-"""Our SGD takes the steps of PyTorch's, bit for bit."""
+"""Our optimizers take the steps of PyTorch's, bit for bit."""
 
 import pytest
 import torch
 from torch import nn
 
-from shoal.core.device_kit.training.optimizers import SGD, Optimizer
+from shoal.core.device_kit.training.optimizers import SGD, Adam, Optimizer
 
 
 class TwoParts(nn.Module):
@@ -60,6 +60,18 @@ def test_it_is_the_sgd_of_pytorch(momentum: float, decay: float) -> None:
         theirs.parameters(), lr=0.1, momentum=momentum, weight_decay=decay, fused=True
     )
     found = steps(ours, SGD(ours.parameters(), 0.1, momentum, decay), both)
+    for one, other in zip(found, steps(theirs, reference, both), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_it_is_the_adam_of_pytorch(decoupled: bool, decay: float) -> None:
+    """A part whose gradients begin later counts its own steps."""
+    ours, theirs, both = made(), made(), [False, True, True, False, True]
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    reference = kind(theirs.parameters(), lr=0.1, weight_decay=decay, fused=True)
+    found = steps(ours, Adam(ours.parameters(), 0.1, decay, decoupled=decoupled), both)
     for one, other in zip(found, steps(theirs, reference, both), strict=True):
         assert torch.equal(one, other)
 

@@ -65,6 +65,12 @@ def test_an_optimizer_that_is_to_restart_forgets_everything() -> None:
     assert model.w.item() == pytest.approx(0.2, abs=1e-6)
 
 
+def test_the_gradient_of_a_step_is_shortened_to_the_norm() -> None:
+    """The gradient is 1: a norm of 0.25 leaves a quarter of the step, and one of 2 all of it."""
+    assert weight_after(dataclasses.replace(PLAIN, clip_norm=0.25), ones(1)) == pytest.approx(-0.025)
+    assert weight_after(dataclasses.replace(PLAIN, clip_norm=2.0), ones(1)) == pytest.approx(-0.1)
+
+
 def test_an_optimizer_that_does_not_exist_is_refused() -> None:
     with pytest.raises(BadPayload, match="optimizer is lion"):
         TrainingSettings(optimizer="lion")
@@ -207,8 +213,9 @@ def test_what_an_authors_loop_returns_must_be_a_number(returned: object) -> None
 @pytest.mark.parametrize(
     "change",
     [
-        {"epochs": 0},
-        {"batch_size": 0},
+        {"epochs": -1},
+        {"batch_size": -1},
+        {"clip_norm": -0.1},
         {"learning_rate": 0.0},
         {"learning_rate": float("nan")},
         {"momentum": 1.0},

@@ -46,7 +46,9 @@ def test_every_algorithm_with_a_schedule_uses_it() -> None:
 def test_the_rate_that_devices_get_falls_from_round_to_round() -> None:
     card = find("fedavg")[0]
     server = card.server()
-    state = server.start(model(0, 0), card.configure("default", {"rounds": 3, "schedule": "linear"}))
+    state = server.start(
+        model(0, 0), card.configure("default", {"rounds": 3, "schedule": "linear", "learning_rate": 0.005})
+    )
     rates = []
     for _ in range(3):
         plan = server.plan(state, ["a"])
