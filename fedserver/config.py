@@ -49,7 +49,7 @@ class Settings:
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
     that would take them are refused. placements: how often a day a device may be placed that only infers.
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
-    reducers: processes here that combine the reports of large models; 0: the server itself does.
+    reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
     waiting: how many calls may wait for a task at a time; each device needs one. arrivals: how many devices
     may arrive in a second.

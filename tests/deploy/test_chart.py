@@ -38,16 +38,6 @@ GATEWAYS = {
     "moreHosts": ["operators.example.org"],
     "operators": {"enabled": True, "from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
 }
-REDUCERS = {
-    "reducers": {
-        "count": 3,
-        "database": {
-            "url": "postgresql://shoal_reducer@db.example.org/shoal",
-            "passwordSecret": "shoal-jobs",
-        },
-        "bucket": {"credentialsSecret": "shoal-reading"},
-    }
-}
 
 pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
 
@@ -110,12 +100,6 @@ def test_a_password_in_the_address_of_the_database_is_refused(tmp_path: Path, ur
         {"service": {"type": "ClusterIP"}, "metrics": {"port": 9464, "from": [{"podSelector": {}}]}},
         {"database": {**VALUES["database"], "passwordSecret": ""}, "cadence": {"placements": 20}},
         GATEWAYS,
-        REDUCERS,
-        {
-            "reducers": {"count": 1},
-            "database": {**VALUES["database"], "passwordSecret": ""},
-            "bucket": {**VALUES["bucket"], "credentialsSecret": ""},
-        },
         {**GATEWAYS, "service": {"port": 443}, "networkPolicy": {"enabled": False}},
     ],
 )
@@ -126,7 +110,7 @@ def test_every_resource_fits_the_schemas_of_kubernetes(tmp_path: Path, values: d
 
 
 def test_no_container_has_rights_that_it_does_not_need(tmp_path: Path) -> None:
-    resources, names = rendered(tmp_path, **GATEWAYS, **REDUCERS), set()
+    resources, names = rendered(tmp_path, **GATEWAYS), set()
     for found in (pod(resources), *pods(resources, "Deployment")):
         assert found["securityContext"]["runAsNonRoot"] is True
         assert found["automountServiceAccountToken"] is False
@@ -139,7 +123,7 @@ def test_no_container_has_rights_that_it_does_not_need(tmp_path: Path) -> None:
             }
             assert "memory" in each["resources"]["limits"]
         assert not any("hostPath" in each for each in found["volumes"])
-    assert names == {"prepare", "server", "page", "gateway", "reducer"}
+    assert names == {"prepare", "server", "page", "gateway"}
 
 
 def test_each_host_has_a_pod_and_a_service_at_layer_4(tmp_path: Path) -> None:
@@ -282,51 +266,3 @@ def test_a_gateway_starts_from_what_the_chart_prepares(tmp_path: Path) -> None:
                 assert any("connected to the server at" in line for line in gateway.stderr)
             finally:
                 gateway.kill()
-
-
-def test_reducers_have_a_role_of_their_own_and_no_key_of_the_authority(tmp_path: Path) -> None:
-    assert not pods(rendered(tmp_path), "Deployment")
-    resources = rendered(tmp_path, **REDUCERS)
-    (found,) = pods(resources, "Deployment")
-    (deployment,) = (each for each in resources if each["kind"] == "Deployment")
-    assert deployment["spec"]["replicas"] == 3
-    secrets = [each["secret"]["secretName"] for each in found["volumes"] if "secret" in each]
-    assert secrets == ["shoal-jobs", "shoal-reading"]
-    (container,) = found["containers"]
-    assert container["args"][2:4] == ["--database", "postgresql://shoal_reducer@db.example.org/shoal"]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    for each in resources:
-        if each["kind"] == "Service":
-            assert not each["spec"].get("selector", {"": ""}).items() <= labels.items()
-    (policy,) = (
-        each["spec"]
-        for each in resources
-        if each["kind"] == "NetworkPolicy" and "reducers" in each["metadata"]["name"]
-    )
-    assert policy["ingress"] == []
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-
-
-def test_a_reducer_starts_from_what_the_chart_prepares(
-    tmp_path: Path, postgresql: Cluster, buckets: Buckets
-) -> None:
-    values = {
-        "reducers": {"count": 1},
-        "database": {"url": postgresql.database(), "passwordSecret": "shoal-database"},
-        "bucket": {"address": str(buckets.bucket())},
-    }
-    (found,) = pods(rendered(tmp_path, **values), "Deployment")
-    mounted(tmp_path / "run" / "database", {"pgpass": b"*:*:*:shoal:secret\n"})
-    (prepare,) = found["initContainers"]
-    subprocess.run(["sh", "-euc", script(prepare, tmp_path)], check=True)
-    key = tmp_path / "run" / "keys" / "pgpass"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o400
-    (container,) = found["containers"]
-    command = [sys.executable, "-m", "fedserver", *container["args"]]
-    environment = {**os.environ, "PGPASSFILE": str(key)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as reducer:
-        assert reducer.stdout is not None
-        try:
-            assert reducer.stdout.readline().startswith("waiting for jobs as ")
-        finally:
-            reducer.kill()

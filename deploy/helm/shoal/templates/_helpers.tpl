@@ -8,11 +8,6 @@ app.kubernetes.io/name: shoal-gateway
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "shoal.reducer.labels" -}}
-app.kubernetes.io/name: shoal-reducer
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}
-
 {{/* What every pod is: without a token of the cluster, and not root. */}}
 {{- define "shoal.pod" -}}
 serviceAccountName: {{ .Release.Name }}
