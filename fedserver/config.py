@@ -86,7 +86,7 @@ class ServerConfig:
     operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
-    servers, "host:port", this one included. gateways: where devices call instead of these servers.
+    servers, "host:port", this one included.
     """
 
     state: Path = Path("server")
@@ -103,7 +103,6 @@ class ServerConfig:
     database: str = ""
     blobs: str = ""
     addresses: tuple[str, ...] = ()
-    gateways: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.database) != bool(self.blobs):
@@ -119,21 +118,15 @@ class ServerConfig:
         for name in ("listen", "join_listen", "operator_listen", "metrics"):
             if (address := getattr(self, name)) or name in ("listen", "join_listen"):
                 host_and_port(name, address)
-        for name, given in (("addresses", self.addresses), ("gateways", self.gateways)):
-            check_addresses(name, given)
+        if len(self.addresses) > MAX_ADDRESSES:
+            raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")
+        for address in self.addresses:
+            host_and_port("addresses", address, lowest=1)
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where the store is, if it is not in the state folder."""
         return Elsewhere(self.database, place(self.blobs, self.state)) if self.blobs else None
-
-
-def check_addresses(name: str, given: tuple[str, ...]) -> None:
-    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries that can be called."""
-    if len(given) > MAX_ADDRESSES:
-        raise ConfigError(f"{name} has more than {MAX_ADDRESSES} entries", "name fewer of them")
-    for address in given:
-        host_and_port(name, address, lowest=1)
 
 
 @dataclass(frozen=True)
