@@ -181,9 +181,7 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
         read_server(written(tmp_path, text), {})
 
 
-@pytest.mark.parametrize(
-    "name", ["listen", "join_listen", "operator_listen", "metrics", "addresses", "gateways"]
-)
+@pytest.mark.parametrize("name", ["listen", "join_listen", "operator_listen", "metrics", "addresses"])
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -201,7 +199,7 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
 def test_an_address_that_cannot_be_is_refused_whatever_setting_has_it(
     tmp_path: Path, name: str, address: str, reason: str
 ) -> None:
-    text = f"{name}: ['{address}']" if name in ("addresses", "gateways") else f"{name}: '{address}'"
+    text = f"{name}: ['{address}']" if name == "addresses" else f"{name}: '{address}'"
     with pytest.raises(ConfigError, match=f"{name}: .*{reason}"):
         read_server(written(tmp_path, text), {})
     with pytest.raises(ConfigError, match=reason):
