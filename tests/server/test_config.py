@@ -13,7 +13,8 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError
-from shoal.simulation.verb import meant, parsed
+from shoal.shell.config import parsed
+from shoal.simulation.verb import meant
 
 RUN = """
 name: digits
