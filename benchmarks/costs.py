@@ -10,8 +10,8 @@ month.
 
     cost = cpu x processors + gigabyte x (models + waiting) + puts x objects / 1e6 + stored x reports
 
-A fleet that one deciding server cannot hold, even if devices that wait call only once in three hours, is
-divided into several federations, each with servers and a database of its own.
+A fleet that one deciding server cannot hold is divided into several federations, each with servers and a
+database of its own.
 """
 
 import argparse
@@ -29,19 +29,20 @@ MEMORY = 4.0
 LONGEST = 86_400.0
 """The most that `cadence.age` is set to here, in seconds; a call waits for an eighth of it."""
 
-# Seconds of processor time of a report with its task, and of a call that waits in vain: benchmarks.gateways.
-DIRECT, BEHIND, GATEWAY = (0.0063, 0.0054), (0.0051, 0.0019), (0.0032, 0.0042)
+REPORT, CALL = 0.0037, 0.0012
+"""Seconds of processor time of a report with its task, and of a call that waits in vain:
+benchmarks.many_devices."""
+MOST = 1_000_000
+"""Devices of one server: it opens 1,048,576 files and connections at most."""
 ENGINE = 4e-8
 """Processor time a second for each device, of ticks: benchmarks.million."""
 CONNECTION = 110e3
-"""Bytes of memory of a device that waits: benchmarks.many_devices, for a server; here for gateways, too."""
+"""Bytes of memory of a device that waits: benchmarks.many_devices."""
 REPORTS = 25.0
 """Reports a second while a round is under way: benchmarks.million."""
 ROWS = 6.0
 """Rows of a report that are inserted, updated or deleted: four by benchmarks.database_rows, its device's and
 that of its traffic. A call that waits in vain writes one, of its device."""
-DIRECTLY = 20_000
-"""Devices that call a server without gateways, see `cadence.waiting`."""
 PING, EVERY = 91, 60.0
 """Bytes of an answer to a ping of HTTP/2 inside of TLS and TCP, by their formats, and seconds between two."""
 ANSWER = 300
@@ -50,7 +51,7 @@ ANSWER = 300
 
 @dataclass(frozen=True)
 class Federation:
-    """One deciding server, its standby, gateways and database, for a part of the fleet. age: in seconds."""
+    """One deciding server, its standby and database, for a part of the fleet. age: in seconds."""
 
     devices: float
     age: float
@@ -61,27 +62,19 @@ class Federation:
         return self.devices / poll(int(self.devices), Settings(age=self.age))
 
     @property
-    def needs_gateways(self) -> bool:
-        return self.devices > DIRECTLY
-
-    @property
     def busy(self) -> float:
         """The part of a processor that the deciding server needs."""
-        report, call = BEHIND if self.needs_gateways else DIRECT
-        return REPORTS * report + self.calls * call + self.devices * ENGINE
+        return REPORTS * REPORT + self.calls * CALL + self.devices * ENGINE
 
     @property
-    def gateways(self) -> int:
-        """Processors of gateways: for their calls, and for the memory of their connections."""
-        if not self.needs_gateways:
-            return 0
-        busy = (REPORTS * GATEWAY[0] + self.calls * GATEWAY[1]) / BUSY
-        return max(2, math.ceil(busy), math.ceil(self.devices * CONNECTION / 1e9 / MEMORY))
+    def server(self) -> int:
+        """Processors of a server: two, and as many as come with the memory of its connections."""
+        return max(2, math.ceil(self.devices * CONNECTION / 1e9 / MEMORY))
 
     @property
     def processors(self) -> int:
-        """Two for each of two servers, of which one stands by, and for the database and its replica."""
-        return 2 * 2 + 2 * 2 + self.gateways
+        """Those of two servers, of which one stands by, and two for the database and for its replica."""
+        return 2 * self.server + 2 * 2
 
     @property
     def rows(self) -> float:
@@ -91,7 +84,7 @@ class Federation:
 
 def plan(devices: int) -> tuple[int, Federation]:
     """How many federations a fleet needs, and one of them."""
-    for parts in range(1, 1000):
+    for parts in range(math.ceil(devices / MOST), 1000):
         age = Settings.age
         while age <= LONGEST:
             if (found := Federation(devices / parts, age)).busy <= BUSY:
@@ -125,7 +118,7 @@ def main() -> None:
         bucket = options.puts * puts / 1e6 + options.stored * stored
         print(
             f"{devices:9,} devices: {parts} x (age {each.age:,.0f} s, {each.calls:.0f} calls a second, "
-            f"server {each.busy:.0%}, gateways {each.gateways} processors, {each.rows:.0f} rows a second); "
+            f"server {each.busy:.0%} of one of {each.server} processors, {each.rows:.0f} rows a second); "
             f"{parts * each.processors} processors {machines:,.0f}; {models:,.0f} + {waiting:,.0f} GB out "
             f"{line:,.0f}; {puts / 1e6:.2f} million puts, {stored:.0f} GB {bucket:,.0f}; "
             f"in all {machines + line + bucket:,.0f} a month"

@@ -4,14 +4,16 @@ One process is the server (`fedserver up`). Others play the devices: each has a 
 of its own, and the product's own link. A device waits for a task, adds a constant to the model and reports;
 the model is one layer, 31 KB, and travels inside of the messages. Measured of the server, after a round that
 does not count: the time of a round, from its opening to its saved result; the processor time of all that it
-does meanwhile; and the memory that it has more than before the devices came.
+does meanwhile; and the memory that it has more than before the devices came. While all devices wait, the
+server is watched for `--idle` seconds: as many as a call waits, for each of them to call again once (a 25th
+of the number of devices).
 
 The devices are written into the server's state before it starts, as those of a fleet that has run for a day:
 to join is not what is measured. All processes share this machine, so times are upper bounds for the server.
 Needs /proc, and a descriptor for each device in the server: `ulimit -n` has to be a third above the devices.
 
     python -m benchmarks.many_devices [--devices 100,10000] [--asked 100,1000] [--rounds 6]
-        [--arrivals 100] [--processes 2] [--json FILE]
+        [--arrivals 100] [--processes 2] [--idle 10] [--json FILE]
 """
 
 import argparse
@@ -60,7 +62,7 @@ LONGEST = 300.0
 LOOK = 0.2
 """Seconds between two looks at how far a run is."""
 QUIET = 10.0
-"""Seconds over which the server is watched while nothing happens."""
+"""Seconds after which the server has settled once all devices are here."""
 
 
 # -- one of the processes that play devices ------------------------------------------------------------------
@@ -211,21 +213,21 @@ def serving(folder: Path, count: int, arrivals: float) -> Iterator[tuple[Server,
         yield server, state, members
 
 
-def measure(folder: Path, count: int, asked: list[int], rounds: int, arrivals: float, processes: int) -> Any:
-    with serving(folder, count, arrivals) as (server, state, members):
+def measure(folder: Path, count: int, asked: list[int], options: argparse.Namespace) -> Any:
+    with serving(folder, count, options.arrivals) as (server, state, members):
         idle, began = memory(server), time.monotonic()
-        with playing(server.address, members, count, processes, arrivals):
+        with playing(server.address, members, count, options.processes, options.arrivals):
             arrived = time.monotonic() - began
             time.sleep(QUIET)
             waiting, cpu = memory(server), server.cpu()
-            time.sleep(QUIET)
+            time.sleep(options.idle)
             found = {
                 "devices": count,
                 "arrived_seconds": arrived,
                 "server_idle_mb": idle / 1024,
                 "server_kb_a_waiting_device": (waiting - idle) / count,
-                "server_busy_while_all_wait": (server.cpu() - cpu) / QUIET,
-                "runs": [rounds_of(server, state, each, rounds) for each in asked if each <= count],
+                "server_busy_while_all_wait": (server.cpu() - cpu) / options.idle,
+                "runs": [rounds_of(server, state, each, options.rounds) for each in asked if each <= count],
             }
             found["server_peak_mb"] = server.peak()
             return found
@@ -238,6 +240,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="2 or more; the first does not count")
     parser.add_argument("--arrivals", type=float, default=100.0, help="devices that may arrive in a second")
     parser.add_argument("--processes", type=int, default=2, help="that play the devices")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds for which all devices only wait")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     parser.add_argument("--play", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -253,9 +256,7 @@ def main() -> None:
     results = []
     for count in cases:
         with tempfile.TemporaryDirectory(prefix="many-") as folder:
-            results.append(
-                measure(Path(folder), count, asked, options.rounds, options.arrivals, options.processes)
-            )
+            results.append(measure(Path(folder), count, asked, options))
         print(json.dumps(results[-1], indent=2), flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")

@@ -4,11 +4,10 @@
 
 The engine is the real one, with all its events: every device joins, each round asks some of them, those work
 for 15 to 40 s of virtual time and report, and the clock ticks four times a second. Its processor time and its
-memory are measured here. What a report (two calls) costs the other processes is measured by
-`benchmarks.gateways` and given to this program (the defaults are from two busy processors; 2,000 devices made
-25 calls a second that waited in vain), so how busy they are is computed: calls a second times the
-seconds of a call, where devices that wait call as often as the server lets them. A process that is busy for
-more than one second in each second (100 %) gives way, and so does an engine that holds up its server.
+memory are measured here. What a report (two calls) and a call that waits in vain cost the server besides is
+measured by `benchmarks.many_devices` and given to this program. From that it computes how busy the server is:
+calls a second times the seconds of a call, where devices that wait call as often as the server lets them. A
+server that is busy for more than one second in each second (100 %) gives way.
 
 What it leaves out: a network, several runs at a time, devices that come and go, and memory of other parts.
 """
@@ -18,7 +17,6 @@ import heapq
 import resource
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
 
 from fedserver.config import Settings
@@ -79,23 +77,6 @@ class Fleet:
                     self.reports += 1
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a poll and a report cost a kind of process, in seconds, and how many of them share the calls."""
-
-    name: str
-    poll: float
-    report: float
-    beside: int
-
-
-def parts(options: argparse.Namespace) -> list[Part]:
-    ways = ("server, direct", options.direct), ("server, gateways", options.server)
-    known = [Part(name, poll / 1000, report / 1000, 1) for name, (report, poll) in ways]
-    report, waiting = options.gateways
-    return [*known, Part("each of two gateways", waiting / 1000, report / 1000, 2)]
-
-
 def pair(text: str) -> tuple[float, float]:
     """Milliseconds of a report and its task, and of a call that waits in vain."""
     report, waiting = map(float, text.split(","))
@@ -111,16 +92,11 @@ def main() -> None:
     parser.add_argument(
         "--heard", type=float, default=20.0, help="seconds between two signs of life of a device"
     )
-    cost = "milliseconds of processor time for a report and for a call that waits in vain, of "
-    parser.add_argument("--direct", type=pair, default="6.27,5.44", help=cost + "a server without gateways")
-    parser.add_argument("--server", type=pair, default="5.10,1.88", help=cost + "a server with gateways")
-    parser.add_argument("--gateways", type=pair, default="3.22,4.20", help=cost + "its gateways")
+    cost = "milliseconds of the server's processor time for a report and for a call that waits in vain"
+    parser.add_argument("--cost", type=pair, default="3.7,1.2", help=cost)
     options = parser.parse_args()
-    known = parts(options)
-    print(
-        "devices  join      poll      opening   tick      report    memory    reports  "
-        + "  ".join(p.name for p in known)
-    )
+    report, waiting = options.cost
+    print("devices  join      poll      opening   tick      report    memory    reports  server")
     for devices in options.devices:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         fleet = Fleet(devices, min(options.asked, devices), options.rounds, options.seed, options.heard)
@@ -128,10 +104,7 @@ def main() -> None:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         spent, reports = fleet.spent, fleet.reports / fleet.now
         engine = (spent["poll"] + spent["tick"] + spent["report"] + spent["opening"]) / fleet.now
-        busy = []
-        for part in known:
-            asked = devices / poll(devices, Settings()) * part.poll + reports * part.report
-            busy.append(asked / part.beside + (engine if part.name.startswith("server") else 0.0))
+        calls = (devices / poll(devices, Settings()) * waiting + reports * report) / 1000
         row = (
             f"{devices:7}",
             f"{1e6 * spent['join'] / devices:5.1f} us",
@@ -141,7 +114,7 @@ def main() -> None:
             f"{1e6 * spent['report'] / fleet.reports:5.0f} us",
             f"{grown:5.0f} MB",
             f"{reports:5.1f}/s",
-            *(f"{share:{len(part.name)}.0%}" for share, part in zip(busy, known, strict=True)),
+            f"{calls + engine:6.0%}",
         )
         print("  ".join(row), flush=True)
 

@@ -33,8 +33,6 @@ class Verbs(Commands):
         "token": "fedserver.cli.trust.token",
         "device": "fedserver.cli.device",
         "authority": "fedserver.cli.trust.authority",
-        "gateway": "fedserver.cli.trust.gateway",
-        "reducer": "fedserver.cli.reducer",
         "operator": "fedserver.cli.trust.operator",
         "audit": "fedserver.cli.trust.audit",
         "run": "fedserver.cli.runs.run",

@@ -49,7 +49,7 @@ class Settings:
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
     that would take them are refused. placements: how often a day a device may be placed that only infers.
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
-    reducers: processes here that combine the reports of large models; 0: the server itself does.
+    reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
     waiting: how many calls may wait for a task at a time; each device needs one. arrivals: how many devices
     may arrive in a second.
@@ -86,7 +86,7 @@ class ServerConfig:
     operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
     bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
-    servers, "host:port", this one included. gateways: where devices call instead of these servers.
+    servers, "host:port", this one included.
     """
 
     state: Path = Path("server")
@@ -103,7 +103,6 @@ class ServerConfig:
     database: str = ""
     blobs: str = ""
     addresses: tuple[str, ...] = ()
-    gateways: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.database) != bool(self.blobs):
@@ -119,21 +118,15 @@ class ServerConfig:
         for name in ("listen", "join_listen", "operator_listen", "metrics"):
             if (address := getattr(self, name)) or name in ("listen", "join_listen"):
                 host_and_port(name, address)
-        for name, given in (("addresses", self.addresses), ("gateways", self.gateways)):
-            check_addresses(name, given)
+        if len(self.addresses) > MAX_ADDRESSES:
+            raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")
+        for address in self.addresses:
+            host_and_port("addresses", address, lowest=1)
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where the store is, if it is not in the state folder."""
         return Elsewhere(self.database, place(self.blobs, self.state)) if self.blobs else None
-
-
-def check_addresses(name: str, given: tuple[str, ...]) -> None:
-    """Raises ConfigError unless the setting has at most MAX_ADDRESSES entries that can be called."""
-    if len(given) > MAX_ADDRESSES:
-        raise ConfigError(f"{name} has more than {MAX_ADDRESSES} entries", "name fewer of them")
-    for address in given:
-        host_and_port(name, address, lowest=1)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +28,11 @@ from fedserver.telemetry.metrics import metrics
 from fedserver.telemetry.tracing import tracing
 from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
-from shoal.shell.process import allow_descriptors, stop_signal
 
 log = logging.getLogger("shoal.server")
 
+MOST_DESCRIPTORS = 1 << 20
+"""Open files and connections: more than any server has memory for."""
 ASK = 1.0
 """Seconds between two attempts of a server that stands by to lead."""
 ADDRESS, JOIN = "address", "join-address"
@@ -44,8 +47,8 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
     server stands by while another one leads; when it loses its session, it stands by again.
     """
     os.umask(0o077)  # only this user may read the state folder
-    allow_descriptors()
-    stop = stop_signal()
+    _allow_descriptors()
+    stop = _stop_signal()
     authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
     if config.elsewhere is None:
         coordinator = await Coordinator.open(config.state, config.cadence)
@@ -137,6 +140,31 @@ async def _lead(
         raise broken
 
 
+def _allow_descriptors() -> None:
+    """Raise the limit of open files and connections as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _stop_signal() -> asyncio.Future[None]:
+    """A future that is done at the first SIGTERM or SIGINT. A second signal has its default effect."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+
+    def caught() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        with contextlib.suppress(asyncio.InvalidStateError):
+            stop.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, caught)
+    return stop
+
+
 async def _end(
     coordinator: Coordinator, listeners: Listeners | None, config: ServerConfig, grace: float
 ) -> None:
@@ -171,5 +199,4 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
         authority.hosts[0],
         await OperatorAccounts.open(storage, authority),
         config.operator_listen,
-        config.gateways,
     )

@@ -19,16 +19,6 @@ class Known:
 
 
 @dataclass(frozen=True)
-class GatewayAdded:
-    """A gateway. certificate, authorities: PEM. servers: what it calls, "HOST:PORT"."""
-
-    known: Known
-    certificate: bytes
-    authorities: bytes
-    servers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Ended:
     """A device that was revoked. cut: how many open calls were cut. counted: the rounds with its updates."""
 

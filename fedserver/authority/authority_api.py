@@ -5,47 +5,36 @@ and the peer cache must never differ.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
-from fedserver.authority.answers import Ended, GatewayAdded, Known, Root
+from fedserver.authority.answers import Ended, Known, Root
 from fedserver.authority.open_calls import to_the_end
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import new_root
-from fedserver.authority.setup import check_host
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Terms, Token
-from shoal.core.errors import ConfigError, DiskFull, Refused
-from shoal.core.identity.certificates import key_of_request
+from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.join import JoinString
-from shoal.core.identity.joining import NAME, Role
+from shoal.core.identity.joining import NAME
 from shoal.core.types import DeviceId
 
 RECENT = 90 * DAY
 """A device that has not called for longer does not hold up a change of the authority."""
 LONGEST_REASON = 500
-MOST_HOSTS = 16
-"""Names and addresses of one gateway."""
 
 
 class AuthorityApi:
     """What operators may do. join_address: where devices join, "HOST:PORT", as it stands in join strings.
 
-    operators: those who call over the network. servers: what gateways call, "HOST:PORT".
+    operators: those who call over the network.
     """
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        peers: Peers,
-        join_address: str,
-        operators: OperatorAccounts,
-        servers: tuple[str, ...] = (),
+        self, coordinator: Coordinator, peers: Peers, join_address: str, operators: OperatorAccounts
     ) -> None:
         self._coordinator, self._peers, self.operators = coordinator, peers, operators
-        self._servers = servers
         self._storage, self._authority = coordinator.storage, peers.authority
         self._host, _, port = join_address.rpartition(":")
         self._port = int(port)
@@ -54,8 +43,6 @@ class AuthorityApi:
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
         """Create a token and its join string, which is returned and not stored. Raises ConfigError."""
-        if terms.role is Role.GATEWAY:
-            raise ConfigError("a gateway does not join", "add it with: fedserver gateway add")
         token, secret = await self._storage.identities.add_token(terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
@@ -80,24 +67,12 @@ class AuthorityApi:
         return await self._changed(await self._storage.identities.approve(device))
 
     @to_the_end
-    async def add_gateway(self, name: DeviceId, hosts: Sequence[str], csr: bytes) -> GatewayAdded:
-        """Enter a gateway in the registry, and sign a certificate for the key of its request.
-
-        Raises ConfigError for a host, Refused for a name, and what the registry raises.
-        """
-        check_name(name)
-        if not 1 <= len(hosts) <= MOST_HOSTS:
-            raise ConfigError(f"a gateway with {len(hosts)} hosts", f"give 1 to {MOST_HOSTS} of them")
-        for host in hosts:
-            check_host(host)
-        key = key_of_request(csr)
-        device, certified = await self._storage.identities.add_gateway(name, key, hosts, self._authority)
-        self._peers.learn(device)
-        return GatewayAdded(await self._seen(name), certified.pem, self._authority.bundle, self._servers)
-
-    @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
-        check_name(display)
+        if not NAME.fullmatch(display):
+            raise Refused(
+                f"{display[:64]!r} is not a valid display name",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
         return await self._changed(await self._storage.identities.rename(device, display))
 
     @to_the_end
@@ -188,7 +163,7 @@ class AuthorityApi:
         if found.certificates and not force:
             raise Refused(
                 f"certificates of authority {name} that are in use: {found.certificates}",
-                "wait until their devices have renewed, and give gateways and operators new certificates; "
+                "wait until their devices have renewed, and give operators new certificates; "
                 "with --force, devices must rejoin",
             )
         self._authority.check_droppable(name)
@@ -216,15 +191,6 @@ class AuthorityApi:
         return Root(name, pair.pin, name == self._authority.issuing, expires, number, tuple(awaited))
 
 
-def check_name(name: str) -> None:
-    """Raises Refused for what cannot be the name of a device."""
-    if not NAME.fullmatch(name):
-        raise Refused(
-            f"{name[:64]!r} is not a valid name",
-            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-        )
-
-
 def _counts(known: Known) -> bool:
     return known.device.standing is DeviceStanding.APPROVED and bool(known.device.certificates)
 
@@ -235,12 +201,7 @@ def _recent(known: Known) -> bool:
 
 
 def _has_root(known: Known, root: str) -> bool:
-    """Whether the device has called with a certificate that came with this root, so that it has both.
-
-    A gateway learns of roots while it is connected.
-    """
-    if known.device.role is Role.GATEWAY:
-        return True
+    """Whether the device has called with a certificate that came with this root, so that it has both."""
     used = [each for each in known.device.certificates if each.first_used is not None]
     newest = used[-1] if used else known.device.certificates[-1]
     return root in newest.bundle

@@ -24,8 +24,6 @@ BACK = 2 * YEAR
 """How long before their creation the root's and the server's certificates become valid."""
 ROOT_LIFE, SERVER_LIFE = 30 * YEAR, 4 * YEAR
 DEVICE_LIFE = 14 * DAY
-GATEWAY_LIFE = YEAR
-"""Of a gateway's certificate, which an operator replaces."""
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -72,28 +70,6 @@ def caller(
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
     builder = builder.add_extension(names, critical=True)  # critical: there is no subject beside it
-    return _issued(builder, issuer).sign(root_key, SHA256())
-
-
-def gateway(
-    root_key: Key,
-    issuer: x509.Certificate,
-    key: PublicKey,
-    federation: str,
-    name: DeviceId,
-    hosts: Sequence[str],
-    now: float,
-) -> x509.Certificate:
-    """The certificate of a gateway, which calls the server as a device does, and which devices call at these
-    host names and addresses."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver gateway")])
-    builder = _begin(subject, issuer.subject, key, now - BACK, now + GATEWAY_LIFE)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs=False), critical=True)
-    uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-    builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    names = [x509.UniformResourceIdentifier(uri_of(federation, name)), *map(_host, hosts)]
-    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return _issued(builder, issuer).sign(root_key, SHA256())
 
 

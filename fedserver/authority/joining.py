@@ -10,7 +10,6 @@ devices invalid. All this is checked before anything is verified, which takes a 
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 
 from fedserver.authority.peers import Peers
 from fedserver.authority.rate_limit import PaceByKey, RateLimit
@@ -19,7 +18,6 @@ from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
 from shoal.core.identity.joining import NONCE, Challenge, IssuedIdentity, Joining, Pending, Rejoining
-from shoal.core.types import DeviceId
 
 FAILURES = 5
 """Refusals per minute for one join string or key, and for all unknown ones from one address."""
@@ -57,9 +55,9 @@ class Nonces:
 
 
 class JoinService:
-    """Gives devices their certificates. address: where a device calls, as its identity will say."""
+    """Gives devices their certificates. address: where devices call, as their identity will say."""
 
-    def __init__(self, peers: Peers, address: Callable[[DeviceId], str]) -> None:
+    def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._authority, self._address = peers, peers.authority, address
         self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
         self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
@@ -145,6 +143,6 @@ class JoinService:
             self._authority.federation,
             device.device,
             device.role,
-            self._address(device.device),
+            self._address,
             self._peers.renewal_in(certified),
         )

@@ -5,19 +5,15 @@ the new state of the device that changed. So a check at a call is one look into 
 device is refused from the next call on.
 """
 
-import asyncio
-import contextlib
-import itertools
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from fedserver.authority.issuing import DEVICE_LIFE
 from fedserver.authority.open_calls import OpenCalls
-from fedserver.authority.permissions import check_allowed
 from fedserver.authority.roots import Authority
-from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
+from fedserver.store.identities.records import Certified, DeviceStanding, Registered
 from fedserver.store.store import Storage
 from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import Named
@@ -25,52 +21,54 @@ from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
-NOTED = 30 * DAY
-"""Seconds before the end of a gateway's certificate from which on operators hear of it."""
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
 """The share of its life after which a certificate is renewed, and the share over which devices are spread."""
 
 
-class Standings:
-    """Which devices may call, as the server and each of its gateways know it, and their open calls."""
+class Peers:
+    """The registry in memory, and the open calls of devices; see `open`. The authority may change while the
+    server runs."""
 
-    def __init__(self, known: Iterable[Registered]) -> None:
+    def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
+        self.storage, self.authority = storage, authority
         self._known = {each.device: each for each in known}
+        self._gaps = gaps
         self._calls = OpenCalls()
 
-    @property
-    def federation(self) -> str:
-        """The name that certificates of these devices carry."""
-        raise NotImplementedError
-
-    def trusts(self, certified: Certified) -> bool:
-        """Whether the root that signed a certificate is still trusted."""
-        raise NotImplementedError
+    @classmethod
+    async def open(cls, storage: Storage, authority: Authority) -> "Peers":
+        return cls(
+            storage,
+            authority,
+            await storage.identities.devices(),
+            await storage.identities.gap_was_accepted(),
+        )
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
         """Find the device behind a certificate (PEM) that TLS has verified. peer: what the certificate says.
 
         Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
         """
-        raise NotImplementedError
-
-    def check_allowed(self, known: Registered, method: str) -> None:
-        """Check that a device may make a call. Raises Refused."""
-        check_allowed(known.role, method)
-
-    async def note_denied(self, **facts: object) -> None:
-        """Record a call that was denied, where operators look."""
+        if self._gaps and self._certified(peer) is None:
+            shown = parsed(certificate)
+            if device := await self.storage.identities.take_up(peer, shown, self.authority):
+                self.learn(device)
+        known, certified = self._check(peer)
+        if certified.first_used is None:
+            self.learn(await self.storage.identities.use_certificate(certified.serial))
+            known, _ = self._check(peer)
+        return known
 
     def _check(self, peer: Named) -> tuple[Registered, Certified]:
         known = self._known.get(peer.device)
-        if peer.federation != self.federation or known is None:
+        if peer.federation != self.authority.federation or known is None:
             raise Unauthenticated(
                 f"no device {peer.device} of federation {peer.federation} is known here",
-                f"join the federation {self.federation} first, with: fedclient join",
+                f"join the federation {self.authority.federation} first, with: fedclient join",
             )
         self._check_standing(known)
         found = self._certified(peer)
-        if found is None or not self.trusts(found):
+        if found is None or found.root not in self.authority.roots:
             raise Unauthenticated(
                 f"this certificate of device {peer.device} is not valid: a newer one has replaced it, or it "
                 "was not issued here",
@@ -121,81 +119,6 @@ class Standings:
         known = self._known.get(device)
         return known.labels if known else {}
 
-    # -- cutting off ----------------------------------------------------------------------------------------
-
-    def calling(self, device: DeviceId) -> contextlib.AbstractContextManager[None]:
-        """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
-        return self._calls.calling(device, lambda: self._check_standing(self._known[device]))
-
-    def cut(self, device: DeviceId) -> int:
-        """End the open calls of a device; return how many there were."""
-        return self._calls.cut(device)
-
-
-class Peers(Standings):
-    """The registry in memory; see `open`. The authority may change while the server runs."""
-
-    def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
-        super().__init__(known)
-        self.storage, self.authority = storage, authority
-        self._gaps = gaps
-        self._followers: set[Changes] = set()
-
-    @classmethod
-    async def open(cls, storage: Storage, authority: Authority) -> "Peers":
-        return cls(
-            storage,
-            authority,
-            await storage.identities.devices(),
-            await storage.identities.gap_was_accepted(),
-        )
-
-    @property
-    def federation(self) -> str:
-        return self.authority.federation
-
-    def trusts(self, certified: Certified) -> bool:
-        return certified.root in self.authority.roots
-
-    async def note_denied(self, **facts: object) -> None:
-        await self.storage.identities.note_event(Event.DENIED, **facts)
-
-    async def admit(self, peer: Named, certificate: bytes) -> Registered:
-        if self._gaps and self._certified(peer) is None:
-            shown = parsed(certificate)
-            if device := await self.storage.identities.take_up(peer, shown, self.authority):
-                self.learn(device)
-        known, certified = self._check(peer)
-        if certified.first_used is None:
-            self.learn(await self.storage.identities.use_certificate(certified.serial))
-            known, _ = self._check(peer)
-        return known
-
-    def learn(self, known: Registered) -> None:
-        super().learn(known)
-        for follower in self._followers:
-            follower.note(known)
-
-    @contextlib.contextmanager
-    def followed(self) -> Iterator["Changes"]:
-        """All devices, and then each that changes, for the block."""
-        changes = Changes(self._known, self._gaps)
-        self._followers.add(changes)
-        try:
-            yield changes
-        finally:
-            self._followers.discard(changes)
-
-    def notices(self) -> tuple[str, ...]:
-        """A sentence for each gateway whose certificate ends soon: gateways cannot renew theirs."""
-        return tuple(
-            f"the certificate of gateway {each.device} ends on {_date(ends)}: repeat fedserver gateway add,"
-            f" and restart it; if it is gone: fedserver device revoke {each.device}"
-            for each in self.known()
-            if each.role is Role.GATEWAY and each.standing is DeviceStanding.APPROVED and each.certificates
-            if (ends := each.certificates[-1].expires) < time.time() + NOTED
-        )
-
     def knows(self, peer: Named) -> bool:
         """Whether a certificate is in the registry, or may be in the gap of a restored one."""
         return self._gaps or self._certified(peer) is not None
@@ -213,37 +136,12 @@ class Peers(Standings):
         share = RENEW_AT - SPREAD * (zlib.crc32(certified.serial.encode()) / (1 << 32))
         return max(0.0, certified.issued + share * DEVICE_LIFE - time.time())
 
+    # -- cutting off ----------------------------------------------------------------------------------------
 
-class Changes:
-    """The devices that a gateway does not know as they are now. accepts_others: see `Peers.knows`.
+    def calling(self, device: DeviceId) -> AbstractContextManager[None]:
+        """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
+        return self._calls.calling(device, lambda: self._check_standing(self._known[device]))
 
-    Of a device that changes twice only the last state is kept, so that these are never more than the devices.
-    """
-
-    def __init__(self, known: Mapping[DeviceId, Registered], accepts_others: bool) -> None:
-        self.accepts_others = accepts_others
-        self._pending, self._some = dict(known), asyncio.Event()
-        self._some.set()
-
-    def note(self, known: Registered) -> None:
-        self._pending[known.device] = known
-        self._some.set()
-
-    async def next(self, most: int, within: float) -> list[Registered]:
-        """At most `most` of them, as soon as there are any; none after `within` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._some.wait()
-        found = [self._pending.pop(name) for name in list(itertools.islice(self._pending, most))]
-        if not self._pending:
-            self._some.clear()
-        return found
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is pending."""
-        return not self._pending
-
-
-def _date(clock: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(clock))
+    def cut(self, device: DeviceId) -> int:
+        """End the open calls of a device; return how many there were."""
+        return self._calls.cut(device)

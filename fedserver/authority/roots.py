@@ -124,11 +124,10 @@ class Authority:
         roots = [pair.certificate for pair in self.roots.values()]
         Signatures(self.federation, roots).check(device, proof, data)
 
-    def issue(self, device: DeviceId, key: PublicKey, hosts: Sequence[str] = ()) -> Issued:
-        """A certificate for a device's key, from now on; with hosts, for that of a gateway."""
+    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
+        """A certificate for a device's key, from now on."""
         now, pair = _second(), self.roots[self.issuing]
-        given = pair.key, pair.certificate, key, self.federation, device
-        made = issuing.gateway(*given, hosts, now) if hosts else issuing.device(*given, now)
+        made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)
         return self._issued(made, key, now)
 
     def issue_operator(self, name: str, key: PublicKey, ttl: float) -> Issued:

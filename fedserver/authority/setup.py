@@ -42,7 +42,7 @@ def init(
     Raises StorageFault, and ConfigError, also while a server uses the folder.
     """
     for host in hosts:
-        check_host(host)
+        _check_host(host)
     for name, address in (("--listen", listen), ("--join-listen", join_listen)):
         if address is not None:
             host_and_port(name, address)
@@ -98,7 +98,7 @@ def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: s
     return SETTINGS
 
 
-def check_host(host: str) -> None:
+def _check_host(host: str) -> None:
     """Raises ConfigError for what is neither a host name nor an address."""
     try:
         ipaddress.ip_address(host)

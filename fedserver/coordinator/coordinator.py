@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
-from fedserver.coordinator.aggregation.reducers import reducers_of
+from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
@@ -62,12 +62,12 @@ class Coordinator:
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
 
-    def __init__(self, storage: Storage, settings: Settings, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
         self.conflicts: dict[DeviceId, str] = {}
-        self.reducers = reducers_of(settings.reducers, elsewhere, storage.blobs)
+        self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.caretaker = Caretaker(self)
         self.visitors: dict[DeviceId, Visitor] = {}
@@ -93,7 +93,7 @@ class Coordinator:
         Raises ConfigError, StorageFault, and NotLeader while another server uses the database elsewhere.
         """
         storage = await Storage.open(state, elsewhere)
-        coordinator = cls(storage, settings, elsewhere)
+        coordinator = cls(storage, settings)
         try:
             await storage.history.begin_start.when_space()
             crash.point("server.booted")

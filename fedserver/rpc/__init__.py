@@ -7,7 +7,6 @@ client      the operators' side           auth_interceptor  who may make a call
 identity    who is calling                limits            how many calls at a time, and how often
 messages    requests and answers          errors            what an error looks like from outside
 connections which ones to close           attention         what operators should know of a port
-gateway     processes that hold the connections of devices
 channel     how an operator's program reaches a server
 operator_wire, authority_wire
 

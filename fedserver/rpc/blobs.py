@@ -49,7 +49,7 @@ class Blobs:
         return pb.UploadedResponse(held=held)
 
     async def Upload(self, messages: AsyncIterator[bytes], context: Context) -> pb.UploadResponse:
-        arriving = Arriving(messages)
+        arriving = _Arriving(messages)
         blob, start = wire.upload_start(await arriving.next() or b"")
         held = await self._blobs(context).upload(blob, start, arriving.chunks(start))
         return pb.UploadResponse(held=held)
@@ -70,7 +70,7 @@ def add_blobs(blobs: Blobs, server: Any) -> None:
     server.add_registered_method_handlers(SERVICE, handlers)
 
 
-class Arriving:
+class _Arriving:
     """The messages of an upload."""
 
     def __init__(self, messages: AsyncIterator[bytes]) -> None:
@@ -88,12 +88,6 @@ class Arriving:
         except TimeoutError:
             problem = f"less than {LEAST} bytes of an upload came in {timeouts.STALL:.0f} s"
             raise Unavailable(problem, "go on where it was cut") from None
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """All of them, as they are."""
-        while (message := await self.next()) is not None:
-            self._progress.moved(len(message), self._clock())
-            yield message
 
     async def chunks(self, offset: int) -> AsyncIterator[Bytes]:
         while (message := await self.next()) is not None:

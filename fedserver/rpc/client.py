@@ -1,6 +1,6 @@
 """The operators' side of their calls: what the command line and the page use."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.answers import Ended, GatewayAdded, IssuedOperator, Known, Root
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc.channel import away, connect
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
@@ -271,11 +271,6 @@ class AuthorityClient(OperatorClient):
         request = authority_pb.RenameDeviceRequest(device=device, display=display)
         with self._errors():
             return authority_wire.device_from_pb(self._stub.RenameDevice(request, timeout=ANSWER).device)
-
-    def add_gateway(self, name: str, hosts: Sequence[str], csr: bytes) -> GatewayAdded:
-        request = authority_pb.AddGatewayRequest(gateway=name, hosts=hosts, csr=csr)
-        with self._errors():
-            return authority_wire.gateway_from_pb(self._stub.AddGateway(request, timeout=ANSWER))
 
     def roots(self) -> list[Root]:
         with self._errors():

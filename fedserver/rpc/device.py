@@ -10,7 +10,7 @@ from dataclasses import replace
 from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls, spread
+from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
@@ -31,24 +31,15 @@ CHOICES = (Choose.kind, ChooseCompact.kind)
 
 
 class Devices(DeviceServiceServicer):
-    """addresses: where devices may find the leader, if there are several servers. gateways: where they call
-    instead of any server."""
+    """addresses: where devices may find the leader."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        callers: Callers,
-        addresses: tuple[str, ...] = (),
-        gateways: tuple[str, ...] = (),
-    ) -> None:
-        self._coordinator, self._callers = coordinator, callers
-        self._addresses, self._gateways = addresses, gateways
+    def __init__(self, coordinator: Coordinator, callers: Callers, addresses: tuple[str, ...] = ()) -> None:
+        self._coordinator, self._callers, self._addresses = coordinator, callers, addresses
 
     async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
         welcome = await self._link("", context).hello(wire.hello_from_pb(request))
         renew_in = self._callers.renew_in(context)
-        addresses = spread(self._gateways, self._callers.identify(context)) or self._addresses
-        return wire.welcome_to_pb(replace(welcome, renew_in=renew_in, addresses=addresses))
+        return wire.welcome_to_pb(replace(welcome, renew_in=renew_in, addresses=self._addresses))
 
     async def NextTask(
         self, request: device_pb.NextTaskRequest, context: Context

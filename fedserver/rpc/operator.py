@@ -154,12 +154,6 @@ class Authorities(AuthorityServiceServicer):
     ) -> authority_pb.RevokeDeviceResponse:
         return authority_wire.ended_to_pb(await self._authority.revoke(request.device, request.reason))
 
-    async def AddGateway(
-        self, request: authority_pb.AddGatewayRequest, context: Context
-    ) -> authority_pb.AddGatewayResponse:
-        added = await self._authority.add_gateway(request.gateway, tuple(request.hosts), request.csr)
-        return authority_wire.gateway_to_pb(added)
-
     async def RenameDevice(
         self, request: authority_pb.RenameDeviceRequest, context: Context
     ) -> authority_pb.RenameDeviceResponse:

@@ -32,7 +32,6 @@ from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.gateway.carrying import Gateways, runs
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
@@ -40,7 +39,6 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
-from shoal.core.exchange._pb.fed.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
@@ -53,7 +51,7 @@ LONGEST_PATH = 100
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),  # to gateways, an answer has a frame around it
+    ("grpc.max_send_message_length", 4 << 20),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 8 << 10),  # above the one before, gRPC refuses some by chance
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
@@ -82,7 +80,6 @@ class Listeners:
         self.servers: list[aio.Server] = []
         self.checks, self.places = health.HealthServicer(), places
         self.address = self.join_address = ""
-        self.gateways: Gateways | None = None
         self._watching = asyncio.create_task(connections.watch())
 
     async def start(self) -> None:
@@ -95,8 +92,6 @@ class Listeners:
     async def stop_accepting(self) -> None:
         """Report to health checks that this server is about to end."""
         await self.checks.enter_graceful_shutdown()
-        if self.gateways is not None:
-            self.gateways.close()
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
@@ -125,10 +120,9 @@ async def listen(
     devices: Any = RecordingServer(ports.for_devices(address))
     here = ports.for_operators_here()
     operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
-    gateways, named = () if access is None else access.gateways, addresses
     if access is not None and not addresses:  # devices that have known others forget them when they hear this
-        named = (ports.listeners.address,)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, named, gateways), devices)
+        addresses = (ports.listeners.address,)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, addresses), devices)
     add_PlacementServiceServicer_to_server(Placements(coordinator, ports.callers), devices)
     add_blobs(Blobs(blobs_of_device(coordinator, ports.callers)), devices)
     operator_api, listeners = OperatorApi(coordinator), ports.listeners
@@ -140,10 +134,9 @@ async def listen(
     if access is not None:
         observed = Observers(operator_api, Verified(access.peers, coordinator.settings.placements))
         add_ObserverServiceServicer_to_server(observed, devices)
-        authority_api = ports.for_joining(access, devices, addresses)
+        authority_api = ports.for_joining(access, devices)
         for server in operators:
             add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
-        listeners.gateways = await ports.for_gateways(access, devices)
         check_complete(devices.calls)
     bind_socket(here, socket)
     await listeners.start()
@@ -156,20 +149,18 @@ class _Ports:
     def __init__(self, coordinator: Coordinator, access: Access | None) -> None:
         settings = coordinator.settings
         self.callers: Callers = Unverified()
-        authorization: tuple[AuthInterceptor, ...] = ()
-        self._coordinator, self._access, self._connections = coordinator, access, Connections()
         if access is not None:
             self.callers = Verified(access.peers, settings.placements)
-            authorization = (AuthInterceptor(access.peers, self._connections.trust),)
-        admission = Admission(self.callers, settings.arrivals, settings.waiting)
-        self._admitting = (*authorization, admission)
-        self._at_devices = self._attention("the devices' port")
+        self._coordinator, self._access, self._connections = coordinator, access, Connections()
+        self._admission = Admission(self.callers, settings.arrivals, settings.waiting)
         self._options = (*OPTIONS, *_ageing(settings.age))
-        self.listeners = Listeners(self._connections, admission.places)
+        self.listeners = Listeners(self._connections, self._admission.places)
 
     def for_devices(self, address: str) -> aio.Server:
         """The port where devices call. Sets the address of the listeners."""
-        interceptors = (self._errors(self._at_devices), *self._admitting, Requests())
+        authorization = () if self._access is None else (AuthInterceptor(self._access.peers),)
+        errors = self._errors(self._attention("the devices' port"))
+        interceptors = (errors, *authorization, self._admission, Requests())
         server = aio.server(interceptors=interceptors, options=self._options)
         if self._access is None:
             host, port = loopback(address), self._open(server, address)
@@ -202,30 +193,15 @@ class _Ports:
         self._coordinator.attention.append(access.operators.notices)
         return [server]
 
-    def for_joining(self, access: Access, devices: Any, addresses: tuple[str, ...]) -> AuthorityApi:
+    def for_joining(self, access: Access, devices: Any) -> AuthorityApi:
         """The port where devices join, and what knows all identities. Devices renew theirs at `devices`."""
         listeners = self.listeners
-        joins = JoinService(access.peers, lambda device: access.address_for(device, listeners.address))
+        joins = JoinService(access.peers, listeners.address)
         add_IdentityServiceServicer_to_server(Identities(joins), devices)
         server = joining_server(joins, self._errors(self._attention("the joining port")))
         port = self._open(server, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(port)
-        return AuthorityApi(
-            self._coordinator,
-            access.peers,
-            listeners.join_address,
-            access.operators,
-            addresses or (listeners.address,),
-        )
-
-    async def for_gateways(self, access: Access, devices: Any) -> Gateways:
-        """What carries the calls that gateways bring to the services of `devices`, which are all there."""
-        gateways = Gateways(access.peers)
-        self._coordinator.attention.append(access.peers.notices)
-        add_GatewayServiceServicer_to_server(gateways, devices)
-        carried = self._errors(self._at_devices, ends_connections=False)  # each has the calls of many
-        gateways.runs = await runs(devices.calls, (carried, *self._admitting))
-        return gateways
+        return AuthorityApi(self._coordinator, access.peers, listeners.join_address, access.operators)
 
     def _open(
         self, server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
@@ -240,10 +216,10 @@ class _Ports:
         self._coordinator.attention.append(found.notices)
         return found
 
-    def _errors(self, attention: Attention, ends_connections: bool = True) -> Errors:
+    def _errors(self, attention: Attention) -> Errors:
         """What answers the errors of a port that others reach. attention: counts the refused calls."""
         return Errors(
-            self._connections if ends_connections else None,
+            self._connections,
             attention,
             count=self._coordinator.meter.refused,
             is_deposed=self._coordinator.storage.is_deposed,

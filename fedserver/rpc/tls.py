@@ -1,7 +1,6 @@
 """TLS: the certificates that the ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import grpc
 from grpc import aio
@@ -10,14 +9,12 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
-from fedserver.rpc.admission.identity import spread
 from fedserver.rpc.admission.messages import Requests
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
-from shoal.core.types import DeviceId
 
 SILENT = 256
 """How many calls at the joining port may wait for their message."""
@@ -48,8 +45,7 @@ class Access:
     """What a server with certificates needs. join_listen: where EnrollmentService listens, "HOST:PORT".
 
     host: the first name or address in the server's certificate: what devices are given to call. operators:
-    those who call over the network. operator_listen: where they do, "HOST:PORT"; "": nowhere. gateways: where
-    devices call instead of this server, "host:port".
+    those who call over the network. operator_listen: where they do, "HOST:PORT"; "": nowhere.
     """
 
     peers: Peers
@@ -57,26 +53,13 @@ class Access:
     host: str
     operators: OperatorAccounts
     operator_listen: str = ""
-    gateways: tuple[str, ...] = ()
 
     def at(self, port: int) -> str:
         """The address of a port of this server, for devices."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
-    def address_for(self, device: DeviceId, own: str) -> str:
-        """Where a device that joins or renews is to call. own: the address of this server."""
-        return next(iter(spread(self.gateways, device)), own)
 
-
-class Shows(Protocol):
-    """What knows the certificate of a port: an authority, or the folder of a gateway."""
-
-    @property
-    def shown(self) -> tuple[tuple[bytes, bytes], bytes]:
-        """The key and the certificate of the port, and the roots that it trusts, PEM."""
-
-
-def device_credentials(authority: Shows) -> grpc.ServerCredentials:
+def device_credentials(authority: Authority) -> grpc.ServerCredentials:
     """Ask every caller for a certificate. Each new connection uses the authority as it is then."""
     source = CertificateSource(authority)
     return grpc.dynamic_ssl_server_credentials(
@@ -93,7 +76,7 @@ class CertificateSource:
     to use for a handshake, and the process then ends with SIGSEGV. So an answer is given only for a change.
     """
 
-    def __init__(self, authority: Shows) -> None:
+    def __init__(self, authority: Authority) -> None:
         self._authority = authority
         self._given = authority.shown
 

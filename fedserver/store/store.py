@@ -388,7 +388,7 @@ class IdentityCalls:
         self.spend_models = Call(on, registry.spend_models)
         self.use_certificate = Call(on, registry.use_certificate)
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
-        self.renew, self.add_gateway = Call(on, admission.renew), Call(on, admission.add_gateway)
+        self.renew = Call(on, admission.renew)
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
         self.note_event = Call(on, part.audit.note)
         operators = part.operators

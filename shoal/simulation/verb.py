@@ -197,7 +197,7 @@ def over_seeds(
     others = dict(settings)
     table, plot, seeds = others.pop("table"), others.pop("plot"), _numbers(others.pop("seeds"))
     others["changes"] = dict(map(parsed, others["changes"]))
-    others["options"] = dict(map(_meant, others["options"]))
+    others["options"] = dict(map(meant, others["options"]))
     if plot is not None:
         picture.check(plot)
     found = {}
@@ -264,7 +264,7 @@ def _numbers(seeds: str) -> list[int]:
         raise ConfigError(f"--seed {seeds!r} is not a list of whole numbers", "write --seed 42,43") from None
 
 
-def _meant(change: str) -> tuple[str, Any]:
+def meant(change: str) -> tuple[str, Any]:
     """An option of a network, with the value that YAML reads."""
     name, value = parsed(change)
     return name, value.meant if isinstance(value, Written) else value

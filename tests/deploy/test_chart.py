@@ -19,7 +19,6 @@ import yaml
 from fedserver.authority.setup import init
 from fedserver.config import SETTINGS, read_server
 from tests.buckets import Buckets
-from tests.e2e.test_gateways import make
 from tests.postgresql import Cluster
 from tests.server.processes import daemon
 from tests.waiting import free_port
@@ -33,20 +32,9 @@ VALUES = {
     "bucket": {"address": "s3://shoal-models/fleet"},
 }
 
-GATEWAYS = {
-    "gateways": {"names": ["east", "west"], "host": "fleet.example.org"},
+OPERATORS = {
     "moreHosts": ["operators.example.org"],
     "operators": {"enabled": True, "from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
-}
-REDUCERS = {
-    "reducers": {
-        "count": 3,
-        "database": {
-            "url": "postgresql://shoal_reducer@db.example.org/shoal",
-            "passwordSecret": "shoal-jobs",
-        },
-        "bucket": {"credentialsSecret": "shoal-reading"},
-    }
 }
 
 pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
@@ -66,12 +54,8 @@ def rendered(tmp_path: Path, **values: Any) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(found.stdout) if each]
 
 
-def pods(resources: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [each["spec"]["template"]["spec"] for each in resources if each["kind"] == kind]
-
-
 def pod(resources: list[dict[str, Any]]) -> dict[str, Any]:
-    (servers,) = pods(resources, "StatefulSet")
+    (servers,) = (each["spec"]["template"]["spec"] for each in resources if each["kind"] == "StatefulSet")
     return servers
 
 
@@ -109,14 +93,8 @@ def test_a_password_in_the_address_of_the_database_is_refused(tmp_path: Path, ur
         {"page": {"enabled": False}, "networkPolicy": {"enabled": False}, "hosts": ["one.example.org"]},
         {"service": {"type": "ClusterIP"}, "metrics": {"port": 9464, "from": [{"podSelector": {}}]}},
         {"database": {**VALUES["database"], "passwordSecret": ""}, "cadence": {"placements": 20}},
-        GATEWAYS,
-        REDUCERS,
-        {
-            "reducers": {"count": 1},
-            "database": {**VALUES["database"], "passwordSecret": ""},
-            "bucket": {**VALUES["bucket"], "credentialsSecret": ""},
-        },
-        {**GATEWAYS, "service": {"port": 443}, "networkPolicy": {"enabled": False}},
+        OPERATORS,
+        {**OPERATORS, "service": {"port": 443}, "networkPolicy": {"enabled": False}},
     ],
 )
 def test_every_resource_fits_the_schemas_of_kubernetes(tmp_path: Path, values: dict[str, Any]) -> None:
@@ -126,20 +104,19 @@ def test_every_resource_fits_the_schemas_of_kubernetes(tmp_path: Path, values: d
 
 
 def test_no_container_has_rights_that_it_does_not_need(tmp_path: Path) -> None:
-    resources, names = rendered(tmp_path, **GATEWAYS, **REDUCERS), set()
-    for found in (pod(resources), *pods(resources, "Deployment")):
-        assert found["securityContext"]["runAsNonRoot"] is True
-        assert found["automountServiceAccountToken"] is False
-        for each in (*found["initContainers"], *found["containers"]):
-            names.add(each["name"])
-            assert each["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
-            assert "memory" in each["resources"]["limits"]
-        assert not any("hostPath" in each for each in found["volumes"])
-    assert names == {"prepare", "server", "page", "gateway", "reducer"}
+    found, names = pod(rendered(tmp_path, **OPERATORS)), set()
+    assert found["securityContext"]["runAsNonRoot"] is True
+    assert found["automountServiceAccountToken"] is False
+    for each in (*found["initContainers"], *found["containers"]):
+        names.add(each["name"])
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in each["resources"]["limits"]
+    assert not any("hostPath" in each for each in found["volumes"])
+    assert names == {"prepare", "server", "page"}
 
 
 def test_each_host_has_a_pod_and_a_service_at_layer_4(tmp_path: Path) -> None:
@@ -194,39 +171,6 @@ def test_a_server_starts_from_what_the_chart_prepares(
         assert "127.0.0.1" in created.stdout
 
 
-def test_gateways_have_a_key_each_and_one_service_which_servers_name_to_devices(tmp_path: Path) -> None:
-    resources = rendered(tmp_path, **GATEWAYS, service={"port": 443})
-    (settings,) = (
-        yaml.safe_load(each["data"][SETTINGS]) for each in resources if each["kind"] == "ConfigMap"
-    )
-    assert settings["gateways"] == ["fleet.example.org:50051"]
-    (service,) = (
-        each for each in resources if each["metadata"]["name"] == "shoal-gateways" and "ports" in each["spec"]
-    )
-    deployments = [each for each in resources if each["kind"] == "Deployment"]
-    (servers,) = (each for each in resources if each["kind"] == "StatefulSet")
-    selects = lambda labels: service["spec"]["selector"].items() <= labels.items()  # noqa: E731
-    for each in deployments:
-        labels = each["spec"]["template"]["metadata"]["labels"]
-        assert selects(labels)
-        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        assert not servers["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert not selects(servers["spec"]["template"]["metadata"]["labels"])
-    secrets = [
-        volume["secret"]["secretName"]
-        for each in pods(resources, "Deployment")
-        for volume in each["volumes"]
-        if "secret" in volume
-    ]
-    assert secrets == ["shoal-gateway-east", "shoal-gateway-west"]
-    (policy,) = (
-        each["spec"]
-        for each in resources
-        if each["kind"] == "NetworkPolicy" and "gateways" in each["metadata"]["name"]
-    )
-    assert [port["port"] for port in policy["egress"][1]["ports"]] == [443, 50051]
-
-
 def test_operators_have_a_port_only_if_it_is_said_who_may_call(tmp_path: Path) -> None:
     resources = rendered(tmp_path)
     assert "operator_listen" not in str(resources)
@@ -234,7 +178,7 @@ def test_operators_have_a_port_only_if_it_is_said_who_may_call(tmp_path: Path) -
     refused = helm(tmp_path, "template", {**VALUES, "operators": {"enabled": True}})
     assert refused.returncode != 0
     assert "/operators/from" in refused.stderr
-    resources = rendered(tmp_path, **GATEWAYS)
+    resources = rendered(tmp_path, **OPERATORS)
     (settings,) = (
         yaml.safe_load(each["data"][SETTINGS]) for each in resources if each["kind"] == "ConfigMap"
     )
@@ -256,77 +200,3 @@ def test_operators_have_a_port_only_if_it_is_said_who_may_call(tmp_path: Path) -
         found = services[f"shoal-operators-{number}"]
         assert found["type"] == "ClusterIP"
         assert found["selector"] == {"statefulset.kubernetes.io/pod-name": f"shoal-{number}"}
-
-
-def test_a_gateway_starts_from_what_the_chart_prepares(tmp_path: Path) -> None:
-    """The secret has the folder that `fedserver gateway add` made, and the init container prepares it."""
-    state = tmp_path / "server"
-    init(state, ["127.0.0.1"], f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", "chart")
-    (found, _) = pods(rendered(tmp_path, **GATEWAYS), "Deployment")
-    with daemon(state, options=()):
-        made = make(state, tmp_path / "east", free_port())
-        mounted(tmp_path / "run" / "gateway", {path.name: path.read_bytes() for path in made.iterdir()})
-        (tmp_path / "var").mkdir()
-        (prepare,) = found["initContainers"]
-        for _ in range(2):
-            subprocess.run(["sh", "-euc", script(prepare, tmp_path)], check=True)
-        folder = tmp_path / "var" / "gateway"
-        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o400}
-        (container,) = found["containers"]
-        arguments = [each.replace("/var/lib/shoal", str(tmp_path / "var")) for each in container["args"]]
-        arguments = [each.replace("0.0.0.0:50051", f"127.0.0.1:{free_port()}") for each in arguments]
-        command = [sys.executable, "-m", "fedserver", *arguments]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as gateway:
-            assert gateway.stderr is not None
-            try:
-                assert any("connected to the server at" in line for line in gateway.stderr)
-            finally:
-                gateway.kill()
-
-
-def test_reducers_have_a_role_of_their_own_and_no_key_of_the_authority(tmp_path: Path) -> None:
-    assert not pods(rendered(tmp_path), "Deployment")
-    resources = rendered(tmp_path, **REDUCERS)
-    (found,) = pods(resources, "Deployment")
-    (deployment,) = (each for each in resources if each["kind"] == "Deployment")
-    assert deployment["spec"]["replicas"] == 3
-    secrets = [each["secret"]["secretName"] for each in found["volumes"] if "secret" in each]
-    assert secrets == ["shoal-jobs", "shoal-reading"]
-    (container,) = found["containers"]
-    assert container["args"][2:4] == ["--database", "postgresql://shoal_reducer@db.example.org/shoal"]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    for each in resources:
-        if each["kind"] == "Service":
-            assert not each["spec"].get("selector", {"": ""}).items() <= labels.items()
-    (policy,) = (
-        each["spec"]
-        for each in resources
-        if each["kind"] == "NetworkPolicy" and "reducers" in each["metadata"]["name"]
-    )
-    assert policy["ingress"] == []
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-
-
-def test_a_reducer_starts_from_what_the_chart_prepares(
-    tmp_path: Path, postgresql: Cluster, buckets: Buckets
-) -> None:
-    values = {
-        "reducers": {"count": 1},
-        "database": {"url": postgresql.database(), "passwordSecret": "shoal-database"},
-        "bucket": {"address": str(buckets.bucket())},
-    }
-    (found,) = pods(rendered(tmp_path, **values), "Deployment")
-    mounted(tmp_path / "run" / "database", {"pgpass": b"*:*:*:shoal:secret\n"})
-    (prepare,) = found["initContainers"]
-    subprocess.run(["sh", "-euc", script(prepare, tmp_path)], check=True)
-    key = tmp_path / "run" / "keys" / "pgpass"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o400
-    (container,) = found["containers"]
-    command = [sys.executable, "-m", "fedserver", *container["args"]]
-    environment = {**os.environ, "PGPASSFILE": str(key)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as reducer:
-        assert reducer.stdout is not None
-        try:
-            assert reducer.stdout.readline().startswith("waiting for jobs as ")
-        finally:
-            reducer.kill()

@@ -102,22 +102,6 @@ def test_the_bucket_of_the_compose_file_is_added_to_the_servers_that_there_are()
         assert "AWS_SECRET_ACCESS_KEY" in above[name]["environment"]
 
 
-def test_the_gateways_of_the_compose_file_are_those_that_the_load_balancer_knows() -> None:
-    files = [
-        yaml.safe_load((DEPLOY / "docker" / name).read_text())
-        for name in ("postgresql.yaml", "gateways.yaml")
-    ]
-    below, above = (each["services"] for each in files)
-    (config,) = (each.split(":")[0] for each in above["balancer"]["volumes"])
-    known = re.findall(r"^ *server \w+ (\S+):50051$", (DEPLOY / "docker" / config).read_text(), re.M)
-    gateways = {name: each for name, each in above.items() if name != "balancer"}
-    assert known == [alias for each in gateways.values() for alias in each["networks"]["default"]["aliases"]]
-    for name, each in gateways.items():
-        assert each["image"] == below["first"]["image"]
-        assert each["volumes"] == [f"{name}:/var/lib/shoal"], "a gateway has its own key only"
-        assert (each["read_only"], each["cap_drop"]) == (True, ["ALL"])
-
-
 def test_the_life_cycle_rules_are_such_as_a_bucket_takes(buckets: Buckets) -> None:
     rules = json.loads((DEPLOY / "s3" / "lifecycle.json").read_text())
     bucket = buckets.bucket().bucket

@@ -67,7 +67,7 @@ class Identities:
         if device not in self._strings:
             _, self._strings[device] = await self.api.create_token(Terms(pattern=device))
         string, csr = self._strings[device], self._requests[device]
-        service = JoinService(peers, lambda device: DEVICES)
+        service = JoinService(peers, DEVICES)
         nonce = (await service.challenge(device)).nonce
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)

@@ -399,21 +399,6 @@ MUTANTS = (
         "spent = min(divergence * order / (at / size) for at, divergence in _grouped(self.curve, size))",
         "tests/core/privacy/test_filter.py",
     ),
-    # -- reducers on other machines
-    mutant(
-        "a reducer that has lost its job brings it",
-        "fedserver/store/engines/job_queue.py",
-        "read = $5 WHERE id = $1 AND holder = $2 AND result IS NULL",
-        "read = $5 WHERE id = $1 AND $2 <> '' AND result IS NULL",
-        f"{STORE}/test_job_queue.py",
-    ),
-    mutant(
-        "the server believes a reducer that has read other bytes",
-        "fedserver/coordinator/aggregation/remote.py",
-        "if answer.read != read:",
-        "if False:",
-        "tests/server/coordinator/test_reducer_failures.py",
-    ),
     mutant(
         "what was combined of a damaged report counts once the report was restored",
         "fedserver/coordinator/aggregation/combining.py",

@@ -13,7 +13,8 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError
-from shoal.simulation.verb import meant, parsed
+from shoal.shell.config import parsed
+from shoal.simulation.verb import meant
 
 RUN = """
 name: digits
@@ -181,9 +182,7 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
         read_server(written(tmp_path, text), {})
 
 
-@pytest.mark.parametrize(
-    "name", ["listen", "join_listen", "operator_listen", "metrics", "addresses", "gateways"]
-)
+@pytest.mark.parametrize("name", ["listen", "join_listen", "operator_listen", "metrics", "addresses"])
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
@@ -201,7 +200,7 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
 def test_an_address_that_cannot_be_is_refused_whatever_setting_has_it(
     tmp_path: Path, name: str, address: str, reason: str
 ) -> None:
-    text = f"{name}: ['{address}']" if name in ("addresses", "gateways") else f"{name}: '{address}'"
+    text = f"{name}: ['{address}']" if name == "addresses" else f"{name}: '{address}'"
     with pytest.raises(ConfigError, match=f"{name}: .*{reason}"):
         read_server(written(tmp_path, text), {})
     with pytest.raises(ConfigError, match=reason):

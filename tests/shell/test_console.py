@@ -233,7 +233,7 @@ def test_a_former_name_of_an_option_is_read_reported_and_not_shown() -> None:
     ("program", "typed", "completed"),
     [
         ("fedserver", "st", ["status"]),
-        ("fedserver", "re", ["reducer", "restore", "recover"]),
+        ("fedserver", "re", ["restore", "recover"]),
         ("fedclient", "jo", ["join"]),
     ],
 )

@@ -65,12 +65,12 @@ def add(
     the server: hand it over as you would hand over a password. If NAME has a certificate already, that one is
     void from then on.
     """
-    from fedserver.config import check_addresses
+    from fedserver.addresses import host_and_port
     from fedserver.rpc.channel import Card, write_folder
     from shoal.core.identity.certificates import key_to_pem, new_key, request
 
     if address is not None:
-        check_addresses("--address", (address,))
+        host_and_port("--address", address, lowest=1)
     folder = (out or Path(name)).absolute()
     if folder.exists():
         raise Taken(f"{folder} exists already", "give another --out, or remove it first")

@@ -30,7 +30,7 @@ def token() -> None:
 @connected
 @click.option(
     "--role",
-    type=click.Choice([role.value for role in Role if role is not Role.GATEWAY]),
+    type=click.Choice([role.value for role in Role]),
     default=Role.TRAIN.value,
     show_default=True,
     help="What the devices may do: train, only get a model, or only see how runs stand.",

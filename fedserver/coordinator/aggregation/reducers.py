@@ -1,9 +1,8 @@
 """Reducers: worker processes that combine reports, each some ranges of the parameters of all of them.
 
-Those here are processes of this machine, and `remote` has those on others. They read the reports' files
-themselves, so only the ranges of the model before and after travel between processes. A pool that breaks,
-because a worker ran out of memory for example, costs nothing but time: the server does the jobs itself, and
-the next round starts new workers. Workers end when the server does.
+They read the reports' files themselves, so only the ranges of the model before and after travel between
+processes. A pool that breaks, because a worker ran out of memory for example, costs nothing but time: the
+server does the jobs itself, and the next round starts new workers. Workers end when the server does.
 """
 
 import logging
@@ -14,31 +13,12 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING
 
-from fedserver.store.content.blobs import Blobs
-from fedserver.store.engines import Elsewhere
 from shoal.core.server_kit.aggregation.coordinates import done
 from shoal.core.server_kit.aggregation.pieces import Job
 from shoal.core.types import Array
 
-if TYPE_CHECKING:
-    from fedserver.coordinator.aggregation.remote import RemoteReducers
-
 log = logging.getLogger("shoal.server")
-
-
-def reducers_of(count: int, elsewhere: Elsewhere | None, blobs: Blobs) -> "Reducers | RemoteReducers | None":
-    """Who combines the reports of large models for a server, if it has anyone.
-
-    count: processes of this machine. elsewhere: where the store is, if other machines reach it.
-    """
-    pool = Reducers(count) if count else None
-    if elsewhere is None:
-        return pool
-    from fedserver.coordinator.aggregation.remote import RemoteReducers
-
-    return RemoteReducers(elsewhere.database, blobs, pool)
 
 
 class Reducers:

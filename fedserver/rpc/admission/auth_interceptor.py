@@ -6,7 +6,6 @@ It wraps every service, the health service too, and is the only way to them: a c
 `fedserver.authority.permissions` is denied.
 """
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -14,14 +13,14 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.authority.peers import Standings
-from fedserver.authority.permissions import ALLOWED
+from fedserver.authority.peers import Peers
+from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.rpc.admission.behalf import Admitted, named_in
-from fedserver.rpc.admission.identity import Context, address_of, peer_of, shown_by
+from fedserver.rpc.admission.identity import TLS, Context, address_of, named_in, shown_by
 from fedserver.rpc.admission.messages import Behavior, around
+from fedserver.store.identities.audit import Event
 from shoal.core.errors import ShoalError
-from shoal.core.identity.joining import Role
+from shoal.core.types import DeviceId
 
 log = logging.getLogger("shoal.auth")
 
@@ -29,14 +28,28 @@ NOTED = 1
 """Denials a minute, for one device and one call, that are written to the audit log."""
 
 
-class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Asks the registry about the caller of every call, before any of its messages is read.
+class Admitted:
+    """The context of a call whose caller is known: gRPC's own, except for what TLS has shown.
 
-    trust: called with gRPC's name of the connection of each gateway that calls.
+    A call asks several times who calls, and each question to gRPC costs as much as a check of the registry.
     """
 
-    def __init__(self, peers: Standings, trust: Callable[[str], None] = lambda peer: None) -> None:
-        self._peers, self._noted, self._trust = peers, RateLimit(NOTED), trust
+    def __init__(self, context: Context, certificate: bytes) -> None:
+        self._context = context
+        self._shown = {"x509_pem_cert": [certificate], "ssl_tls_version": TLS}
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return self._shown
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Asks the registry about the caller of every call, before any of its messages is read."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers, self._noted = peers, RateLimit(NOTED)
 
     async def intercept_service(
         self,
@@ -47,38 +60,27 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
 
         def guarded(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Context) -> Any:
-                with contextlib.ExitStack() as calling:
-                    context = await self._admitted(method, context, calling)
-                    return await behavior(request, context)
+                device, certificate = await self._admitted(method, context)
+                with self._peers.calling(device):
+                    return await behavior(request, Admitted(context, certificate))
 
             return answered
 
         return around(handler, guarded)
 
-    async def _admitted(self, method: str, context: Context, calling: contextlib.ExitStack) -> Context:
-        """The context of the device that calls, by itself or through a gateway.
+    async def _admitted(self, method: str, context: Context) -> tuple[DeviceId, bytes]:
+        """The device that calls, and its certificate (PEM).
 
-        calling: gets what has to be around the call. Raises Unauthenticated, Revoked or Refused, and logs the
-        denial.
+        Raises Unauthenticated, Revoked or Refused, and logs the denial.
         """
         device = ""
         try:
             certificate = shown_by(context)
-            context = Admitted(context, certificate)  # type: ignore[assignment]
-            peer = peer_of(context)
+            peer = named_in(certificate)
             device = peer.device
             known = await self._peers.admit(peer, certificate)
-            calling.enter_context(self._peers.calling(device))
-            if known.role is Role.GATEWAY:
-                self._trust(context.peer())
-                if carried := named_in(context):
-                    context = Admitted(context, carried)  # type: ignore[assignment]
-                    peer = peer_of(context)
-                    device = peer.device
-                    known = await self._peers.admit(peer, carried)
-                    calling.enter_context(self._peers.calling(device))
             if method in ALLOWED:  # any other is not served, which no role changes
-                self._peers.check_allowed(known, method)
+                check_allowed(known.role, method)
         except ShoalError as error:
             call = method if method in ALLOWED else "a call that is not served"
             address = address_of(context)
@@ -86,18 +88,17 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                 caller = device or "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"device": device, "call": call, "reason": error.code, "address": address}
-                await self._peers.note_denied(**facts)
+                await self._peers.storage.identities.note_event(Event.DENIED, **facts)
             raise
-        return context
+        return device, certificate
 
 
 class RecordingServer:
-    """Registers services at a server, and records the handlers of their calls by full name:
-    "/package.Service/Call"."""
+    """Registers services at a server, and records their calls by full name: "/package.Service/Call"."""
 
     def __init__(self, server: aio.Server) -> None:
         self._server = server
-        self.calls: dict[str, Any] = {}
+        self.calls: set[str] = set()
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """Called by generated code; the same handlers are then registered by name, and recorded there."""
@@ -105,5 +106,5 @@ class RecordingServer:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Called by generated code with the handlers of a service by name."""
-        self.calls.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
+        self.calls.update(f"/{service}/{name}" for name in handlers)
         self._server.add_registered_method_handlers(service, handlers)  # type: ignore[attr-defined]

@@ -28,8 +28,6 @@ FULL = 0.75
 """The share of the descriptors that may be in use before connections without any served call are closed."""
 WATCHED = 1.0
 """Seconds between two looks at how many descriptors are in use."""
-MOST_TRUSTED = 4_096
-"""Connections of gateways that are remembered: those that called last."""
 REMEMBERED = 65_536
 """Connections whose calls are remembered."""
 
@@ -38,7 +36,7 @@ class Connections:
     """Counts refused calls by connection, and closes connections. `watch` has to run beside it.
 
     ports: those of this process that accept connections; others are left alone. closed: how many have been
-    closed. A connection of a gateway is never closed: it brings calls of many devices.
+    closed.
     """
 
     def __init__(self) -> None:
@@ -47,7 +45,6 @@ class Connections:
         self._refused: Counter[str] = Counter()
         self._served: OrderedDict[str, None] = OrderedDict()
         self._doomed: set[str] = set()
-        self._trusted: OrderedDict[str, None] = OrderedDict()
         self._wanted = asyncio.Event()
 
     def served(self, peer: str) -> None:
@@ -58,17 +55,8 @@ class Connections:
         while len(self._served) > REMEMBERED:
             self._served.popitem(last=False)
 
-    def trust(self, peer: str) -> None:
-        """This connection is a gateway's."""
-        self._trusted[peer] = None
-        self._trusted.move_to_end(peer)
-        while len(self._trusted) > MOST_TRUSTED:
-            self._trusted.popitem(last=False)
-
     def refused(self, peer: str) -> None:
         """A call was refused."""
-        if peer in self._trusted:
-            return
         if len(self._refused) >= REMEMBERED:
             self._refused.clear()
         self._refused[peer] += 1
@@ -91,8 +79,7 @@ class Connections:
     def _close(self, doomed: set[str]) -> int:
         closed = close({end_of(peer) for peer in doomed}, self.ports) if doomed else 0
         if _in_use() > FULL * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
-            known = (*self._served, *self._trusted)
-            closed += close(Others(set(map(end_of, known))), self.ports)
+            closed += close(Others(set(map(end_of, tuple(self._served)))), self.ports)
         return closed
 
 

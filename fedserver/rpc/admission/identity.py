@@ -2,7 +2,6 @@
 
 import functools
 import ipaddress
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -23,15 +22,11 @@ CACHED = 4096
 """Certificates whose reading is remembered: a device shows the same one at every call."""
 
 
-class Identifies(Protocol):
-    """What knows who calls."""
+class Callers(Protocol):
+    """What the services ask about a caller."""
 
     def identify(self, context: Context) -> DeviceId:
-        """Raises BadPayload or Unauthenticated."""
-
-
-class Callers(Identifies, Protocol):
-    """What the services ask about a caller."""
+        """Who calls. Raises BadPayload or Unauthenticated."""
 
     def renew_in(self, context: Context) -> float | None:
         """Seconds until the caller should renew its certificate; None where there are no certificates."""
@@ -41,13 +36,6 @@ class Callers(Identifies, Protocol):
 
     async def placed(self, context: Context) -> None:
         """Count that the caller is about to be given its model. Raises TooOften."""
-
-
-class Shown:
-    """Callers at a gateway: the server behind it asks for more."""
-
-    def identify(self, context: Context) -> DeviceId:
-        return peer_of(context).device
 
 
 class Unverified:
@@ -104,7 +92,7 @@ class Verified:
 
 def peer_of(context: Context) -> Named:
     """Read the certificate of the TLS peer. Raises Unauthenticated."""
-    return _named(shown_by(context))
+    return named_in(shown_by(context))
 
 
 def operator_of(context: Context) -> NamedOperator:
@@ -153,19 +141,14 @@ def network_of(peer: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def spread(gateways: tuple[str, ...], device: DeviceId) -> tuple[str, ...]:
-    """The gateways in the order in which a device tries them: each is the first for as many devices."""
-    turn = zlib.crc32(device.encode()) % max(1, len(gateways))
-    return gateways[turn:] + gateways[:turn]
-
-
 def session(context: Context) -> str:
     """The session that the caller names in its metadata, for calls whose request has no field for it."""
     return _entry(context, "shoal-session")
 
 
 @functools.lru_cache(CACHED)
-def _named(pem: bytes) -> Named:
+def named_in(pem: bytes) -> Named:
+    """What a device's certificate says. Raises Unauthenticated."""
     try:
         return named_by(certificate(pem))
     except BadPayload as error:

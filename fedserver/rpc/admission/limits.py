@@ -14,7 +14,7 @@ import grpc
 from grpc import aio
 
 from fedserver.config import Settings
-from fedserver.rpc.admission.identity import Context, Identifies, address_of
+from fedserver.rpc.admission.identity import Callers, Context, address_of
 from fedserver.rpc.admission.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
@@ -30,9 +30,6 @@ calls of all. A device that works needs three: for a task or a report, for uploa
 WAITS = 4
 """Calls of one device that wait for a task at a time. It needs one; those of a connection that was lost last
 until the server notices."""
-STREAMS = 32
-"""Streams of one gateway at a time. It begins one every minute, and an old one lasts until the last of its
-devices has waited in vain. They bring calls that have places of their own."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
 """Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
 taken, each device gets one."""
@@ -40,7 +37,6 @@ taken, each device gets one."""
 OURS = "/fed.v1."
 ARRIVING = ("/fed.v1.DeviceService/Hello", "/fed.v1.PlacementService/Place")
 WAITING = "/fed.v1.DeviceService/NextTask"
-CARRYING = "/fed.v1.GatewayService/"
 MOVING = ("/fed.v1.BlobService/Fetch", "/fed.v1.BlobService/Upload")
 
 
@@ -97,12 +93,11 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
     """
 
     def __init__(
-        self, callers: Identifies, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+        self, callers: Callers, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
     ) -> None:
         self._callers = callers
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
-        self._streams = Places("streams", STREAMS, STREAMS, ALL_CALLS, ALL_CALLS, "gateway")
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
         self._arrivals = Pace(arrivals, AT_ONCE, FURTHEST)
         self._own: dict[DeviceId, Pace] = {}
@@ -140,8 +135,6 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
     def _places_for(self, method: str) -> Places:
         if method in MOVING:
             return self._transfers
-        if method.startswith(CARRYING):
-            return self._streams
         return self._waits if method == WAITING else self._calls
 
     def _device(self, method: str, context: Context) -> DeviceId:

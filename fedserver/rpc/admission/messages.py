@@ -65,7 +65,7 @@ class Requests(aio.ServerInterceptor):  # type: ignore[type-arg]
 
         A method with a stream of requests parses them itself.
         """
-        behavior, one = behavior_of(handler), not handler.request_streaming
+        behavior, one = _behavior_of(handler), not handler.request_streaming
 
         async def read(requests: AsyncIterator[bytes], context: Context) -> Any:
             if one:
@@ -136,10 +136,10 @@ UNKNOWN = grpc.stream_stream_rpc_method_handler(_no_such_call)
 
 def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
     """Wrap the behavior of a call's handler."""
-    return handler._replace(**{_form(handler): wrap(behavior_of(handler))})
+    return handler._replace(**{_form(handler): wrap(_behavior_of(handler))})
 
 
-def behavior_of(handler: Any) -> Behavior:
+def _behavior_of(handler: Any) -> Behavior:
     """What a handler does, as a coroutine in all four forms."""
     behavior = getattr(handler, _form(handler))
     return _written(behavior) if inspect.isasyncgenfunction(behavior) else behavior

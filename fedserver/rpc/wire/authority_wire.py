@@ -3,7 +3,7 @@
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.authority.answers import Ended, GatewayAdded, IssuedOperator, Known, Root
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Root
 from fedserver.store.identities.records import (
     Certified,
     DeviceStanding,
@@ -141,24 +141,6 @@ def ended_to_pb(ended: Ended) -> pb.RevokeDeviceResponse:
 def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
     counted = tuple((each.run, each.round) for each in response.counted)
     return Ended(device_from_pb(response.device), response.cut, counted)
-
-
-def gateway_to_pb(added: GatewayAdded) -> pb.AddGatewayResponse:
-    return pb.AddGatewayResponse(
-        device=device_to_pb(added.known),
-        certificate=added.certificate,
-        authorities=added.authorities,
-        servers=added.servers,
-    )
-
-
-def gateway_from_pb(response: pb.AddGatewayResponse) -> GatewayAdded:
-    return GatewayAdded(
-        device_from_pb(response.device),
-        response.certificate,
-        response.authorities,
-        tuple(response.servers),
-    )
 
 
 def root_to_pb(root: Root) -> pb.Authority:

@@ -76,12 +76,6 @@ class Blobs:
             self.copies.restore(path)
         return path
 
-    def place(self, sha256: str) -> str:
-        """Where other machines find a blob, in the bucket or in the folder that they share with this one."""
-        if self.copies.are_complete:
-            return self.copies.place(sha256)
-        return f"{self.folder.name}/blobs/{sha256[:2]}/{sha256}"
-
     def open(self, sha256: str) -> BinaryIO:
         """A blob to be read. Raises FileNotFoundError, and StorageFault."""
         return self.here(sha256).open("rb")

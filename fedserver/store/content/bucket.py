@@ -157,18 +157,6 @@ class Bucket:
                 else:
                     return True
 
-    def part(self, key: str, start: int, size: int) -> bytes | None:
-        """Some bytes of an object, which are fewer if it is shorter. None if there is no such object."""
-        with self._calling():
-            try:
-                found = self._client.get_object(**self._at(key), Range=f"bytes={start}-{start + size - 1}")
-                data: bytes = found["Body"].read()
-            except self._faults as error:
-                if _code(error) == "NoSuchKey":
-                    return None
-                raise
-        return data
-
     def signed(self, key: str) -> str:
         """An address at which anyone can get an object for some minutes; "" if devices should not."""
         if self._outside is None:

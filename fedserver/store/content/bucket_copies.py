@@ -105,9 +105,6 @@ class BucketCopies:
         except BucketAway:  # there are no keys to sign with at the moment; this server has the bytes
             return ""
 
-    def place(self, name: str) -> str:
-        return self._keys.get(name, "")
-
     def remove(self, names: Iterable[str]) -> None:
         with self._lock:
             doomed = [key for name in names if (key := self._keys.pop(name, ""))]

@@ -36,9 +36,6 @@ class Copies(Protocol):
     def address(self, name: str) -> str:
         """Where devices can get a blob by themselves for some minutes; "" if they cannot at the moment."""
 
-    def place(self, name: str) -> str:
-        """Under which name a bucket has a blob; "" if it has none, or this is no bucket."""
-
     def remove(self, names: Iterable[str]) -> None:
         """Delete the copies of blobs that no row refers to any more."""
 
@@ -90,9 +87,6 @@ class FolderCopies:
         return True
 
     def address(self, name: str) -> str:
-        return ""
-
-    def place(self, name: str) -> str:
         return ""
 
     def remove(self, names: Iterable[str]) -> None:

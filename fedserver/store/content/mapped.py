@@ -37,12 +37,12 @@ class MappedTensors(Lazy):
         if len(mapped(path)) != size:
             raise BadPayload(f"the tensors need {size} bytes, but the blob has {len(mapped(path))}")
         super().__init__(manifest)
-        self.path = path
+        self._path = path
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
 
     def __getitem__(self, name: str) -> Array:
         spec, start = self._places[name]
-        return unpack((spec,), mapped(self.path)[start : start + spec.nbytes])[name]
+        return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
 
 
 class StoredTensors(MappedTensors):

@@ -53,25 +53,6 @@ SETTINGS = (
     "SET tcp_keepalives_count = 3",
     "SET standard_conforming_strings = on",
 )
-JOBS = """
-CREATE UNLOGGED TABLE IF NOT EXISTS reducer_jobs (
-    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    leader TEXT NOT NULL,
-    batch TEXT NOT NULL,
-    number BIGINT NOT NULL,
-    format BIGINT NOT NULL,
-    task TEXT NOT NULL,
-    base BYTEA NOT NULL,
-    holder TEXT NOT NULL DEFAULT '',
-    lease TIMESTAMPTZ NOT NULL DEFAULT '-infinity',
-    failures BIGINT NOT NULL DEFAULT 0,
-    result BYTEA,
-    sha256 TEXT NOT NULL DEFAULT '',
-    read BIGINT NOT NULL DEFAULT 0
-)
-"""
-"""Only PostgreSQL has this table, and no row of it outlives a round: see
-`fedserver.store.engines.job_queue`."""
 
 
 class Row(tuple[Any, ...]):
@@ -95,11 +76,10 @@ class PostgresqlDatabase(Database):
     def __init__(self, url: str) -> None:
         super().__init__()
         self._ended, self._heard = threading.Event(), time.monotonic()
-        with faults():
+        with _faults():
             self.connection = _session(url)
             try:
                 _migrate(self.connection)
-                self.connection.execute(JOBS)
                 for warning in _warnings(self.connection):
                     log.warning("%s", warning)
             except BaseException:
@@ -121,7 +101,7 @@ class PostgresqlDatabase(Database):
             cursor.executemany(numbered(statement), rows)
 
     def query(self, query: str, values: Sequence[object] = ()) -> list[Row]:
-        with faults():
+        with _faults():
             return self.connection.execute(numbered(query), values).fetchall()
 
     def rows(self, table: str, rest: str = "", values: Sequence[object] = ()) -> list[Row]:
@@ -130,7 +110,7 @@ class PostgresqlDatabase(Database):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         self._after_commit.clear()
-        with faults():
+        with _faults():
             self.connection.execute("BEGIN")
             try:
                 yield
@@ -152,7 +132,7 @@ class PostgresqlDatabase(Database):
         """Keep the session from being silent, and notice its end."""
         while not self._ended.wait(BEAT):
             try:
-                with faults():
+                with _faults():
                     self.connection.execute("SELECT 1")
                 self._heard = time.monotonic()
             except StorageFault as fault:
@@ -163,7 +143,12 @@ class PostgresqlDatabase(Database):
 
 def _session(url: str) -> "psycopg.Connection[Row]":
     """A session that holds the lock."""
-    connection: psycopg.Connection[Row] = connected(url, row_factory=_rows, **OPTIONS)
+    try:
+        connection = psycopg.connect(url, autocommit=True, row_factory=_rows, **OPTIONS)  # type: ignore[arg-type]
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            f"the address of the database cannot be read: {error}", "write postgresql://USER@HOST/NAME"
+        ) from None
     try:
         connection.cursor_factory = psycopg.RawCursor
         connection.adapters.register_dumper(str, _TextDumper)
@@ -180,16 +165,6 @@ def _session(url: str) -> "psycopg.Connection[Row]":
         connection.close()
         raise
     return connection
-
-
-def connected(url: str, **options: Any) -> "psycopg.Connection[Any]":
-    """A session. Raises ConfigError if the address cannot be read, and psycopg.Error."""
-    try:
-        return psycopg.connect(url, autocommit=True, **options)
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(
-            f"the address of the database cannot be read: {error}", "write postgresql://USER@HOST/NAME"
-        ) from None
 
 
 def _end(connection: "psycopg.Connection[Row]") -> None:
@@ -232,13 +207,13 @@ def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:
 
 def read(url: str, query: str) -> list[tuple[Any, ...]]:
     """The rows of a query, beside the server that uses the database. Raises DatabaseLost and StorageFault."""
-    with faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
+    with _faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
         connection.read_only = True
         return connection.execute(query.encode()).fetchall()
 
 
 @contextmanager
-def faults() -> Iterator[None]:
+def _faults() -> Iterator[None]:
     """Turn PostgreSQL's errors into StorageFault, or DiskFull if its disk is full."""
     try:
         yield

@@ -8,7 +8,6 @@ one is admitted.
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,7 +22,6 @@ from fedserver.store.identities.records import (
     DeviceStanding,
     Issuer,
     Registered,
-    Terms,
     TokenStanding,
 )
 from fedserver.store.identities.registry import Registry, certified_of
@@ -31,7 +29,7 @@ from fedserver.store.identities.restored import RestoreGap
 from fedserver.store.identities.tokens import Tokens, token_of
 from shoal.core.errors import BadPayload, Refused, Revoked, ShoalError, Taken, TooOften
 from shoal.core.identity.certificates import Named, certificate, pin_of
-from shoal.core.identity.joining import Joining, Rejoining, Role
+from shoal.core.identity.joining import Joining, Rejoining
 from shoal.core.identity.proof import is_proved, is_signed
 from shoal.core.types import DeviceId
 
@@ -149,31 +147,6 @@ class Admissions:
         )
         return Admission(self._registry.find(joining.device), found)
 
-    def add_gateway(
-        self, name: DeviceId, key: PublicKey, hosts: Sequence[str], issuer: Issuer
-    ) -> tuple[Registered, Certified]:
-        """Enter a gateway in the registry, or give one that is there its next certificate.
-
-        Its token is used up as soon as it exists. Raises Taken for the name of a device, Revoked for a
-        gateway that was revoked, and BadPayload for a key that was used before.
-        """
-        with self._db.transaction():
-            known, spki = self._registry.find(name), pin_of(key).hex()
-            if known and known.role is not Role.GATEWAY:
-                raise Taken(f"a device named {name!r} already exists", "give the gateway another name")
-            if known and known.standing is DeviceStanding.REVOKED:
-                raise _revoked(name)
-            if self._registry.has_key(spki):
-                raise BadPayload("that key has been used before", "make a new key")
-            if known is None:
-                token, _ = self._tokens.insert(Terms(Role.GATEWAY, pattern=name))
-                self._tokens.use_up(token.token)
-                self._registry.enter(name, token, DeviceStanding.APPROVED, spki)
-            certified = self._certify(name, key, issuer, hosts)
-            event = Event.CERTIFIED if known else Event.JOINED
-            self._audit.record(event, device=name, role=Role.GATEWAY.value, serial=certified.serial)
-            return self._registry.get(name), certified
-
     def _again(self, known: Registered, key: PublicKey, issuer: Issuer) -> Admission:
         """Answer a repeated request: with the same certificate, or with the first one if it was waiting
         for approval."""
@@ -262,10 +235,8 @@ class Admissions:
                 (wait, wait + WINDOW / MOST_NEXT),
             )
 
-    def _certify(
-        self, device: DeviceId, key: PublicKey, issuer: Issuer, hosts: Sequence[str] = ()
-    ) -> Certified:
-        made, bundle = issuer.issue(device, key, hosts), tuple(issuer.roots)
+    def _certify(self, device: DeviceId, key: PublicKey, issuer: Issuer) -> Certified:
+        made, bundle = issuer.issue(device, key), tuple(issuer.roots)
         found = Certified(
             made.serial, made.spki.hex(), made.pem, made.root, bundle, made.issued, made.expires, None
         )

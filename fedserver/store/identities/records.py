@@ -1,6 +1,6 @@
 """The records of the registry. Clock times are in seconds since 1970."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -157,8 +157,8 @@ class Issuer(Protocol):
     def roots(self) -> Mapping[str, object]:
         """The trusted roots by name."""
 
-    def issue(self, device: DeviceId, key: "PublicKey", hosts: Sequence[str] = ()) -> Issued:
-        """Issue a certificate for a device's key, valid from now on. hosts: where devices call a gateway."""
+    def issue(self, device: DeviceId, key: "PublicKey") -> Issued:
+        """Issue a certificate for a device's key, valid from now on."""
 
     def signer(self, certificate: "x509.Certificate") -> str:
         """The name of the root that signed a certificate; "" if none of ours did."""

@@ -31,11 +31,6 @@ class Tokens:
         Returns it and its secret of 32 bytes. Raises ConfigError if the terms are not allowed.
         """
         check(terms)
-        with self._db.transaction():
-            return self.insert(terms)
-
-    def insert(self, terms: Terms) -> tuple[Token, bytes]:
-        """Inside a transaction: `add`, for terms that were checked."""
         secret, now = secrets.token_bytes(32), time.time()
         name = secrets.token_hex(6)
         token = Token(
@@ -51,33 +46,34 @@ class Tokens:
             0,
             TokenStanding.OPEN,
         )
-        self._db.execute(
-            "INSERT INTO tokens (token, key, role, uses, used, created, expires, labels, pattern, hold,"
-            " wrong, standing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                name,
-                key_of(secret),
-                token.role.value,
-                token.uses,
-                token.used,
-                token.created,
-                token.expires,
-                json.dumps(token.labels),
-                token.pattern,
-                token.hold,
-                token.wrong,
-                token.standing.value,
-            ),
-        )
-        self._audit.record(
-            Event.TOKEN_CREATED,
-            token=name,
-            role=terms.role.value,
-            uses=terms.uses,
-            ttl=terms.ttl,
-            names=terms.pattern,
-            hold=terms.hold,
-        )
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO tokens (token, key, role, uses, used, created, expires, labels, pattern, hold,"
+                " wrong, standing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    name,
+                    key_of(secret),
+                    token.role.value,
+                    token.uses,
+                    token.used,
+                    token.created,
+                    token.expires,
+                    json.dumps(token.labels),
+                    token.pattern,
+                    token.hold,
+                    token.wrong,
+                    token.standing.value,
+                ),
+            )
+            self._audit.record(
+                Event.TOKEN_CREATED,
+                token=name,
+                role=terms.role.value,
+                uses=terms.uses,
+                ttl=terms.ttl,
+                names=terms.pattern,
+                hold=terms.hold,
+            )
         return token, secret
 
     def use_up(self, token: str) -> None:

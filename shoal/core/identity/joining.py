@@ -15,15 +15,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Role(Enum):
-    """What a device may do. An OBSERVER may see how runs stand, and nothing else.
-
-    A GATEWAY brings the calls of other devices and makes none of its own.
-    """
+    """What a device may do. An OBSERVER may see how runs stand, and nothing else."""
 
     TRAIN = "train"
     INFER_ONLY = "infer-only"
     OBSERVER = "observer"
-    GATEWAY = "gateway"
 
 
 class OperatorRole(Enum):

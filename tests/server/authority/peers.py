@@ -83,7 +83,7 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
                 state,
                 coordinator,
                 peers,
-                AuthorityApi(coordinator, peers, listeners.join_address, operators, (listeners.address,)),
+                AuthorityApi(coordinator, peers, listeners.join_address, operators),
                 listeners,
             )
         finally:

@@ -53,7 +53,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     authority = SimpleNamespace(authority=None)
-    asked = joining.JoinService(authority, lambda device: "")  # type: ignore[arg-type]
+    asked = joining.JoinService(authority, "")  # type: ignore[arg-type]
 
     async def ask(callers: Iterable[str]) -> list[object]:
         tries = [asked.challenge(caller) for caller in callers]

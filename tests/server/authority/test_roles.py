@@ -30,7 +30,6 @@ from shoal.core.exchange.parts import ClusterAssignment, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
-from tests.server.gateways import gateway_peer
 from tests.server.servers import DEVICES, start
 from tests.server.toys import Hands, honest, pieces_of
 from tests.waiting import HANG
@@ -40,8 +39,7 @@ def test_every_call_is_denied_to_every_role_that_has_no_leave_for_it(tmp_path: P
     async def story(found: World) -> None:
         tried = 0
         for role in Role:
-            is_gateway = role is Role.GATEWAY
-            device = await (gateway_peer(found) if is_gateway else found.device(role.value, role=role))
+            device = await found.device(role.value, role=role)
             async for method, said in _answers(device.channel, list(ALLOWED)):
                 if role in ALLOWED[method]:
                     assert "may not call" not in said, (role, method, said)

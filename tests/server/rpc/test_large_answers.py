@@ -1,4 +1,4 @@
-"""What operators are answered about a fleet that needs gateways: more than one message of a device."""
+"""What operators are answered about a large fleet: more than a message to a device may have."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ def device(number: int) -> Registered:
     )
 
 
-def test_operators_can_list_a_fleet_that_needs_gateways(tmp_path: Path) -> None:
+def test_operators_can_list_a_large_fleet(tmp_path: Path) -> None:
     def listed() -> list[str]:
         with AuthorityClient(tmp_path / "s") as client:
             return [each.device.device for each in client.devices()]

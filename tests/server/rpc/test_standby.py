@@ -15,10 +15,13 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from fedserver.rpc.admission import connections
 from fedserver.rpc.server import OPERATOR_CALLS
 from fedserver.rpc.standby import stand_by
+from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from shoal.core.exchange.link import Hello
 from tests.server.authority.peers import OWN, refused
-from tests.server.gateways import HELLO
 from tests.waiting import HANG
+
+HELLO = wire.hello_to_pb(Hello("toy"))
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ from shoal.core.exchange.wire.identity import (
     rejoining_from_pb,
     rejoining_to_pb,
     roles_by_call,
-    services_of_devices,
 )
 from shoal.core.exchange.wire.observing import observation_from_pb, observation_to_pb
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb

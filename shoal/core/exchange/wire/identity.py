@@ -1,6 +1,5 @@
 """Requests and answers of EnrollmentService and IdentityService, and the roles that may make a call."""
 
-from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from shoal.core.errors import BadPayload
@@ -8,7 +7,6 @@ from shoal.core.exchange._pb.fed.v1 import (
     authority_service_pb2,
     blob_service_pb2,
     device_service_pb2,
-    gateway_service_pb2,
     observer_service_pb2,
     operator_service_pb2,
     placement_service_pb2,
@@ -36,7 +34,6 @@ ROLES = {
     Role.TRAIN: role_pb2.ROLE_TRAIN,
     Role.INFER_ONLY: role_pb2.ROLE_INFER_ONLY,
     Role.OBSERVER: role_pb2.ROLE_OBSERVER,
-    Role.GATEWAY: role_pb2.ROLE_GATEWAY,
 }
 ROLE_OF: dict[int, Role] = {number: role for role, number in ROLES.items()}
 OPERATOR_ROLES = {
@@ -46,26 +43,21 @@ OPERATOR_ROLES = {
 OPERATOR_ROLE_OF: dict[int, OperatorRole] = {number: role for role, number in OPERATOR_ROLES.items()}
 
 
-def services_of_devices() -> tuple[ServiceDescriptor, ...]:
-    """The services of the devices' port that devices call."""
-    return (
+def roles_by_call() -> dict[str, frozenset[Role]]:
+    """Which roles may make each call of the devices' port, as the contract says, by "/fed.v1.Service/Call".
+
+    A method in the contract without the option `allowed` is left out.
+    """
+    services = (
         device_service_pb2.DESCRIPTOR.services_by_name["DeviceService"],
         placement_service_pb2.DESCRIPTOR.services_by_name["PlacementService"],
         blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
         pb2.DESCRIPTOR.services_by_name["IdentityService"],
         observer_service_pb2.DESCRIPTOR.services_by_name["ObserverService"],
     )
-
-
-def roles_by_call() -> dict[str, frozenset[Role]]:
-    """Which roles may make each call of the devices' port, as the contract says, by "/fed.v1.Service/Call".
-
-    A method in the contract without the option `allowed` is left out.
-    """
-    gateways = gateway_service_pb2.DESCRIPTOR.services_by_name["GatewayService"]
     return {
         f"/{service.full_name}/{method.name}": frozenset(ROLE_OF[number] for number in numbers)
-        for service in (*services_of_devices(), gateways)
+        for service in services
         for method in service.methods
         if (numbers := method.GetOptions().Extensions[role_pb2.allowed])
     }

@@ -22,9 +22,6 @@ WORTH = 1 << 22
 """Values of all updates together from which on workers are worth their trouble: 16 MB of float32."""
 SHARES = 4
 """Jobs for each worker, so that a slow one does not hold up the others."""
-READ = 1 << 28
-"""Bytes of all updates together that a job of several pieces reads at most, so that a worker on another
-machine can hold them in memory."""
 
 Piece = tuple[str, int, int]
 """A range of the coordinates of a tensor: its name, the first one, and the one after the last."""
@@ -55,11 +52,9 @@ class Job:
 
 
 class Workers(Protocol):
-    """Who does the jobs. Results come in the order of the jobs."""
+    """Who does the jobs, and how many they are. Results come in the order of the jobs."""
 
-    @property
-    def count(self) -> int:
-        """How many workers there are now; 0 if the caller had better compute by itself."""
+    count: int
 
     def map(self, jobs: Sequence[Job]) -> Sequence[list[Array]]: ...
 
@@ -82,9 +77,7 @@ def helpers(models: Sequence[Tensors]) -> Workers | None:
     found = _workers.get()
     if found is None or not all(isinstance(model, Lazy) and model.portable for model in models):
         return None
-    if sum(array.size for array in models[0].values()) * len(models) < WORTH:
-        return None
-    return found if found.count else None
+    return found if sum(array.size for array in models[0].values()) * len(models) >= WORTH else None
 
 
 def pieces_of(like: Tensors, most: Mapping[str, int]) -> list[Piece]:
@@ -100,9 +93,7 @@ def results(
     workers: Workers, work: str, parts: Sequence[Part], base: Tensors, pieces: Sequence[Piece], **more: float
 ) -> dict[Piece, Array]:
     """What came of each piece."""
-    largest = max(((stop - start) * base[name].itemsize for name, start, stop in pieces), default=1)
-    share = -(-len(pieces) // (SHARES * max(1, workers.count)))
-    most = max(1, min(share, READ // (largest * len(parts))))
+    most = max(1, -(-len(pieces) // (SHARES * workers.count)))
     jobs = []
     for start in range(0, len(pieces), most):
         own = tuple(pieces[start : start + most])

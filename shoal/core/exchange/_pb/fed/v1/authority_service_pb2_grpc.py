@@ -110,11 +110,6 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.FromString,
                 _registered_method=True)
-        self.AddGateway = channel.unary_unary(
-                '/fed.v1.AuthorityService/AddGateway',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
-                _registered_method=True)
 
 
 class AuthorityServiceServicer:
@@ -230,14 +225,6 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AddGateway(self, request, context):
-        """Enters a gateway in the registry and signs its certificate; for one that is there, it signs another one, and the
-        former is void as soon as this one was used.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_AuthorityServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -315,11 +302,6 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.RevokeOperator,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.SerializeToString,
-            ),
-            'AddGateway': grpc.unary_unary_rpc_method_handler(
-                    servicer.AddGateway,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -728,33 +710,6 @@ class AuthorityService:
             '/fed.v1.AuthorityService/RevokeOperator',
             fed_dot_v1_dot_authority__service__pb2.RevokeOperatorRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.RevokeOperatorResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AddGateway(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/AddGateway',
-            fed_dot_v1_dot_authority__service__pb2.AddGatewayRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.AddGatewayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -70,10 +70,6 @@ class AuthorityServiceStub:
     """All who ever had such a certificate, by name."""
     RevokeOperator: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeOperatorRequest, _authority_service_pb2.RevokeOperatorResponse]
     """Ends an operator's certificate, and the calls that are open with it. Safe to repeat."""
-    AddGateway: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.AddGatewayRequest, _authority_service_pb2.AddGatewayResponse]
-    """Enters a gateway in the registry and signs its certificate; for one that is there, it signs another one, and the
-    former is void as soon as this one was used.
-    """
 
 @_typing.type_check_only
 class AuthorityServiceAsyncStub(AuthorityServiceStub):
@@ -117,10 +113,6 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     """All who ever had such a certificate, by name."""
     RevokeOperator: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeOperatorRequest, _authority_service_pb2.RevokeOperatorResponse]  # type: ignore[assignment]
     """Ends an operator's certificate, and the calls that are open with it. Safe to repeat."""
-    AddGateway: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.AddGatewayRequest, _authority_service_pb2.AddGatewayResponse]  # type: ignore[assignment]
-    """Enters a gateway in the registry and signs its certificate; for one that is there, it signs another one, and the
-    former is void as soon as this one was used.
-    """
 
 class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their scripts."""
@@ -251,15 +243,5 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.RevokeOperatorResponse, _abc.Awaitable[_authority_service_pb2.RevokeOperatorResponse]]:
         """Ends an operator's certificate, and the calls that are open with it. Safe to repeat."""
-
-    @_abc_1.abstractmethod
-    def AddGateway(
-        self,
-        request: _authority_service_pb2.AddGatewayRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_authority_service_pb2.AddGatewayResponse, _abc.Awaitable[_authority_service_pb2.AddGatewayResponse]]:
-        """Enters a gateway in the registry and signs its certificate; for one that is there, it signs another one, and the
-        former is void as soon as this one was used.
-        """
 
 def add_AuthorityServiceServicer_to_server(servicer: AuthorityServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x65\x64/v1/role.proto\x12\x06\x66\x65\x64.v1\x1a google/protobuf/descriptor.proto*f\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_TRAIN\x10\x01\x12\x13\n\x0fROLE_INFER_ONLY\x10\x02\x12\x11\n\rROLE_OBSERVER\x10\x03\x12\x10\n\x0cROLE_GATEWAY\x10\x04*c\n\x0cOperatorRole\x12\x1d\n\x19OPERATOR_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14OPERATOR_ROLE_VIEWER\x10\x01\x12\x1a\n\x16OPERATOR_ROLE_OPERATOR\x10\x02:?\n\x07\x61llowed\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x03(\x0e\x32\x0c.fed.v1.Role:E\n\x05needs\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\x0e\x32\x14.fed.v1.OperatorRoleb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x66\x65\x64/v1/role.proto\x12\x06\x66\x65\x64.v1\x1a google/protobuf/descriptor.proto*T\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_TRAIN\x10\x01\x12\x13\n\x0fROLE_INFER_ONLY\x10\x02\x12\x11\n\rROLE_OBSERVER\x10\x03*c\n\x0cOperatorRole\x12\x1d\n\x19OPERATOR_ROLE_UNSPECIFIED\x10\x00\x12\x18\n\x14OPERATOR_ROLE_VIEWER\x10\x01\x12\x1a\n\x16OPERATOR_ROLE_OPERATOR\x10\x02:?\n\x07\x61llowed\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x03(\x0e\x32\x0c.fed.v1.Role:E\n\x05needs\x12\x1e.google.protobuf.MethodOptions\x18\xba\x8e\x03 \x01(\x0e\x32\x14.fed.v1.OperatorRoleb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.role_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ROLE']._serialized_start=63
-  _globals['_ROLE']._serialized_end=165
-  _globals['_OPERATORROLE']._serialized_start=167
-  _globals['_OPERATORROLE']._serialized_end=266
+  _globals['_ROLE']._serialized_end=147
+  _globals['_OPERATORROLE']._serialized_start=149
+  _globals['_OPERATORROLE']._serialized_end=248
 # @@protoc_insertion_point(module_scope)

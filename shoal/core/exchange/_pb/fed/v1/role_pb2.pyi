@@ -38,8 +38,6 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Be placed and fetch the model, without a part in training."""
     ROLE_OBSERVER: _Role.ValueType  # 3
     """See how runs stand."""
-    ROLE_GATEWAY: _Role.ValueType  # 4
-    """Bring the calls of devices, and make none of its own: see gateway_service.proto."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a device may do."""
@@ -52,8 +50,6 @@ ROLE_INFER_ONLY: Role.ValueType  # 2
 """Be placed and fetch the model, without a part in training."""
 ROLE_OBSERVER: Role.ValueType  # 3
 """See how runs stand."""
-ROLE_GATEWAY: Role.ValueType  # 4
-"""Bring the calls of devices, and make none of its own: see gateway_service.proto."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _OperatorRole:
