@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import NotFound, ShoalError, near
 from shoal.core.types import ModelKey, Tensors
+from shoal.core.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,6 +173,11 @@ class Result:
             "simulate it: shoal.simulate(...).compare(...)",
         )
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether anything was learned; None where that cannot be judged."""
+        return None
+
     def rows(self) -> list[dict[str, Any]]:
         """One row for each device: its name, cluster and accuracy."""
         return [
@@ -187,6 +193,7 @@ class Result:
         """Everything but the models, as plain values for JSON."""
         return {
             "algorithm": self.algorithm,
+            "verdict": None if self.verdict is None else asdict(self.verdict) | {"text": str(self.verdict)},
             "accuracy": {"mean": self.accuracy.mean, "worst": self.accuracy.worst},
             "devices": self.rows(),
             "history": list(map(asdict, self.history)),
@@ -228,10 +235,15 @@ class Result:
             f"{row['device']:<16}{row['cluster']:<10}{percent(row['accuracy']):>8}" for row in self.rows()
         ]
         more = [f"... and {len(shown) - 20} more devices"] if len(shown) > 20 else []
-        return "\n".join([self.summary(), *shown[:20], *more])
+        return "\n".join([*self._heads(), *shown[:20], *more])
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.summary())}</p>{table(self.rows())}"
+        heads = "<br>".join(html.escape(line) for line in self._heads())
+        return f"<p>{heads}</p>{table(self.rows())}"
+
+    def _heads(self) -> list[str]:
+        """What is said first: whether anything was learned."""
+        return [str(self.verdict), self.summary()] if self.verdict else [self.summary()]
 
     def _model(self) -> Any:
         raise NotKnown("the daemon does not know the network", "give it: result.module(cluster, model=Net)")
@@ -317,7 +329,7 @@ class Comparison(Mapping[str, Result]):
         return axes
 
     def __repr__(self) -> str:
-        lines = [f"{'algorithm':<14}{'clusters':>9}{'accuracy':>10}{'worst':>9}"]
+        lines = [*self._heads(), f"{'algorithm':<14}{'clusters':>9}{'accuracy':>10}{'worst':>9}"]
         lines += [
             f"{row['algorithm']:<14}{row['clusters']:>9}{percent(row['accuracy']):>10}{percent(row['worst']):>9}"
             for row in self.rows()
@@ -325,7 +337,34 @@ class Comparison(Mapping[str, Result]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return table(self.rows())
+        heads = "<br>".join(map(html.escape, self._heads()))
+        return f"<p>{heads}</p>{table(self.rows())}"
+
+    def _heads(self) -> list[str]:
+        """Whether the first result has learned anything, and what it gained over the others, in points."""
+        name, first = next(iter(self.items()))
+        said = [] if first.verdict is None else [str(first.verdict)]
+        for other, result in list(self.items())[1:]:
+            own = [
+                first.accuracy[each] - result.accuracy[each]
+                for each in first.accuracy
+                if each in result.accuracy
+            ]
+            error = _error_of_mean(own)
+            spread = "" if error is None else f" +- {100.0 * error:.1f}"
+            if own:
+                said.append(f"{name} gains {100.0 * fmean(own):+.1f}{spread} points over {_named(other)}")
+        return said
+
+
+def _named(name: str) -> str:
+    """A way to train, in words."""
+    words = {
+        "local": "each device by itself",
+        "pooled": "all data in one place",
+        "fedavg": "one model for all",
+    }
+    return f"{words[name]} ({name})" if name in words else name
 
 
 def _error_of_mean(values: Sequence[float]) -> float | None:

@@ -17,7 +17,9 @@ from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
+from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
+from shoal.simulation import references
 from shoal.simulation.fleet import Fleet, dataset
 from shoal.simulation.learners import learner_of
 from shoal.simulation.recorder import Progress, Recorder
@@ -213,6 +215,17 @@ class SimulationResult(Result):
         )
 
     @cached_property
+    def verdict(self) -> Verdict | None:
+        rows = []
+        for name, accuracy in self.accuracy.items():
+            parts = self.fleet[name].test.y, self.fleet[name].stage(0).y
+            counts = [counted(y, self.fleet.classes) for y in parts if y is not None and y.dtype.kind != "f"]
+            rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
+        losses = [each.loss for each in self.history if each.trained and each.loss is not None]
+        given = any(name in self._given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
+        return verdict(rows, losses, given)
+
+    @cached_property
     def tuned(self) -> Accuracy:
         """The same of what devices have that fine-tune their cluster's model, as `fedclient place` does.
 
@@ -253,23 +266,31 @@ class SimulationResult(Result):
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
-        rounds.
+        rounds. Without names: one model for all (`fedavg`), each device by itself (`local`), and all data in
+        one place (`pooled`); see `shoal.simulation.references`.
         """
-        results: dict[str, Result] = {self.algorithm: self}
-        for name in algorithms:
-            known = {each.name for each in fields(find(name)[0].parameters)}
-            shared = {key: value for key, value in self._given.items() if key in known}
-            results[name] = simulate(
-                name,
-                self.fleet,
-                model=self.learner,
-                seed=self.seed,
-                model_seed=self.model_seed,
-                device=self._device,
-                progress=progress,
-                **shared,
-            )
+        say, results = _progress(progress), dict[str, Result]()
+        results[self.algorithm] = self
+        for name in algorithms or ("fedavg", *references.NAMES):
+            if name in references.NAMES:
+                results[name] = references.reference(name, self, say)
+            elif name not in results:
+                results[name] = self.again(name, self.fleet, progress)
         return Comparison(results)
+
+    def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
+        """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
+        known = {each.name for each in fields(find(name)[0].parameters)}
+        return simulate(
+            name,
+            fleet,
+            model=self.learner,
+            seed=self.seed,
+            model_seed=self.model_seed,
+            device=self._device,
+            progress=progress,
+            **{key: value for key, value in self._given.items() if key in known},
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each device: its name, cluster, accuracy, samples to train on, and bytes both ways."""

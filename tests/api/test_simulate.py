@@ -246,10 +246,31 @@ def test_a_comparison_is_plotted(result: SimulationResult) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "flux"]
 
 
+def test_each_device_by_itself_and_all_data_in_one_place(result: SimulationResult) -> None:
+    """They are what FedAvg makes of a fleet of one device, and of a fleet of one that has all data."""
+    compared = result.compare()
+    assert list(compared) == ["flux", "fedavg", "local", "pooled"]
+    wards, given = fleet(), {"model": Net, "latent": "hidden", "rounds": 6, **SMALL}
+    alone = shoal.simulate("fedavg", shoal.Fleet.of({"ward-2": wards["ward-2"]}, wards.classes), **given)  # type: ignore[arg-type]
+    assert compared["local"].accuracy["ward-2"] == alone.accuracy["ward-2"]
+    assert digest(compared["local"].models["ward-2"]) == digest(alone.models["global"])
+    assert set(compared["local"].clusters.values()) == set(wards)
+    model = compared["pooled"].module("global", model=Net)
+    for name, accuracy in compared["pooled"].accuracy.items():
+        test = wards[name].test
+        with torch.no_grad():
+            right = model(torch.from_numpy(test.x)).argmax(1).numpy() == test.y
+        assert float(right.mean()) == pytest.approx(accuracy)
+    assert "over each device by itself (local)" in repr(compared)
+    assert repr(compared).splitlines()[0] == str(result.verdict)
+
+
 def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
     result: SimulationResult, tmp_path: Path
 ) -> None:
-    assert repr(result).splitlines()[1].split()[:2] == ["ward-0", result.clusters["ward-0"]]
+    assert repr(result).splitlines()[0] == str(result.verdict)
+    assert repr(result).splitlines()[1] == result.summary()
+    assert repr(result).splitlines()[2].split()[:2] == ["ward-0", result.clusters["ward-0"]]
     assert "<td>ward-3</td>" in result._repr_html_()
     result.save(tmp_path / "out")
     found = json.loads((tmp_path / "out" / "result.json").read_text())
