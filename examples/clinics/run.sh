@@ -35,9 +35,9 @@ done
 
 # 3. Two runs side by side: one model for all, and models for the groups that FLUX finds.
 # Without privacy=off FLUX asks for descriptors with noise, which 48 patients and 12 held out are too few for.
-training=(--set learning_rate=0.05 --set batch_size=16 --devices 6 --minimum 6)
-fedserver run start fedavg --algorithm fedavg "${training[@]}"
-fedserver run start flux --algorithm flux --set classes=2 --set privacy=off "${training[@]}"
+fleet=(--devices 6 --minimum 6)
+fedserver run start fedavg --algorithm fedavg "${fleet[@]}"
+fedserver run start flux --algorithm flux --set classes=2 --set privacy=off "${fleet[@]}"
 
 # 4. The clinics, each on its own data, until no run needs them.
 for clinic in clinic-{1..6}; do

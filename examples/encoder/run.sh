@@ -34,9 +34,9 @@ for reader in reader-{1..8}; do
 done
 
 # 3. Two runs side by side: one model for all, and models for the groups that FMCL finds before any training.
-training=(--set learning_rate=0.05 --set batch_size=16 --devices 8 --minimum 8)
-fedserver run start fedavg --algorithm fedavg "${training[@]}"
-fedserver run start fmcl --algorithm fmcl "${training[@]}"
+fleet=(--devices 8 --minimum 8)
+fedserver run start fedavg --algorithm fedavg "${fleet[@]}"
+fedserver run start fmcl --algorithm fmcl "${fleet[@]}"
 
 # 4. The readers, each on its own images, until no run needs them.
 for reader in reader-{1..8}; do

@@ -18,8 +18,7 @@ TRAINERS, NEWCOMERS = 8, 2
 IMAGES, NEWCOMER_IMAGES = 140, 70
 SEED = 42
 LEARNER = {"builtin": "mlp", "options": {"inputs": 64, "hidden": [64], "classes": 10}}
-TRAINING = {"rounds": 10, "epochs": 2, "batch_size": 16, "learning_rate": 0.05}
-PARAMETERS: dict[str, dict[str, Any]] = {"fedavg": TRAINING, "flux": {**TRAINING, "privacy": "off"}}
+PARAMETERS: dict[str, dict[str, Any]] = {"fedavg": {}, "flux": {"privacy": "off"}}
 PRIVACY = f"privacy=off here: with {IMAGES} images a device the default's noise would hide the groups"
 POLICY = RoundPolicy(devices=TRAINERS, minimum=TRAINERS, wait_for_devices=600.0)
 

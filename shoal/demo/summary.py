@@ -31,7 +31,7 @@ def summary_of(
         group: Counter(clusters[name] for name in members if groups[name] == group).most_common(1)[0][0]
         for group in set(groups.values())
     }
-    rounds = fleet.TRAINING["rounds"]
+    rounds = flux.summary.rounds
     return {
         "fedavg": accuracies(statuses["fedavg"]),
         "flux": {

@@ -37,7 +37,8 @@ from shoal.simulation import images
 from shoal.simulation.images import rotate
 from tests.server.toys import Hands, pieces_of
 
-PRIVATE = {**fleet.TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
+TRAINING = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}
+PRIVATE = {**TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
 TRAINERS, IMAGES = 4, 300
 OPEN = {**PRIVATE, "privacy": "off"}
 PLAIN = {report.OPEN["weights"], report.OPEN["figures"]}
