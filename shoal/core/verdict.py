@@ -24,7 +24,7 @@ FEW = 0.05
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
 FELL = 0.03
-"""The loss still falls if it loses this share of itself in the last rounds."""
+"""The loss still falls if it loses this share of the first one in the last rounds."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def trend(losses: Sequence[float]) -> tuple[bool, bool]:
         return False, len(known) < len(losses)
     part = max(2, len(known) // 4)
     before, last = float(np.mean(known[-2 * part : -part] or known[:1])), float(np.mean(known[-part:]))
-    size = max(abs(before), 1e-12)
-    return (before - last) / size > FELL, last > known[0] + FELL * abs(known[0])
+    share = FELL * abs(known[0])
+    return before - last > share, last > known[0] + share
 
 
 def _stays(losses: Sequence[float]) -> bool:

@@ -40,6 +40,10 @@ def test_presets_of_papers_train_as_their_code_did(preset: str) -> None:
     }
     assert found == published[preset]
     assert settings("flux", "paper") == TrainingSettings(restart_momentum=True)
+    rounds = {
+        name: find(name)[0].configure("paper").rounds for name in ("flux", "feroma", "fedrc", "cornflqs")
+    }
+    assert rounds == {"flux": 10, "feroma": 20, "fedrc": 40, "cornflqs": 20}
 
 
 def test_with_dp_sgd_it_is_few_steps_over_all_samples() -> None:

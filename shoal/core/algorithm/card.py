@@ -4,6 +4,7 @@ follows."""
 import ast
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import typing
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.settings import AUTO, Setting, Written, checked, settings_of
+from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD, Message
@@ -24,7 +25,10 @@ SERVER_FUNCTIONS = ("start", "plan", "reduce", "place")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
+SHARED = "shoal.core.algorithm.parameters"
+"""Where the parameters are declared that algorithms share."""
 PUBLISHED: Mapping[str, Any] = {
+    "rounds": 10,
     "epochs": 2,
     "batch_size": 64,
     "learning_rate": 0.005,
@@ -44,8 +48,8 @@ class Algorithm:
     parameters: a frozen dataclass type, whose defaults are what we recommend.
     server_module, device_module: the halves. Each is the name of a module, which is imported where it runs,
     or any object that has the half's functions: a module, a class or a namespace.
-    presets: named changes to the defaults, of published experiments: what they leave `auto` about training is
-    `PUBLISHED`. variants: such changes under a name of their own ("flux-soft").
+    presets: named changes to the defaults, of published experiments: what they and the algorithm leave open
+    about training is `PUBLISHED`. variants: such changes under a name of their own ("flux-soft").
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
@@ -140,12 +144,13 @@ class Algorithm:
             raise ConfigError(
                 f"algorithm {self.name} has no preset {name!r}", near(name, ["default", *self.presets])
             )
-        settings = self.settings
-        left = {key: value for key, value in PUBLISHED.items() if key in settings}
-        return {
-            **{key: value for key, value in left.items() if settings[key].default == AUTO},
-            **self.presets[name],
-        }
+        shared = {key: value for key, value in PUBLISHED.items() if self._declares(key) == SHARED}
+        return {**shared, **self.presets[name]}
+
+    def _declares(self, parameter: str) -> str:
+        """The module of the class that gives a parameter its default; "" if there is no such parameter."""
+        own = (base for base in self.parameters.__mro__ if parameter in inspect.get_annotations(base))
+        return next((base.__module__ for base in own), "")
 
     def clustering(self, parameters: Any) -> str:
         """How many of the rounds of training will train clusters, in words; "" if that is not known before.

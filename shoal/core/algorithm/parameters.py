@@ -32,7 +32,7 @@ tried."""
 class CommonParameters:
     """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""
 
-    rounds: int = setting(10, "Rounds of training in the whole run.", unit="rounds", at_least=1)
+    rounds: int = setting(20, "Rounds of training in the whole run.", unit="rounds", at_least=1)
     epochs: int | Literal["auto"] = setting(
         AUTO,
         "Passes over a device's training part in a round. auto: 5, or as many as 40 steps take.",
