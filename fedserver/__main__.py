@@ -14,14 +14,6 @@ from shoal.shell.console import Commands
 class Verbs(Commands):
     """The last three verbs are experiments: they run in the operator's shell and never inside the daemon."""
 
-    renamed: ClassVar = {
-        "--enroll": "--join-listen",
-        "--connect-timeout": "--wait",
-        "--over-select": "--oversample",
-        "--gather": "--wait-for-devices",
-        "--silence": "--device-timeout",
-        "--patience": "--max-abandoned-rounds",
-    }
     modules: ClassVar = {
         "init": "fedserver.cli.server",
         "up": "fedserver.cli.server",
