@@ -391,8 +391,8 @@ class Run:
 
 
 def _elapsed(record: RunRecord) -> float:
-    """For how many seconds the open round has been open, by the clock on the wall: 0 if it is not known."""
-    return max(0.0, time.time() - record.opened) if record.asked and record.opened else 0.0
+    """For how many seconds the open round has been open, by the clock on the wall; 0 if none is."""
+    return max(0.0, time.time() - record.opened) if record.asked else 0.0
 
 
 async def _raise(fault: StorageFault) -> None:
