@@ -95,7 +95,7 @@ class LightRuntime:
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):
-            self._context.account.unprotected(what, self._context.version(ALL, labels=False))
+            self._context.account.unprotected(what, self._context.version())
         return newcomer.perform(asked, self._context)
 
     def _open(self, asked: Open) -> Opened:

@@ -8,7 +8,6 @@ from shoal.core.algorithms.haccs.messages import Count, Counted
 from shoal.core.device_kit import standard
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message
-from shoal.core.inference.context import ALL
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
@@ -34,7 +33,7 @@ def _count(message: Count, context: "DeviceContext") -> Counted:
             f"the data have the label {samples.classes - 1}",
             f"this run has the classes 0 to {message.classes - 1}",
         )
-    context.account.unprotected("histograms of the samples as they are", context.version(ALL, labels=False))
+    context.account.unprotected("histograms of the samples as they are", context.version())
     if not message.bins:
         counts = torch.bincount(labels, minlength=message.classes)
     else:
