@@ -45,7 +45,7 @@ from fedserver.store.integrity.records import RunSpec
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Refused, SessionLost
-from shoal.core.exchange.link import INLINE_TENSORS, Hello, Outcome, Report, Task
+from shoal.core.exchange.link import Hello, Outcome, Report, Task
 from shoal.core.exchange.payload import decode, encode
 from shoal.core.exchange.tensors import unpack
 from shoal.core.identity.certificates import key_to_pem, new_key, pin_of, request
@@ -142,7 +142,7 @@ class Light:
         self.reported = 0
 
     async def hello(self) -> None:
-        hello = Hello("benchmark", capabilities=(INLINE_TENSORS,))
+        hello = Hello("benchmark")
         await patiently(lambda: self._link.hello(hello), self._backoff, LONGEST, lambda text: None)
 
     async def run(self) -> None:

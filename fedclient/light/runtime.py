@@ -19,7 +19,6 @@ from fedclient.store.ledger import Ledger
 from fedclient.work.data import open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, ShoalError
-from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
@@ -35,7 +34,7 @@ from shoal.core.privacy.report import left_open
 from shoal.core.types import Tensors
 
 MAX_DETAILS = 4000
-KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Vote, Describe)
+KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 

@@ -30,7 +30,6 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
-from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
@@ -78,7 +77,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if config is not None and config.newcomer:
-            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
+            self._halves |= {each.kind: (each, choosing) for each in (ChooseCompact, Vote)}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
