@@ -47,7 +47,7 @@ from fedserver.store.integrity.records import DeviceRecord, RunSpec
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ShoalError
-from shoal.core.exchange.link import INLINE_TENSORS, Hello, Idle, Outcome, Report, Task
+from shoal.core.exchange.link import Hello, Idle, Outcome, Report, Task
 from shoal.core.exchange.messages import Trained
 from shoal.core.exchange.payload import BlobRef, Weights, encode
 from shoal.core.exchange.tensors import digest, pack, unpack
@@ -80,7 +80,7 @@ async def play(address: str, found: Any, first: int, count: int, pace: float) ->
         link, backoff = RpcLink(address, name_of(number), credentials), Backoff()
 
         async def hello() -> Any:
-            return await link.hello(Hello("benchmark", capabilities=(INLINE_TENSORS,)))
+            return await link.hello(Hello("benchmark"))
 
         async def next_task() -> Any:
             return await link.next_task(welcome.poll)

@@ -12,7 +12,7 @@ addition in memory, and stragglers. All devices share one process and the machin
 server's disk is that of the folder for temporary files, or `--folder`; its syncs are in the times.
 
     python -m benchmarks.round_over_grpc [--models lenet,femnist,vit] [--devices 4,10] [--rounds 7]
-        [--insecure-loopback] [--no-inline] [--json FILE]
+        [--insecure-loopback] [--json FILE]
 """
 
 import argparse
@@ -45,7 +45,7 @@ from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.exchange.link import INLINE_TENSORS, Hello, Outcome, Report, Task
+from shoal.core.exchange.link import Hello, Outcome, Report, Task
 from shoal.core.exchange.messages import Trained
 from shoal.core.exchange.payload import BlobRef, Weights, encode
 from shoal.core.exchange.tensors import layout, manifest_of
@@ -83,13 +83,13 @@ class Device(Protocol):
 class OurDevice:
     """One device of ours: its link is the product's own, its blobs are in memory instead of on a disk."""
 
-    def __init__(self, link: RpcLink, number: int, model: bytearray, inline: bool) -> None:
-        self._link, self._number, self._model, self._inline = link, number, model, inline
+    def __init__(self, link: RpcLink, number: int, model: bytearray) -> None:
+        self._link, self._number, self._model = link, number, model
         self._task: Task | None = None
         self.first = 0.0
 
     async def hello(self) -> None:
-        await self._link.hello(Hello("benchmark", capabilities=(INLINE_TENSORS,) if self._inline else ()))
+        await self._link.hello(Hello("benchmark"))
 
     async def next(self) -> None:
         """Wait for a task, or for the end of the run."""
@@ -204,9 +204,7 @@ def ratios_of(ours: Turns, bound: Turns) -> list[float]:
     return [mine / least for mine, least in zip(ours.wall[1:], bound.wall[1:], strict=True)]
 
 
-async def measure(
-    name: str, count: int, rounds: int, folder: Path, secure: bool, inline: bool
-) -> dict[str, Any]:
+async def measure(name: str, count: int, rounds: int, folder: Path, secure: bool) -> dict[str, Any]:
     model: Tensors = {f"tensor-{at}": np.zeros(shape, np.float32) for at, shape in enumerate(SHAPES[name])}
     manifest, state = manifest_of(model), folder / "state"
     size, buffers = layout(manifest)[1], [bytearray(layout(manifest)[1]) for _ in range(count)]
@@ -229,9 +227,7 @@ async def measure(
         with OperatorClient(state) as operator:
             operator.start_run(spec, model)
         devices = [
-            OurDevice(
-                RpcLink(ours.address, f"device-{number:03}", keys[number]), number, buffers[number], inline
-            )
+            OurDevice(RpcLink(ours.address, f"device-{number:03}", keys[number]), number, buffers[number])
             for number in range(count)
         ]
 
@@ -269,7 +265,6 @@ async def measure(
             "devices": count,
             "rounds": rounds,
             "tls": secure,
-            "inline": inline,
             "seconds": statistics.median(our_turns.wall[1:]),
             "bound_seconds": statistics.median(least_turns.wall[1:]),
             "ratio": statistics.median(ratios),
@@ -295,7 +290,6 @@ def main() -> None:
     parser.add_argument("--devices", default="4,10", help=f"how many, at most {MOST}")
     parser.add_argument("--rounds", type=int, default=7, help="2 to 100; the first does not count")
     parser.add_argument("--insecure-loopback", action="store_true", help="in plain text, the bound too")
-    parser.add_argument("--no-inline", action="store_true", help="small models travel by themselves, too")
     parser.add_argument("--folder", type=Path, help="where the server's state is to lie meanwhile")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -306,8 +300,7 @@ def main() -> None:
     for name in arguments.models.split(","):
         for count in counts:
             with tempfile.TemporaryDirectory(prefix="round-", dir=arguments.folder) as folder:
-                secure, inline = not arguments.insecure_loopback, not arguments.no_inline
-                one = measure(name, count, rounds, Path(folder), secure, inline)
+                one = measure(name, count, rounds, Path(folder), not arguments.insecure_loopback)
                 results.append(asyncio.run(asyncio.wait_for(one, LIMIT)))
     print(json.dumps(results, indent=2))
     if arguments.json:

@@ -13,15 +13,12 @@ from shoal.shell.console import Commands
 
 
 class Verbs(Commands):
-    """`enroll` is the former name of `place`; it still works and is not listed."""
-
     modules: ClassVar = {
         "new": "fedclient.cli.setup.new",
         "join": "fedclient.cli.join",
         "check": "fedclient.cli.check",
         "run": "fedclient.cli.run",
         "place": "fedclient.cli.place",
-        "enroll": "fedclient.cli.place",
         "predict": "fedclient.cli.predict",
         "export": "fedclient.cli.export",
         "watch": "fedclient.cli.watch",
@@ -34,7 +31,6 @@ class Verbs(Commands):
         "leave": "fedclient.cli.setup.leave",
         "completion": "shoal.shell.completion",
     }
-    renamed: ClassVar = {"--patience": "--give-up-after"}
 
 
 @click.group(cls=Verbs)

@@ -20,7 +20,7 @@ from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
-from shoal.shell.config import MAX_TEXT, convert, load, modern
+from shoal.shell.config import MAX_TEXT, convert, load
 
 T = TypeVar("T")
 
@@ -32,11 +32,6 @@ LEAST_BANDWIDTH = 1 << 15
 stands still."""
 KINDS = ("npz", "csv", "parquet", "idx", "images", "module")
 TABLES = ("csv", "parquet")
-FORMER = {
-    "privacy.unprotected": "privacy.allow_unprotected",
-    "privacy.plain_weights": "privacy.allow_plain_weights",
-}
-"""Settings under a former name, which is still read, and their present name."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +323,7 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
         raise ConfigError(
             f"{path} is not UTF-8 text", "give the path of the settings with --config"
         ) from None
-    settings = convert({**modern(load(text, str(path)), FORMER, str(path)), **given}, ClientConfig, str(path))
+    settings = convert({**load(text, str(path)), **given}, ClientConfig, str(path))
     return _anchored(settings, path.absolute().parent)
 
 

@@ -19,14 +19,6 @@ class Verbs(Commands):
     module that defines it. They go before ours of the same name.
     """
 
-    renamed: ClassVar = {
-        "--enroll": "--join-listen",
-        "--connect-timeout": "--wait",
-        "--over-select": "--oversample",
-        "--gather": "--wait-for-devices",
-        "--silence": "--device-timeout",
-        "--patience": "--max-abandoned-rounds",
-    }
     modules: ClassVar = {
         "init": "fedserver.cli.server",
         "up": "fedserver.cli.server",

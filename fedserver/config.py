@@ -23,20 +23,12 @@ from shoal.core.engine.timeouts import GRACE
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import MAX_ADDRESSES
 from shoal.core.types import Scalar
-from shoal.shell.config import MAX_TEXT, convert, load, modern
+from shoal.shell.config import MAX_TEXT, convert, load
 
 T = TypeVar("T")
 
 SETTINGS = "fedserver.yaml"
 """The settings file in a state folder."""
-ALIASES = {
-    "enroll": "join_listen",
-    "policy.over_select": "policy.oversample",
-    "policy.gather": "policy.wait_for_devices",
-    "policy.silence": "policy.device_timeout",
-    "policy.patience": "policy.max_abandoned_rounds",
-}
-"""Former names of settings, of a server and of a run, which are still read."""
 
 
 @dataclass(frozen=True)
@@ -233,8 +225,7 @@ def _read(path: Path | None, cls: type[T], flags: Mapping[str, Any]) -> tuple[T,
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a settings file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", "give the path of a settings file") from None
-    written = modern(load(text, str(path)), ALIASES, str(path))
-    return convert(_merged(written, given), cls, str(path)), path.absolute().parent
+    return convert(_merged(load(text, str(path)), given), cls, str(path)), path.absolute().parent
 
 
 def _absolute(flags: Mapping[str, Any]) -> dict[str, Any]:

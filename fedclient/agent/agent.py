@@ -43,8 +43,6 @@ from shoal.core.errors import (
     Unavailable,
 )
 from shoal.core.exchange.link import (
-    ENCODED_UPDATES,
-    INLINE_TENSORS,
     Failure,
     Hello,
     Idle,
@@ -62,7 +60,6 @@ from shoal.shell import crash
 
 T = TypeVar("T")
 
-CAPABILITIES = (INLINE_TENSORS, ENCODED_UPDATES)
 
 REST = 600.0
 """Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
@@ -144,7 +141,7 @@ class Agent:
                 return True
             if self._welcome is None:
                 self._reporter.doing("saying hello to the server")
-                hello = Hello(SOFTWARE, capabilities=CAPABILITIES, mark=self._mark.read())
+                hello = Hello(SOFTWARE, mark=self._mark.read())
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)

@@ -1,7 +1,6 @@
-"""`fedclient place`, and `enroll`, its former name."""
+"""`fedclient place`."""
 
 import asyncio
-import copy
 import math
 from functools import partial
 from pathlib import Path
@@ -89,10 +88,6 @@ def place(
         reason = found.assignment.reason or "no cluster fits these data"
         error = Abstained(f"no model was written: {reason}", _hint(found, accept_nearest))
     return Result({**found.facts(), "path": path}, _text(found, path), error)
-
-
-enroll = copy.copy(place)
-enroll.name, enroll.hidden = "enroll", True
 
 
 def _hint(found: "PlacementResult", accept_nearest: bool) -> str:

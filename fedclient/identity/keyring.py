@@ -140,7 +140,7 @@ class Keyring:
         if found is None:
             return None
         try:
-            joining_port = found["enrol"]
+            joining_port = found["joining_port"]
             identity = Identity(
                 found["key"].encode(),
                 found["certificate"].encode(),
@@ -150,7 +150,7 @@ class Keyring:
                 Role(found["role"]),
                 found["address"],
                 JoiningPort(joining_port["host"], joining_port["port"], bytes.fromhex(joining_port["pin"])),
-                tuple(map(str, found.get("addresses", ()))),
+                tuple(map(str, found["addresses"])),
             )
             if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")
@@ -185,7 +185,7 @@ class Keyring:
                 "role": identity.role.value,
                 "address": identity.address,
                 "addresses": list(identity.addresses),
-                "enrol": {
+                "joining_port": {
                     "host": joining_port.host,
                     "port": joining_port.port,
                     "pin": joining_port.pin.hex(),

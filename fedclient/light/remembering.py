@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from fedclient.placing.asking import CHOICES
 from fedclient.work.executor import Executor
 from fedclient.work.pipes import WorkerInfo
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import work_key
@@ -48,7 +48,7 @@ class Remembering:
             if known == key and (isinstance(result, Payload) or now - since < RETRY):
                 return result
         result = await self._performed(task)
-        if kind in (OPEN, *CHOICES):
+        if kind in (OPEN, ChooseCompact.kind):
             self._done[kind] = key, now, result
         return result
 

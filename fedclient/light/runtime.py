@@ -19,7 +19,6 @@ from fedclient.store.ledger import Ledger
 from fedclient.work.data import open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, ShoalError
-from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
@@ -35,7 +34,7 @@ from shoal.core.privacy.report import left_open
 from shoal.core.types import Tensors
 
 MAX_DETAILS = 4000
-KINDS: tuple[type[Message], ...] = (Open, Predict, Choose, ChooseCompact, Vote, Describe)
+KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 
@@ -95,7 +94,7 @@ class LightRuntime:
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):
-            self._context.account.unprotected(what, self._context.version(ALL, labels=False))
+            self._context.account.unprotected(what, self._context.version())
         return newcomer.perform(asked, self._context)
 
     def _open(self, asked: Open) -> Opened:

@@ -168,7 +168,10 @@ class RpcLink:
     async def next_task(self, wait: float) -> Task | Idle:
         request = device.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
         answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait)))
-        return wire.next_from_pb(answer)
+        found = wire.next_from_pb(answer)
+        if isinstance(found, Task) and not found.terms:
+            raise BadPayload("a task: the terms of its run are not set", "update the server")
+        return found
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         lease = wire.lease_to_pb(wire.Lease(run, round, attempt))

@@ -8,19 +8,17 @@ from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.throttle import Throttle
 from fedclient.store.blobs import BlobStore
 from shoal.core.errors import BadPayload, NotFound, Refused
-from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Link, Placement, Question
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
-from shoal.core.exchange.tensors import check_manifest
 from shoal.core.types import Bytes, RunId
 
 T = TypeVar("T")
 
 MOST_MODELS = 64
 """The models of how many clusters this device takes at once, to choose among them."""
-CHOICES = (Choose.kind, ChooseCompact.kind)
 
 
 class Asks(Protocol):
@@ -128,19 +126,8 @@ def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:
     return answer.model if accept_nearest or not answer.assignment.abstained else None
 
 
-def models_of(question: Payload) -> tuple[Weights, ...]:
-    """The models to choose among; what else there is describes the clusters' data."""
-    part = question.parts.get("models")
-    return tuple(each for each in part if isinstance(each, Weights)) if isinstance(part, tuple) else ()
-
-
 def _check(question: Payload) -> None:
-    """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
-    if question.kind not in CHOICES:
-        return
-    found = models_of(question)
-    count = len(found) or len(str(question.parts.get("names")).split(" "))
-    if not 2 <= count <= MOST_MODELS + 1:
+    """Refuse more models than were wished for, before any byte is fetched."""
+    count = len(str(question.parts.get("names")).split(" "))
+    if question.kind == ChooseCompact.kind and not 2 <= count <= MOST_MODELS + 1:
         raise BadPayload(f"the server gives {count} models", f"2 to {MOST_MODELS + 1} are taken")
-    for weights in found:
-        check_manifest(weights.manifest, found[0].manifest)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedclient.faults import TaskFailed
-from fedclient.placing.asking import CHOICES, MOST_MODELS, Asks, models_of, wanted
+from fedclient.placing.asking import MOST_MODELS, Asks, wanted
 from fedclient.placing.tuning import MEMBER, FineTuning, fine_tuned
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
@@ -33,6 +33,7 @@ from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Wish
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
@@ -164,19 +165,13 @@ class Placer:
     async def _found(self, run: RunId, accept_nearest: bool) -> PlacementResult:
         """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
-        try:
-            wish = Wish(MOST_MODELS, self._light, compact=True, own=self._own is not None)
-            answer = await self._ask(run, wish, accept_nearest)
-        except BadPayload as error:  # a server of an earlier version does not know the wish
-            if self._light:
-                raise
-            self._doing(f"asking the server which model fits, since it gives none to try: {error.message}")
-            answer = await self._ask(run, None, accept_nearest)
+        wish = Wish(MOST_MODELS, self._light, own=self._own is not None)
+        answer = await self._ask(run, wish, accept_nearest)
         if isinstance(answer, Question) and answer.payload.kind == Tune.kind:
             if self._own is None:
                 raise BadPayload("the server asks to fine-tune a model on other data than this device's own")
             return await self._tuned(answer, self._own)
-        if isinstance(answer, Question) and answer.payload.kind in CHOICES:
+        if isinstance(answer, Question) and answer.payload.kind == ChooseCompact.kind:
             try:
                 return await self._chosen(answer)
             except TaskFailed as failed:
@@ -226,12 +221,11 @@ class Placer:
         near = (*(found.likelihood or (None,) * (len(keys) - 1)), None)
         figures = zip(keys, found.information, found.errors, found.odds, found.agreement, near, strict=True)
         chosen, parts = keys.index(found.assignment.cluster), members(found)
-        given = dict(enumerate(models_of(question.payload)))
-        if isinstance(model := result.parts.get("model"), Weights):  # they came in few bits
-            others = result.parts.get("others") or ()
-            assert isinstance(others, tuple)
-            rest = [number for number in parts if number != chosen]
-            given = {chosen: model, **dict(zip(rest, cast(tuple[Weights, ...], others), strict=True))}
+        model, others = result.parts.get("model"), result.parts.get("others") or ()
+        assert isinstance(model, Weights)
+        assert isinstance(others, tuple)
+        rest = [number for number in parts if number != chosen]
+        given = {chosen: model, **dict(zip(rest, cast(tuple[Weights, ...], others), strict=True))}
         shares = found.mixture or ()
         return PlacementResult(
             question.run,

@@ -84,7 +84,7 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         consents: Consents | None = None,
     ) -> None:
-        """source: names where the data come from, such as their file; "": only their content counts.
+        """source: names where the data come from, such as their file.
 
         clock: seconds since 1970. consents: what the owner has allowed single runs; they also name the
         device, of those that share a ledger.
@@ -231,14 +231,14 @@ class Ledger:
         book = self._file.read()
         reserved = not whole.cost or self._has_reserved(book, whole.cost)
         if not reserved:
-            self._check_whole(book, whole.cost, data)
+            self._check_whole(book, whole.cost)
         missing = [what for what in whole.asks.opened if not self._permits(what)]
         for what in missing:
             self._check_permitted(what)
         if not reserved and self._run:
             with self._file.locked() as book:  # another run may have come first
                 self._check_changes(book)
-                self._check_whole(book, whole.cost, data)
+                self._check_whole(book, whole.cost)
                 rho, curve = whole.cost.rho, whole.cost.curve
                 self._file.append(
                     Reserved(self._clock(), self._run, rho, curve, data, self._source, self._holder)
@@ -250,14 +250,14 @@ class Ledger:
         active = book.is_active(self._run, self._since)
         return active and book.reserved(self._run, self._holder) == cost
 
-    def _check_whole(self, book: Book, cost: Cost, data: str) -> None:
+    def _check_whole(self, book: Book, cost: Cost) -> None:
         """Raises OverBudget unless there is room for what would be held for this device in this run then: its
         cost less what the device has paid, beside what is held for others."""
         before, rest = book.of_run(self._run), cost - book.paid_by(self._run, self._holder)
         if rest:
             what = f"{'the rest' if before else 'all'} of run {self._run}"
             others = book.held(self._since, but=self._run), book.rest(self._run, but=self._holder)
-            recent = book.within(data, self._source, self._since)
+            recent = book.within(self._source, self._since)
             self._budget.check(rest, recent, book.spent, before, what, *others)
 
     def _check_changes(self, book: Book) -> None:
@@ -367,7 +367,7 @@ class Ledger:
 
     def _check(self, book: Book, debit: Paid) -> None:
         """Raises OverBudget."""
-        recent = book.within(debit.data, self._source, self._since)
+        recent = book.within(self._source, self._since)
         of_this_run = book.of_run(self._run) if self._run else None
         what = "a vote" if isinstance(debit, Cast) else ""
         run, since = self._run, self._since

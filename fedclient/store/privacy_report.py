@@ -67,15 +67,11 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     sources = {each.data: each.source for each in paid(entries)}
 
     def recent(data: str) -> Cost:
-        return book.within(data, sources.get(data, ""), since)
+        return book.within(sources.get(data, ""), since)
 
     def more_from(data: str) -> float | None:
         source = sources.get(data, "")
-        counted = [
-            each.at
-            for each in paid(entries)
-            if each.at > since and (each.source in ("", source) if source else each.data == data)
-        ]
+        counted = [each.at for each in paid(entries) if each.at > since and each.source == source]
         lasting = budget.epsilon_of(Cost(budget.left(Cost(), book.spent, reserved=reserved)))
         return min(counted) + DAY * budget.window_days if counted and lasting > NOTHING_LEFT else None
 

@@ -7,7 +7,7 @@ their shares: so one rename replaces the whole mixture.
 
 The header also has a digest of the weights and of the rest of the header, and that of the graph beside it:
 with a bit that flipped on the disk, it would still be a model, and predict wrongly. Files without a digest
-are used as they are: earlier versions wrote none, and neither do other programs.
+are used as they are: other programs write none.
 """
 
 import hashlib

@@ -30,7 +30,6 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
-from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
@@ -41,7 +40,6 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
-from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
 from shoal.core.privacy.secure.cohort import Signer
 from shoal.core.types import RunId, Tensors
@@ -79,7 +77,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if config is not None and config.newcomer:
-            self._halves |= {each.kind: (each, choosing) for each in (Choose, ChooseCompact, Vote)}
+            self._halves |= {each.kind: (each, choosing) for each in (ChooseCompact, Vote)}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
@@ -164,7 +162,7 @@ class Runtime:
         if isinstance(message, SECURE) and self._identity is not None:
             context.signer = signer_of(self._identity)
         for what in left_open(message):
-            context.account.unprotected(what, context.version(ALL, labels=False))
+            context.account.unprotected(what, context.version())
         if getattr(message, "private", None) is not None:  # it is going to be paid: is there room for it?
             check_room(self._store.folder, sum(each.blob.size for each in task.payload.weights()))
         with columns_named(self._file, self._data):
@@ -179,7 +177,7 @@ class Runtime:
             if whole is None or terms != task.terms:
                 whole = whole_run(task.terms, context)
                 self._wholes[task.run] = task.terms, whole
-            account.agree(whole, context.version(ALL, labels=False))
+            account.agree(whole, context.version())
 
 
 def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:

@@ -36,7 +36,6 @@ from shoal.core.types import DeviceId
 from shoal.shell import disk
 
 FOLDER, ROOT, ISSUING, SERVER, JOINING = "authority", "root", "issuing", "server.pem", "joining.pem"
-FORMER_JOINING = "enrolment.pem"
 RESTORE = "restore the state folder from a backup"
 MOST_ROOTS = 4
 """How many are trusted at a time, as the contract has it."""
@@ -210,20 +209,10 @@ def _second() -> float:
 def lacking(state: Path) -> list[str]:
     """List what `make` has to create: what is missing, and the server's certificate if it is damaged."""
     folder = state / FOLDER
-    _take_over(folder)
     lacks = [name for name in (ISSUING, SERVER, JOINING) if not (folder / name).is_file()]
     if SERVER not in lacks and _sound(folder / SERVER) is None:
         lacks.append(SERVER)
     return lacks if any(folder.glob("root-*.pem")) else [ROOT, *lacks]
-
-
-def _take_over(folder: Path) -> None:
-    """Rename the joining port's key of an earlier version: join strings that are out carry its pin."""
-    before = folder / FORMER_JOINING
-    if before.is_file() and not (folder / JOINING).exists():
-        with disk.storing(before):
-            before.rename(folder / JOINING)
-            disk.sync_folder(folder)
 
 
 def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:

@@ -174,7 +174,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("started", "-" if created is None else f"{clock(created)}, {ago(created)}"),
         ("learner", f"{spec.learner}{options}" if spec.learner else "the one that each device has"),
         ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
-        ("digest", f"{spec.digest[:12]}, by version {spec.software or 'unknown'}"),
+        ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),

@@ -300,7 +300,7 @@ class Coordinator:
         labels = self.labels_of(visitor.device).items()
         for run in self.active():
             is_in = run.run in visitor.joined and run.present(visitor.device)
-            if not is_in and await run.admits(visitor.device, labels, visitor.capabilities):
+            if not is_in and run.admits(labels):
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:

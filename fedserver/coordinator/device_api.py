@@ -58,7 +58,7 @@ class DeviceApi(Link):
             )
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        self._session = visitor.begin(hello.software, hello.capabilities)
+        self._session = visitor.begin(hello.software)
         await self._coordinator.check_mark(self._device, hello.mark)
         fleet, heartbeat = self._coordinator.fleet(), self._coordinator.settings.heartbeat
         session, mark, spread = self._session, await self._mark(), cadence.spread(fleet)

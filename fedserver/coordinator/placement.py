@@ -100,7 +100,7 @@ async def place(
     for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Tune | Choose | ChooseCompact | Vote | Describe):
+            if isinstance(answer.found, Tune | ChooseCompact | Vote | Describe):
                 if shown is not None:
                     answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
@@ -154,7 +154,7 @@ def _found(
         return placing.place(run.server_half, state, evidence, MOST_MODELS)
     if not isinstance(evidence, Evidence):
         found = placing.place(run.server_half, state, evidence, MOST_MODELS)
-        return _compact(run, state, found) if evidence and evidence.compact else found
+        return _compact(run, state, found) if isinstance(found, Choose) else found
     question = run.server_half.place(state, None)
     if isinstance(question, ClusterAssignment):
         return question
@@ -162,10 +162,8 @@ def _found(
     return run.server_half.place(state, evidence)
 
 
-def _compact(run: Run, state: State, found: ClusterAssignment | Message) -> ClusterAssignment | Message:
+def _compact(run: Run, state: State, found: Choose) -> ChooseCompact:
     """The same question in few bytes. Many newcomers ask of one state, so it is made once."""
-    if not isinstance(found, Choose):
-        return found
     made = _made.get(run)
     if made is None or made[0] is not state:
         made = _made[run] = state, compact(found)
@@ -212,7 +210,7 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
             member = replace(answer, found=ClusterAssignment(found.cluster))
             await _note(asked, member, recorded.PLACED, MEMBER, clusters)
         elif clusters:
-            why = KEPT if isinstance(found, Choose | ChooseCompact) else MEASURES
+            why = KEPT if isinstance(found, ChooseCompact) else MEASURES
             await _note(asked, answer, recorded.HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)
         return Question(run.run, payload, graph)

@@ -10,7 +10,6 @@ from shoal.core.algorithm import State, find
 from shoal.core.algorithm.asks import terms_of
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
-from shoal.core.exchange.link import ENCODED_UPDATES
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import FEWEST
 from shoal.core.server_kit.aggregation import encoded
@@ -26,11 +25,6 @@ class Recipe:
 
     server_half: Bootstrap
     state: Any
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The capabilities that a device needs to take part."""
-        return frozenset({ENCODED_UPDATES}) if encoded.is_asked(self.server_half.parameters) else frozenset()
 
     def start(self, model: Tensors | None) -> State:
         """The first state. Without an initial model, the run first asks a device for one."""

@@ -120,7 +120,7 @@ class Run:
         self.loaded, self.resumed = time.monotonic(), record.round if record.asked else 0
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
-        self.state_type, self._needs, self._outdated = recipe.state, recipe.needs, set[DeviceId]()
+        self.state_type = recipe.state
         self.recorder, self._meter = Recorder(state, self.resumed), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
@@ -153,15 +153,9 @@ class Run:
             if self.active:
                 await self.feed(event)
 
-    async def admits(self, device: DeviceId, labels: Set[tuple[str, str]], has: frozenset[str]) -> bool:
-        """Whether a device with these labels may take part. has: its capabilities."""
-        if not self.spec.labels.items() <= labels:
-            return False
-        lacks = ", ".join(sorted(self._needs - has))
-        if lacks and device not in self._outdated:
-            self._outdated.add(device)
-            await self.note(f"it takes no part, as its software lacks {lacks}: update it", device)
-        return not lacks
+    def admits(self, labels: Set[tuple[str, str]]) -> bool:
+        """Whether a device with these labels may take part."""
+        return self.spec.labels.items() <= labels
 
     def heard(self, device: DeviceId) -> None:
         """Note that a device has just called, if it takes part."""
@@ -391,8 +385,8 @@ class Run:
 
 
 def _elapsed(record: RunRecord) -> float:
-    """For how many seconds the open round has been open, by the clock on the wall: 0 if it is not known."""
-    return max(0.0, time.time() - record.opened) if record.asked and record.opened else 0.0
+    """For how many seconds the open round has been open, by the clock on the wall; 0 if none is."""
+    return max(0.0, time.time() - record.opened) if record.asked else 0.0
 
 
 async def _raise(fault: StorageFault) -> None:

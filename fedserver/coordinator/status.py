@@ -28,7 +28,7 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         "created": run.created,
         "cluster_count": sum(map(bool, clusters_of(run.engine.state).values())),
         "accuracy": _mean_accuracy(run.engine.state),
-        "ended": None if run.active else run.ended or None,
+        "ended": None if run.active else run.ended,
         "progress": run.engine.state.progress,
         "rounds": _rounds_of(run.engine.state),
         "pace": run.recorder.pace.seconds if run.active else None,

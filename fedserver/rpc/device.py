@@ -21,13 +21,9 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     IdentityServiceServicer,
 )
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
-from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.parts import Evidence
-
-CHOICES = (Choose.kind, ChooseCompact.kind)
-"""Questions that give models away."""
 
 
 class Devices(DeviceServiceServicer):
@@ -73,7 +69,7 @@ class Placements(PlacementServiceServicer):
         link = DeviceApi(self._coordinator, self._callers.identify(context))
         before = await self._callers.models_today(context)
         answer = await link.place(run, evidence, request.accept_nearest)
-        gives = isinstance(answer, Placement) or answer.payload.kind in CHOICES
+        gives = isinstance(answer, Placement) or answer.payload.kind == ChooseCompact.kind
         # A device that follows a run asks every minute. Later versions of models that it has had today tell
         # it nothing new about anyone, as long as it shows no data for which to choose among them.
         shows = isinstance(evidence, Evidence)

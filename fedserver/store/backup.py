@@ -28,7 +28,6 @@ PASSING = {
     LOCK,
     "address",
     "join-address",
-    "enroll-address",  # of an earlier version
     "reserve",
     "operator.sock",
     "tmp",

@@ -75,7 +75,8 @@ class Runs:
         with self._db.transaction():
             self._db.execute(
                 "INSERT INTO runs (run, spec, created, standing, reason, round, asked, title,"
-                " abandoned_in_a_row, memory, opened, paused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " abandoned_in_a_row, memory, opened, paused, ended)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.run,
                     _spec_to_json(record.spec),
@@ -89,6 +90,7 @@ class Runs:
                     _stored(record.memory),
                     record.opened,
                     record.paused,
+                    record.ended,
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
@@ -258,7 +260,7 @@ class Runs:
         """Change what the operator asked for, and the state with which the current round opens."""
         with self._db.transaction():
             self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
-            # Written again, with its blobs: an earlier version may have stored the same state in others.
+            # With its blobs, in which a large part of the state may be.
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
             self._add_checkpoint(run, round, checkpoint)
             self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
@@ -369,7 +371,7 @@ class Runs:
 
 def _run_of(row: Row) -> RunRecord:
     # The devices that a round asked first, and then a list for each group that stepped in.
-    asked, memory = json.loads(row["asked"]), row["memory"]
+    asked = json.loads(row["asked"])
     return RunRecord(
         row["run"],
         decode(RunSpec, json.loads(row["spec"]), _no_tensors),
@@ -382,7 +384,7 @@ def _run_of(row: Row) -> RunRecord:
         row["abandoned_in_a_row"],
         tuple(tuple(each) for each in asked if not isinstance(each, str)),
         row["opened"],
-        decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
+        decode(Memory, json.loads(row["memory"]), _no_tensors),
         row["paused"],
         row["ended"],
     )

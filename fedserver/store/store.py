@@ -190,7 +190,7 @@ class Storage:
     async def open(cls, state: Path, elsewhere: Elsewhere | None = None) -> "Storage":
         """Open a state folder.
 
-        Raises ConfigError if it is in use or a newer version wrote it, NotLeader while another server uses
+        Raises ConfigError if it is in use or of another version, NotLeader while another server uses
         the database elsewhere, StorageFault if it cannot be read.
         """
         shared = elsewhere.blobs if elsewhere else state

@@ -57,28 +57,6 @@ def parse(text: str, cls: type[T], source: str) -> T:
     return convert(load(text, source), cls, source)
 
 
-def modern(data: Mapping[str, Any], aliases: Mapping[str, str], source: str) -> dict[str, Any]:
-    """The settings with former keys under their present names; one line on stderr for each of them.
-
-    aliases: {"enroll": "join_listen", "policy.gather": "policy.wait_for_devices"}; both names are in the same
-    group of settings. Raises ConfigError where a file has both.
-    """
-    found = dict(data)
-    for former, key in aliases.items():
-        (group, _, old), new = former.rpartition("."), key.rpartition(".")[2]
-        settings = found.get(group) if group else found
-        if not isinstance(settings, Mapping) or old not in settings:
-            continue
-        if new in settings:
-            raise ConfigError(f"{source}: {former} is the former name of {key}; both are set", f"keep {key}")
-        from shoal.shell.console import deprecated  # only a command line prints, so only it loads click
-
-        deprecated(f"{source}: {former}", key)
-        renamed = {new if name == old else name: value for name, value in settings.items()}
-        found = {**found, group: renamed} if group else renamed
-    return found
-
-
 def load(text: str, source: str) -> dict[str, Any]:
     """The settings in `text` as plain dictionaries, not yet compared with any dataclass. Raises
     ConfigError."""

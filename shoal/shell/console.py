@@ -184,14 +184,10 @@ class Commands(Group):
     """A group of verbs that ends with the right exit code, and with the JSON envelope if `--json` is given.
 
     modules: the module of each verb, which defines it under the verb's own name. A module is imported only
-    when its verb is used, so that no verb pays for the imports of another, and `--help` for none. A verb that
-    is not a function of its module, such as a former name, is not listed.
+    when its verb is used, so that no verb pays for the imports of another, and `--help` for none.
     """
 
     modules: ClassVar[Mapping[str, str]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """The former names of options, and their present ones. A former name is still accepted by the commands
-    that have the option, but is not in their help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.modules, *super().list_commands(ctx)]
@@ -216,8 +212,9 @@ class Commands(Group):
 
     def texts(self, ctx: click.Context) -> dict[str, str]:
         texts = {verb: _docstring(module, verb.replace("-", "_")) for verb, module in self.modules.items()}
-        texts |= {verb: command.help or "" for verb, command in self.commands.items() if not command.hidden}
-        return {verb: text for verb, text in texts.items() if text}
+        return texts | {
+            verb: command.help or "" for verb, command in self.commands.items() if not command.hidden
+        }
 
     def main(
         self,
@@ -228,7 +225,7 @@ class Commands(Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        arguments = self._modern(list(sys.argv[1:] if args is None else args))
+        arguments = list(sys.argv[1:] if args is None else args)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it logs each lost handshake; calls have errors
         run = functools.partial(
             super().main, arguments, prog_name, complete_var, False, windows_expand_args, **extra
@@ -236,36 +233,6 @@ class Commands(Group):
         if not standalone_mode:
             return run()
         sys.exit(_exit_code(run, "--json" in arguments))
-
-    def _modern(self, arguments: list[str]) -> list[str]:
-        """The arguments with each former name of an option replaced by its present one.
-
-        Only names in the position of an option of the command in question are replaced: a value, and what
-        stands after `--`, may look like one and stays.
-        """
-        if not any(argument.partition("=")[0] in self.renamed for argument in arguments):
-            return arguments
-        command: click.Command = self
-        context, options, values = click.Context(self), _options(self), 0
-        for index, argument in enumerate(arguments):
-            name, equals, value = argument.partition("=")
-            if values:
-                values -= 1
-            elif argument == "--":
-                break
-            elif not argument.startswith("-") or argument == "-":
-                found = command.get_command(context, argument) if isinstance(command, click.Group) else None
-                if found is not None:
-                    command, options = found, _options(found)
-            else:
-                present = self.renamed.get(name, "")
-                if name not in options and present in options:
-                    deprecated(name, present)
-                    name, arguments[index] = present, f"{present}{equals}{value}"
-                option = options.get(name)
-                takes_value = option is not None and not (equals or option.is_flag or option.count)
-                values = option.nargs if option is not None and takes_value else 0
-        return arguments
 
 
 def _docstring(module: str, name: str) -> str:
@@ -277,17 +244,6 @@ def _docstring(module: str, name: str) -> str:
     source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
     functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
     return next((ast.get_docstring(node) or "" for node in functions if node.name == name), "")
-
-
-def _options(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command, by each of their names."""
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    return {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
-
-
-def deprecated(former: str, name: str) -> None:
-    """Say on stderr that an option or a setting has a new name."""
-    click.echo(printable(f"warning: {former} is deprecated; use {name}"), err=True)
 
 
 def _exit_code(run: Callable[[], Any], as_json: bool) -> int:

@@ -19,8 +19,6 @@ POINTS: Mapping[str, str] = {
     "disk.written": "a file's bytes are written and not yet synced",
     "disk.synced": "a file's bytes are synced and it does not have its name yet",
     "disk.renamed": "a file has its name, and its folder is not yet synced",
-    "server.migrating": "the database of an older version was copied and is about to be changed",
-    "server.migrated": "the tables are of this version, and nothing has used them",
     "server.folder-named": "a new name for the folder of blobs is committed, and it still has the former one",
     "server.booted": "this start has its number in the database, nothing else is changed",
     "server.scrubbed": "what the last stop left behind is removed, no run is back yet",

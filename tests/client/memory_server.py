@@ -8,10 +8,11 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
+from shoal.core.algorithm import find
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
-    INLINE_TENSORS,
     Hello,
     Idle,
     Outcome,
@@ -27,6 +28,9 @@ from shoal.core.exchange.payload import INLINE, BlobRef, Payload, Weights
 from shoal.core.exchange.tensors import manifest_of, pack
 from shoal.core.types import Bytes, RunId, Tensors
 
+TERMS = terms_of("fedavg", find("fedavg")[0].configure("default"))
+"""Of a run, as its tasks have them."""
+
 
 @dataclass
 class MemoryServer:
@@ -35,9 +39,8 @@ class MemoryServer:
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
     which the next transfers end, one for each. lose: all uploads before the next report. mark: what it gives
-    at hello; at a report, with the round after it. shown: the marks that devices brought. knows_no_wish: as a
-    server of an earlier version, which newcomers cannot ask for models to try. inline: small blobs come with
-    tasks, and may come with reports. damage: the first byte of the next blob that comes so.
+    at hello; at a report, with the round after it. shown: the marks that devices brought. inline: small blobs
+    come with tasks, and may come with reports. damage: the first byte of the next blob that comes so.
     """
 
     tasks: list[Task]
@@ -61,7 +64,6 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
-    knows_no_wish: bool = False
     renew_in: float | None = None
     inline: bool = False
     damage: bool = False
@@ -82,7 +84,7 @@ class MemoryLink:
     """One device's link to a MemoryServer; a new one is a new process of the same device."""
 
     def __init__(self, server: MemoryServer) -> None:
-        self._server, self._session, self._inline = server, "", False
+        self._server, self._session = server, ""
 
     def _call(self, kind: str, detail: object = "", session: bool = True) -> None:
         server = self._server
@@ -100,7 +102,6 @@ class MemoryLink:
         if self._server.refuse_hello:
             raise Refused("this device may not", "ask the operator")
         self._server.shown.append(hello.mark)
-        self._inline = self._server.inline and INLINE_TENSORS in hello.capabilities
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
         renew_in, mark = self._server.renew_in, self._server.mark
@@ -115,7 +116,7 @@ class MemoryLink:
         return Idle("nothing to do", 0.0, 0.0, self._server.finished)
 
     def _filled(self, task: Task) -> Task:
-        if not self._inline:
+        if not self._server.inline:
             return task
         names = [blob.sha256 for blob in task.payload.small_blobs(INLINE)]
         inline = tuple(self._arriving(self._server.blobs[name]) for name in names)
@@ -173,7 +174,7 @@ class MemoryLink:
         if self._server.lose:
             self._server.uploads, self._server.lose = {}, False
         if isinstance(report.result, Payload):
-            assert not report.inline or self._inline
+            assert not report.inline or self._server.inline
             pieces = [self._arriving(piece) for piece in report.inline]
             for name, data in report.result.blobs_in(pieces).items():
                 self._server.uploads[name] = bytes(data)
@@ -193,8 +194,6 @@ class MemoryLink:
         self, run: RunId, descriptor: Descriptor | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         self._call("place", run, session=False)
-        if isinstance(descriptor, Wish) and self._server.knows_no_wish:
-            raise BadPayload("the request for a placement has a field that is not known here")
         if isinstance(descriptor, Wish | None) and self._server.question is not None:
             return self._server.question
         if isinstance(descriptor, Descriptor):

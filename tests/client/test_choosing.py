@@ -30,7 +30,6 @@ from shoal.core.errors import BadPayload, DataFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.link import Failure, Placement, Question, Task
-from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
@@ -60,9 +59,20 @@ def models(newcomer: WorkConfig) -> list[Tensors]:
 @pytest.fixture
 def server(models: list[Tensors]) -> MemoryServer:
     server = MemoryServer([])
-    question = Choose(tuple(models), "c0 c1 global", (2.0, 1.0))
-    server.question = Question("r1", encode(question, server.keep))
+    ask(server, Choose(tuple(models), "c0 c1 global", (2.0, 1.0)))
     return server
+
+
+def ask(server: MemoryServer, choice: Choose) -> None:
+    """Let the server ask newcomers to choose, as a run does: the models travel in few bits."""
+    server.question = Question("r1", encode(compact(choice), server.keep))
+
+
+def same(found: Tensors, model: Tensors) -> None:
+    """The model, as it comes in few bits."""
+    assert {name: array.dtype.name for name, array in found.items()} == dict.fromkeys(model, "float32")
+    for name, array in model.items():
+        assert found[name] == pytest.approx(array, abs=float(np.abs(array).max()) / 100)
 
 
 def placed(server: MemoryServer, work: WorkConfig, store: BlobStore, limit: int = 1 << 20) -> PlacementResult:
@@ -77,12 +87,12 @@ def test_it_tries_the_models_takes_one_and_says_nothing_to_the_server(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
 ) -> None:
     found = placed(server, newcomer, store)
-    assert server.log == ["place", "fetch 0", "fetch 0", "fetch 0"], "one call, and nothing after the models"
+    assert server.log == ["place", "fetch 0", "fetch 0"], "one call, and nothing after the models"
     assert server.placed == []
     assert (found.run, found.assignment.cluster, found.sent) == ("r1", "c1", 0)
     assert found.received == sum(len(data) for data in server.blobs.values())
     assert found.model is not None
-    assert store.load(found.model)["0.weight"].tolist() == models[1]["0.weight"].tolist()
+    same(store.load(found.model), models[1])
     assert [each.model for each in found.tried] == ["c0", "c1", "global"]
     assert found.tried[0].information == pytest.approx(0.0, abs=1e-6)
     assert found.tried[1].information > 0.3
@@ -95,38 +105,37 @@ def test_it_tries_the_models_takes_one_and_says_nothing_to_the_server(
     assert [each["model"] for each in facts["tried"]] == ["c0", "c1", "global"]
 
 
-def test_of_compact_models_it_stores_the_chosen_one_and_fetches_nothing_for_it(
+def test_the_chosen_one_is_stored_and_nothing_is_fetched_for_it(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
 ) -> None:
-    near = Choose(tuple(models), "c0 c1 global", (2.0, 1.0), **described(newcomer, models[1], 8.0))
-    server.question = Question("r1", encode(compact(near), server.keep))
+    ask(server, Choose(tuple(models), "c0 c1 global", (2.0, 1.0), **described(newcomer, models[1], 8.0)))
     found = placed(server, newcomer, store)
     assert server.log == ["place", *["fetch 0"] * 5], "the same for all newcomers, whatever they choose"
     assert (found.assignment.cluster, found.sent) == ("c1", 0)
     assert "tell its operator" in found.assignment.reason
     assert found.model is not None
-    stored = store.load(found.model)
-    assert {name: array.dtype.name for name, array in stored.items()} == dict.fromkeys(models[1], "float32")
-    for name, array in models[1].items():
-        assert stored[name] == pytest.approx(array, abs=float(np.abs(array).max()) / 200)
+    same(store.load(found.model), models[1])
     assert found.facts()["model"] == found.model.blob.sha256
     assert save(found, store, tmp_path / "model").exists()
 
 
-def test_compact_models_of_another_network_and_too_many_are_refused(
+def test_models_of_another_network_and_too_many_are_refused(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
 ) -> None:
     others = tuple({**model, "more": np.zeros((2, 2), np.float32)} for model in models)
-    server.question = Question("r1", encode(compact(Choose(others, "a b all", (1.0, 1.0))), server.keep))
+    ask(server, Choose(others, "a b all", (1.0, 1.0)))
     with pytest.raises(TaskFailed, match="not those of this device's network"):
         placed(server, newcomer, store)
     server.log.clear()
     names = " ".join(f"c{number}" for number in range(MOST_MODELS + 2))
     many = {**server.question.payload.parts, "names": names}
-    server.question = Question("r1", Payload("choose_compact", many))
+    asked, server.question = server.question, Question("r1", Payload("choose_compact", many))
     with pytest.raises(BadPayload, match=f"gives {MOST_MODELS + 2} models"):
         placed(server, newcomer, store)
     assert server.calls("fetch") == []
+    server.question = asked
+    with pytest.raises(Refused, match=r"limits\.download_bytes"):
+        placed(server, newcomer, store, limit=10)
 
 
 def test_people_see_what_was_found_of_each_model(
@@ -160,11 +169,10 @@ def test_where_the_clusters_data_lie_decides_between_models_that_are_alike(
     _, sure, nothing = models
     swapped = {name: array[[1, 0, 2]] if name.startswith("2.") else array for name, array in sure.items()}
     question = Choose((swapped, sure, nothing), "c0 c1 global", (1.0, 1.0))
-    server.question = Question("r1", encode(question, server.keep))
+    ask(server, question)
     alike = placed(server, newcomer, store)
     assert alike.assignment.confidence < 0.6, "equally sure of other classes"
-    near = replace(question, **described(newcomer, sure, 0.0))
-    server.question = Question("r1", encode(near, server.keep))
+    ask(server, replace(question, **described(newcomer, sure, 0.0)))
     found = placed(server, newcomer, store)
     assert found.assignment.cluster == "c0"
     assert found.assignment.confidence > 0.9
@@ -173,7 +181,7 @@ def test_where_the_clusters_data_lie_decides_between_models_that_are_alike(
     assert found.tried[0].likelihood == 0.0
     assert _tried(found)[0].split()[-1] == "likelihood"
     assert found.sent == 0
-    assert store.load(found.model)["2.weight"].tolist() == swapped["2.weight"].tolist()  # type: ignore[arg-type]
+    same(store.load(found.model), swapped)  # type: ignore[arg-type]
 
 
 def undecided(models: list[Tensors], like: float = 1.0) -> Choose:
@@ -183,17 +191,14 @@ def undecided(models: list[Tensors], like: float = 1.0) -> Choose:
     return Choose((swapped, sure, nothing), "c0 c1 global", (1.0, 1.0))
 
 
-@pytest.mark.parametrize("bits", [False, True])
 def test_models_that_the_samples_do_not_tell_apart_predict_together(
     server: MemoryServer,
     newcomer: WorkConfig,
     store: BlobStore,
     models: list[Tensors],
     tmp_path: Path,
-    bits: bool,
 ) -> None:
-    question = undecided(models)
-    server.question = Question("r1", encode(compact(question) if bits else question, server.keep))
+    ask(server, undecided(models))
     found = placed(server, newcomer, store)
     assert [each.cluster for each in found.mixture] == ["c0", "c1"]
     likely = np.array([each.probability for each in found.tried[:2]]) ** (40 / 45)
@@ -223,7 +228,7 @@ def test_a_mixture_is_replaced_as_a_whole_and_one_that_is_torn_is_named(
 ) -> None:
     seen = []
     for like in (1.0, 0.9):
-        server.question = Question("r1", encode(undecided(models, like), server.keep))
+        ask(server, undecided(models, like))
         path = save(placed(server, newcomer, store), store, tmp_path / "model")
         seen.append({each.name for each in path.parent.glob("model-*")})
         assert seen[-1] == set(files_of(path)) - {path.name}
@@ -234,7 +239,7 @@ def test_a_mixture_is_replaced_as_a_whole_and_one_that_is_torn_is_named(
         read_mixture(path)
     assert caught.value.hint == "run `fedclient place` again"
     assert read_model(path), "one model by itself can still be used"
-    server.question = Question("r1", encode(Choose(tuple(models), "c0 c1 global", (2.0, 1.0)), server.keep))
+    ask(server, Choose(tuple(models), "c0 c1 global", (2.0, 1.0)))
     decided = placed(server, newcomer, store)
     assert save(decided, store, tmp_path / "model") == path
     assert [share for share, _ in read_mixture(path)] == [1.0]
@@ -245,7 +250,7 @@ def test_a_flipped_bit_is_no_model_and_one_without_a_digest_is(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
 ) -> None:
     """Wherever it is: in the weights, or in the header that says how models predict together."""
-    server.question = Question("r1", encode(undecided(models), server.keep))
+    ask(server, undecided(models))
     path = save(placed(server, newcomer, store), store, tmp_path / "model")
     whole, settings = path.read_bytes(), ClientConfig(data=newcomer.data, learner=newcomer.learner)
     begins, share = 8 + int.from_bytes(whole[:8], "little"), whole.index(b"0.")
@@ -257,7 +262,7 @@ def test_a_flipped_bit_is_no_model_and_one_without_a_digest_is(
             assert caught.value.hint == "run `fedclient place` again"
     path.write_bytes(whole)
     tensors = read_model(path)
-    save_file(dict(tensors), path, {"run": "r1", "cluster": "c0"})  # as earlier versions did
+    save_file(dict(tensors), path, {"run": "r1", "cluster": "c0"})  # as other programs do
     assert len(classify(settings, newcomer.file, path, None, together=True).classes) == 40
 
 
@@ -273,8 +278,7 @@ def test_a_header_that_is_no_mixture_is_refused(tmp_path: Path, header: str) -> 
 def test_a_newcomer_that_is_unlike_all_devices_is_told_so(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
 ) -> None:
-    question = Choose(tuple(models), "c0 c1 global", (1.0, 1.0), **described(newcomer, models[1], 8.0))
-    server.question = Question("r1", encode(question, server.keep))
+    ask(server, Choose(tuple(models), "c0 c1 global", (1.0, 1.0), **described(newcomer, models[1], 8.0)))
     found = placed(server, newcomer, store)
     assert found.assignment.cluster == "c1", "the models decide"
     assert "tell its operator" in found.assignment.reason
@@ -311,27 +315,7 @@ def test_no_task_of_a_server_makes_a_device_choose(
     task = Task("r1", 1, 1, 7, "", server.question.payload)
     answer = Runtime.open(replace(newcomer, newcomer=False)).perform(task)
     assert isinstance(answer, Failure)
-    assert "can do a 'choose' task" in answer.message
-
-
-def test_more_models_than_it_wished_for_and_unlike_ones_are_refused_before_they_are_fetched(
-    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
-) -> None:
-    assert server.question is not None
-    many = (server.question.payload.weights() * MOST_MODELS)[: MOST_MODELS + 2]
-    parts = {**server.question.payload.parts, "models": many}
-    server.question = Question("r1", Payload("choose", parts))
-    with pytest.raises(BadPayload, match=f"gives {MOST_MODELS + 2} models"):
-        placed(server, newcomer, store)
-    usual, other = server.keep(models[0]), server.keep({"x": np.zeros(1 << 16, np.float32)})
-    unlike = (usual, other, usual)
-    server.question = Question("r1", Payload("choose", {**parts, "models": unlike}))
-    with pytest.raises(BadPayload, match="lacks tensor"):
-        placed(server, newcomer, store)
-    assert server.calls("fetch") == []
-    server.question = Question("r1", Payload("choose", {**parts, "models": (usual,) * 3}))
-    with pytest.raises(Refused, match=r"limits\.download_bytes"):
-        placed(server, newcomer, store, limit=10)
+    assert "can do a 'choose_compact' task" in answer.message
 
 
 @pytest.mark.parametrize(
@@ -342,7 +326,7 @@ def test_a_choice_that_is_none_is_refused(
 ) -> None:
     assert server.question is not None
     parts = {**server.question.payload.parts, **changes}
-    server.question = Question("r1", Payload("choose", parts))  # type: ignore[arg-type]
+    server.question = Question("r1", Payload("choose_compact", parts))  # type: ignore[arg-type]
     with pytest.raises(TaskFailed) as caught:
         placed(server, newcomer, store)
     assert caught.value.code == code
@@ -353,8 +337,7 @@ def test_models_that_hold_no_numbers_are_no_evidence(
 ) -> None:
     """One device may have made a cluster's model diverge: it is not chosen, and harms no other."""
     broken = {name: np.full_like(array, np.nan) for name, array in models[0].items()}
-    question = Choose((broken, *models[1:]), "c0 c1 global", (5.0, 1.0))
-    server.question = Question("r1", encode(question, server.keep))
+    ask(server, Choose((broken, *models[1:]), "c0 c1 global", (5.0, 1.0)))
     found = placed(server, newcomer, store)
     assert found.assignment.cluster == "c1"
     assert found.tried[0].information == pytest.approx(0.0, abs=1e-9)
@@ -382,18 +365,6 @@ def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
         Asker(Deciding(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)), executor, quiet
     )
     found = asyncio.run(placer.place())
-    assert asked == [Wish(MOST_MODELS, compact=True), None]
+    assert asked == [Wish(MOST_MODELS), None]
     assert found.assignment.cluster == "c0"
     assert found.tried == ()
-
-
-def test_a_server_of_an_earlier_version_is_asked_as_before(
-    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
-) -> None:
-    server.knows_no_wish = True
-    server.question = Question("r1", encode(Describe(models[1], PROJECTOR), server.keep))
-    server.placement = Placement("r1", ClusterAssignment("c1", 0.5), server.keep(models[1]))
-    found = placed(server, newcomer, store)
-    assert server.calls("place") == ["place", "place", "place r1"]
-    assert len(server.placed) == 1
-    assert found.assignment.cluster == "c1"

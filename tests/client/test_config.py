@@ -91,14 +91,3 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"device: \xe9")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(tmp_path / "latin.yaml", {})
-
-
-def test_former_names_of_settings_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "device.yaml"
-    path.write_text("privacy: {unprotected: false, plain_weights: false}")
-    found = read(path, {}).privacy
-    assert (found.allow_unprotected, found.allow_plain_weights) == (False, False)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert "privacy.unprotected is deprecated; use privacy.allow_unprotected" in said[0]
-    assert "privacy.plain_weights is deprecated; use privacy.allow_plain_weights" in said[1]

@@ -63,7 +63,7 @@ def test_it_keeps_the_fine_tuned_model_and_sends_nothing(
 ) -> None:
     link = Asked(MemoryServer([]), model, SETTINGS)
     found = placed(link, work, store, work)
-    assert link.evidence == [Wish(MOST_MODELS, compact=True, own=True)], "one call, which says nothing"
+    assert link.evidence == [Wish(MOST_MODELS, own=True)], "one call, which says nothing"
     assert (found.run, found.assignment.cluster, found.sent) == ("r1", "c1", 0)
     assert found.model is not None
     assert found.tuning is not None
@@ -129,4 +129,4 @@ def test_data_on_which_it_does_not_train_are_not_trained_on(
     link = Asked(MemoryServer([]), model, SETTINGS)
     with pytest.raises(BadPayload, match="other data than this device's own"):
         placed(link, work, store, None)
-    assert link.evidence == [Wish(MOST_MODELS, compact=True)]
+    assert link.evidence == [Wish(MOST_MODELS)]

@@ -18,7 +18,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
-from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.memory_server import TERMS, MemoryLink, MemoryServer
 from tests.waiting import HANG
 
 
@@ -102,7 +102,7 @@ MODEL = {"w": np.arange(1000, dtype=np.float32)}
 
 def train(server: MemoryServer, round: int, value: float = 1.0) -> Task:
     message = Train({"w": MODEL["w"] * np.float32(value)}, TrainingSettings(), cluster="c1")
-    return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep))
+    return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep), TERMS)
 
 
 def trained(server: MemoryServer, index: int) -> list[float]:

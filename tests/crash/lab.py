@@ -26,7 +26,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.engines import Elsewhere
 from shoal.core.engine.simulate import Device
-from shoal.core.exchange.link import Hello, Outcome, Receipt, Report, Task, Welcome
+from shoal.core.exchange.link import Idle, Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Message, Trained
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.wire import work_key
@@ -56,9 +56,12 @@ class Noting(DeviceApi):
         self._name, self._acknowledged = device, acknowledged
         self._inline = (acknowledged.parent / INLINE).exists()
 
-    async def hello(self, hello: Hello) -> Welcome:
-        """As a device of an earlier version, unless models are to travel inside of tasks and reports."""
-        return await super().hello(hello if self._inline else replace(hello, capabilities=()))
+    async def next_task(self, wait: float) -> Task | Idle:
+        """As if models were large, unless they are to travel inside of tasks and reports."""
+        found = await super().next_task(wait)
+        if isinstance(found, Idle) or self._inline:
+            return found
+        return replace(found, inline=(), inline_report=0)
 
     async def report(self, report: Report) -> Receipt:
         receipt = await super().report(report)

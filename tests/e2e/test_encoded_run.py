@@ -10,14 +10,12 @@ import pytest
 
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from shoal.core.algorithm import find
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.link import Hello, Idle
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.demo import fleet, processes
@@ -102,22 +100,3 @@ def test_a_pattern_without_a_tensor_is_refused() -> None:
 def test_what_excludes_an_encoding_says_so(name: str, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         find(name)[0].configure("default", changes)
-
-
-def test_a_device_without_the_capability_takes_no_part(tmp_path: Path) -> None:
-    async def story() -> None:
-        coordinator = await Coordinator.open(tmp_path, Settings(tick=0.05))
-        try:
-            run = replace(processes.spec("fedavg"), parameters={**PARAMETERS, "encoding": "fp16"})
-            await OperatorApi(coordinator).start_run(run, None)
-            old, link = Hello("old"), DeviceApi(coordinator, "d0")
-            await link.hello(old)
-            for _ in range(3):
-                assert isinstance(await link.next_task(0.0), Idle)
-            assert not coordinator.runs[run.name].present("d0")
-            lines = [line.text for line in await coordinator.storage.journal.log_lines(run.name, 0)]
-            assert len([text for text in lines if "encoded-updates" in text]) == 1
-        finally:
-            await coordinator.close()
-
-    asyncio.run(story())

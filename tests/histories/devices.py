@@ -20,7 +20,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.device_kit import summing
 from shoal.core.errors import ShoalError
-from shoal.core.exchange.link import Failure, Hello, Task, Welcome
+from shoal.core.exchange.link import Failure, Idle, Task
 from shoal.core.exchange.messages import (
     STANDARD,
     Build,
@@ -88,7 +88,7 @@ class Context:
     def remember(self, tensors: Tensors) -> None:
         self.remembered = tensors
 
-    def version(self, parts: object, labels: bool) -> str:
+    def version(self) -> str:
         return ""
 
 
@@ -162,11 +162,12 @@ class Worker:
         return reply
 
 
-class EarlierLink(RpcLink):
-    """As a device of a version that can only fetch and upload."""
+class LargeLink(RpcLink):
+    """As if models were large: they are fetched and uploaded."""
 
-    async def hello(self, hello: Hello) -> Welcome:
-        return await super().hello(replace(hello, capabilities=()))
+    async def next_task(self, wait: float) -> Task | Idle:
+        found = await super().next_task(wait)
+        return found if isinstance(found, Idle) else replace(found, inline=(), inline_report=0)
 
 
 async def serve(
@@ -183,7 +184,7 @@ async def serve(
         name = folder.device(f"d{number}")
         store, outbox, mark = BlobStore(folder.blobs), Outbox(folder.outbox), folder.mark
         reporter = Reporter(Status(name, "server"), folder.root, lambda text: None, says)
-        link = (RpcLink if inline else EarlierLink)("server:50051", name)
+        link = (RpcLink if inline else LargeLink)("server:50051", name)
         try:
             allowance = Allowance(kept_bytes=KEPT)
             agent = Agent(link, make(store), store, outbox, mark, reporter, allowance, chance)

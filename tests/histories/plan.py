@@ -50,7 +50,7 @@ class Plan:
 
     work: seconds that a task takes at most. fresh: no two performances of a task give the same result.
     failing: share of tasks that fail by the author's fault. stall: see `loop`. inline: devices have models
-    inside of tasks and reports; else they are of a version that has not. calm: when faults stop, seconds.
+    inside of tasks and reports; else these travel by themselves. calm: when faults stop, seconds.
     every: seconds between faults.
     """
 

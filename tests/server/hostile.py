@@ -228,7 +228,7 @@ ATTACKS: dict[str, Hostile] = {
         "DeviceService/Report",
         reporting(field(2, field(1, b"w") + field(2, field(2, field(1, field(3, b"\1" * BIG)))))),
     ),
-    "two million capabilities": lambda a: a.raw("DeviceService/Hello", b"\x22\x00" * (BIG // 2)),
+    "a mark two million times": lambda a: a.raw("DeviceService/Hello", b"\x22\x00" * (BIG // 2)),
     "two million unknown fields": lambda a: a.raw("DeviceService/Hello", b"\x78\x01" * (BIG // 2)),
     "nested 100,000 deep": lambda a: a.raw("DeviceService/Hello", nested(100_000)),
     "nested 200 deep": lambda a: a.raw("DeviceService/Hello", nested(200)),

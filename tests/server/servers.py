@@ -96,16 +96,18 @@ async def serve_all(coordinator: Coordinator, numbers: range = range(DEVICES)) -
     await asyncio.gather(*(serve(link(coordinator, number), honest(number)) for number in numbers))
 
 
-def expected(**parameters: Any) -> dict[ModelKey, Tensors]:
+def expected(model: Tensors = MODEL, **parameters: Any) -> dict[ModelKey, Tensors]:
     """The models of the same run in simulation."""
-    return simulated(fleet(DEVICES), **parameters)
+    return simulated(fleet(DEVICES), model, **parameters)
 
 
-def simulated(devices: Mapping[DeviceId, Answer], **parameters: Any) -> dict[ModelKey, Tensors]:
+def simulated(
+    devices: Mapping[DeviceId, Answer], model: Tensors = MODEL, **parameters: Any
+) -> dict[ModelKey, Tensors]:
     """The models of the run with other devices."""
     algorithm, _ = find("fedavg")
     server_half = algorithm.server()
-    first = server_half.start(MODEL, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
+    first = server_half.start(model, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
     return dict(simulate(server_half, first, devices, spec().policy, spec().seed).state.models)
 
 

@@ -91,21 +91,6 @@ def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
         read_server(written(tmp_path, "states: x"), {})
 
 
-def test_former_names_of_settings_are_read_and_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert read_server(written(tmp_path, "enroll: 127.0.0.1:7"), {}).join_listen == "127.0.0.1:7"
-    path = tmp_path / "settings.yaml"
-    assert capsys.readouterr().err == f"warning: {path}: enroll is deprecated; use join_listen\n"
-    policy = "policy: {gather: 3, silence: 50, patience: 4, over_select: 1.5, devices: 2}"
-    assert read_run(written(tmp_path, f"algorithm: flux\n{policy}"), {}).policy == RoundPolicy(
-        2, oversample=1.5, wait_for_devices=3.0, device_timeout=50.0, max_abandoned_rounds=4
-    )
-    assert capsys.readouterr().err.count("is deprecated; use policy.") == 4
-    with pytest.raises(ConfigError, match="enroll is the former name of join_listen; both are set"):
-        read_server(written(tmp_path, "enroll: 127.0.0.1:7\njoin_listen: 127.0.0.1:8"), {})
-
-
 def test_a_state_folder_brings_its_own_settings(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     assert read_server(None, {"state": tmp_path / "s"}).hosts == ()

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,19 +56,34 @@ class Hands:
         await self.link.hello(Hello("toy"))
         return self
 
+    async def join(self) -> None:
+        """Enter the active runs. If there is a task already, it is given again."""
+        found = await self.link.next_task(0.0)
+        if isinstance(found, Task):
+            self._taken(found)
+
     async def task(self, wait: float = 5.0) -> Task:
         """The next task, however long it takes to come. wait: seconds that one call waits for it."""
         while not isinstance(found := await self.link.next_task(wait), Task):
             assert not found.finished, found
-        return found
+        return self._taken(found)
 
     async def open(self, task: Task) -> Message:
-        """The message of a task, its tensors fetched."""
-        for weights in task.payload.weights():
-            pieces = [piece async for piece in self.link.fetch(weights.blob, 0)]
-            self.blobs[weights.blob.sha256] = b"".join(pieces)
-            assert hashlib.sha256(self.blobs[weights.blob.sha256]).hexdigest() == weights.blob.sha256
+        """The message of a task. Tensors that did not come with it are fetched."""
+        for weights in self._taken(task).payload.weights():
+            if weights.blob.sha256 not in self.blobs:
+                await self.fetch(weights)
         return decode(task.payload, MESSAGES, self._load)
+
+    async def fetch(self, weights: Weights) -> None:
+        pieces = [piece async for piece in self.link.fetch(weights.blob, 0)]
+        self.blobs[weights.blob.sha256] = b"".join(pieces)
+        assert hashlib.sha256(self.blobs[weights.blob.sha256]).hexdigest() == weights.blob.sha256
+
+    def _taken(self, task: Task) -> Task:
+        """The task, after what it carries was put to the blobs."""
+        self.blobs |= {name: bytes(data) for name, data in task.payload.blobs_in(task.inline).items()}
+        return replace(task, inline=())
 
     def payload(self, message: Message) -> Payload:
         return encode(message, self.keep)

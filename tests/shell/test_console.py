@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import ClassVar
 
 import click
 import pytest
@@ -18,11 +17,7 @@ from shoal.core.errors import ConfigError, LearnerFault, Refused
 from shoal.shell.console import Commands, Console, Result, continued, one_line, printable, verb
 
 
-class Verbs(Commands):
-    renamed: ClassVar = {"--who": "--name"}
-
-
-@click.group(cls=Verbs)
+@click.group(cls=Commands)
 def cli() -> None:
     """Verbs to try."""
 
@@ -220,15 +215,6 @@ def test_a_strangers_text_makes_no_line_of_its_own(end: str) -> None:
     assert continued(f"a{end}b") == "a\n  | b"
 
 
-def test_a_former_name_of_an_option_is_read_reported_and_not_shown() -> None:
-    for arguments in (("--who", "ann"), ("--who=ann",)):
-        outcome = call("greet", *arguments)
-        assert outcome.stdout == "hello ann\n"
-        assert outcome.stderr.splitlines()[0] == "warning: --who is deprecated; use --name"
-    assert "--who" not in call("greet", "--help").stdout
-    assert call("fail", "--", "--who").exit_code == 70  # a value, not an option
-
-
 @pytest.mark.parametrize(
     ("program", "typed", "completed"),
     [
@@ -241,54 +227,3 @@ def test_shells_complete_the_verbs_of_both_programs(program: str, typed: str, co
     main = importlib.import_module(f"{program}.__main__").main
     found = ShellComplete(main, {}, program, f"_{program.upper()}_COMPLETE").get_completions([], typed)
     assert sorted(item.value for item in found) == sorted(completed)
-
-
-@cli.group()
-def box() -> None:
-    """A group in a group."""
-
-
-@box.command()
-@verb
-@click.option("--name", "-n", default="you")
-@click.option("--loud", is_flag=True)
-@click.argument("words", nargs=-1)
-def put(console: Console, name: str, loud: bool, words: tuple[str, ...]) -> Result:
-    return Result({"name": name, "loud": loud, "words": words}, "")
-
-
-@cli.command()
-@verb
-@click.option("--who")
-def ask(console: Console, who: str | None) -> Result:
-    """Has an option of its own that is named like a former one of other verbs."""
-    return Result({"who": who}, "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found", "warnings"),
-    [
-        (("--who", "Ada", "a"), {"name": "Ada", "words": ["a"]}, 1),
-        (("a", "--who=Ada", "--loud", "--who", "Bo"), {"name": "Bo", "loud": True, "words": ["a"]}, 2),
-        (("--name", "--who"), {"name": "--who"}, 0),
-        (("-n", "--who=x", "a"), {"name": "--who=x", "words": ["a"]}, 0),
-        (("--who", "--who"), {"name": "--who"}, 1),
-        (("--loud", "--", "--who", "Ada"), {"loud": True, "words": ["--who", "Ada"]}, 0),
-    ],
-)
-def test_a_former_name_is_replaced_only_where_an_option_stands(
-    arguments: tuple[str, ...], found: dict[str, object], warnings: int
-) -> None:
-    """Not in a value, and not after `--`; in a verb of a group as well."""
-    outcome = call("box", "put", "--json", *arguments)
-    assert envelope(outcome)["data"] == {"name": "you", "loud": False, "words": []} | found
-    assert outcome.stderr.count("warning: --who is deprecated; use --name") == warnings
-
-
-def test_a_former_name_belongs_only_to_verbs_that_have_the_option() -> None:
-    outcome = call("ask", "--who", "Ada", "--json")
-    assert envelope(outcome)["data"] == {"who": "Ada"}
-    assert "deprecated" not in outcome.stderr
-    outcome = call("fail", "--who", "Ada")
-    assert (outcome.exit_code, "deprecated" in outcome.stderr) == (2, False)
-    assert "No such option: --who" in outcome.stderr or "No such option '--who'" in outcome.stderr

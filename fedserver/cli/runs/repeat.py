@@ -49,7 +49,7 @@ def repeat(
     lines = [f"run {started} has started; it repeats {name}"]
     if spec.software != __version__:
         lines.append(
-            f"run {name} was started by version {spec.software or 'unknown'} and this is {__version__}: "
+            f"run {name} was started by version {spec.software} and this is {__version__}: "
             "the models may differ"
         )
     return Result({"run": started, "repeats": name, "digest": spec.digest}, "\n".join(lines))

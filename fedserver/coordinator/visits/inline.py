@@ -1,11 +1,11 @@
-"""Small models inside of tasks: a device that takes them does not have to fetch them."""
+"""Small models inside of tasks: a device does not have to fetch them."""
 
 from contextlib import suppress
 from dataclasses import replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits.visitor import Visitor
-from shoal.core.exchange.link import INLINE_TENSORS, Task
+from shoal.core.exchange.link import Task
 from shoal.core.exchange.payload import INLINE
 from shoal.core.types import Bytes
 
@@ -16,13 +16,11 @@ are where a bucket has what lasts."""
 
 
 async def filled(coordinator: Coordinator, visitor: Visitor, task: Task) -> Task:
-    """The task with the small ones of its blobs, if the device takes them.
+    """The task with the small ones of its blobs.
 
     A blob goes to a device once: if the answer is lost on its way, the device asks for the task again and
     fetches what it lacks.
     """
-    if INLINE_TENSORS not in visitor.capabilities:
-        return task
     found, blobs = list[Bytes](), coordinator.storage.blobs
     small = task.payload.small_blobs(INLINE)
     for blob in small:

@@ -73,14 +73,13 @@ async def fired_within(event: asyncio.Event, seconds: float) -> bool:
 class Visitor:
     """A device that has called since the start.
 
-    capabilities: the optional features that it has. inlined: the blobs inside of the task that it was given
-    last.
     session: the current one; "" before the first hello and after the device left. replaced: the sessions
     before it. joined: the runs that it has joined in this session. given: the run of the task that it was
-    given last, which is the one that it works on. granted: blobs that answers to a placement named, and their
-    runs. taken: for each run the last round in which it uploaded, and the bytes uploaded in it. polling: how
-    many of its calls wait for a task. sent_finished: whether it knows that no run is left. changed: fires if
-    there may be something new for it. first_seen, last_seen: clock times. noted: whether these are on disk.
+    given last, which is the one that it works on. inlined: the blobs inside of that task. granted: blobs that
+    answers to a placement named, and their runs. taken: for each run the last round in which it uploaded, and
+    the bytes uploaded in it. polling: how many of its calls wait for a task. sent_finished: whether it knows
+    that no run is left. changed: fires if there may be something new for it. first_seen, last_seen: clock
+    times. noted: whether these are on disk.
     """
 
     device: DeviceId
@@ -93,7 +92,6 @@ class Visitor:
     given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
-    capabilities: frozenset[str] = frozenset()
     inlined: frozenset[str] = frozenset()
     taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0
@@ -101,9 +99,9 @@ class Visitor:
     noted: bool = True
     changed: Signal = field(default_factory=Signal)
 
-    def begin(self, software: str, capabilities: Collection[str] = ()) -> str:
+    def begin(self, software: str) -> str:
         """Begin a new session, and return it. The earlier one becomes void, and its uploads are closed."""
-        self.capabilities, self.inlined = frozenset(capabilities), frozenset()
+        self.inlined = frozenset()
         if self.session:
             self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software

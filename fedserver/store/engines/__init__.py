@@ -4,7 +4,7 @@ sqlite         the file shoal.db: the default; every row has a checksum and a se
 postgresql     a database on a server of its own, whose session is the right to write
 blob_folder    the folder of blobs that several servers reach, and whose turn it is to change it
 bucket_term    the bucket of blobs that several servers reach, and the same for it
-schema         the tables of both, as a list of steps; `translation` has PostgreSQL's words for them
+schema         the tables of both, and their version; `translation` has PostgreSQL's words for them
 """
 
 from dataclasses import dataclass

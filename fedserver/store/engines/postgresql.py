@@ -24,10 +24,9 @@ from psycopg.types.numeric import IntDumper
 from psycopg.types.string import StrDumper
 
 from fedserver.store.database import Database
-from fedserver.store.engines.schema import STEPS, VERSION
-from fedserver.store.engines.translation import numbered, step
+from fedserver.store.engines.schema import SCHEMA, check_version
+from fedserver.store.engines.translation import numbered, statements
 from shoal.core.errors import ConfigError, DatabaseLost, DiskFull, NotLeader, StorageFault
-from shoal.shell import crash
 
 log = logging.getLogger("shoal.server")
 
@@ -79,7 +78,7 @@ class PostgresqlDatabase(Database):
         with _faults():
             self.connection = _session(url)
             try:
-                _migrate(self.connection)
+                _make_tables(self.connection)
                 for warning in _warnings(self.connection):
                     log.warning("%s", warning)
             except BaseException:
@@ -174,21 +173,16 @@ def _end(connection: "psycopg.Connection[Row]") -> None:
     connection.close()
 
 
-def _migrate(connection: "psycopg.Connection[Row]") -> None:
-    """Bring the tables to this version: a step and its number are one transaction."""
+def _make_tables(connection: "psycopg.Connection[Row]") -> None:
+    """Make the tables of a new database. Raises ConfigError if the database has those of another version."""
     ((there,),) = connection.execute("SELECT to_regclass('meta') IS NOT NULL").fetchall()
-    found = connection.execute("SELECT schema_version FROM meta").fetchall()[0][0] if there else 0
-    if found > VERSION:
-        raise ConfigError(
-            f"the database has version {found}, but this server reads version {VERSION}",
-            "use a newer fedserver",
-        )
-    for number, text in enumerate(STEPS[found:], found + 1):
-        crash.point("server.migrating")
-        with connection.transaction():
-            for statement in step(number, text):
-                connection.execute(statement)
-            connection.execute("UPDATE meta SET schema_version = $1", (number,))
+    if there:
+        ((found,),) = connection.execute("SELECT schema_version FROM meta").fetchall()
+        check_version(found, "the database")
+        return
+    with connection.transaction():
+        for statement in statements(SCHEMA):
+            connection.execute(statement)
 
 
 def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:

@@ -1,14 +1,16 @@
-"""The tables, as the steps that made them. The SQL of a released step never changes.
+"""The tables, as they are made in a new database, and the version that a database of theirs has.
 
-It is written for SQLite; `translation` makes of it what PostgreSQL understands.
+The SQL is written for SQLite; `translation` makes of it what PostgreSQL understands. A change of the tables
+raises `VERSION`: a database of another version is refused.
 """
 
 import re
 
-FIRST = """
-CREATE TABLE meta (schema_version INTEGER NOT NULL);
-INSERT INTO meta VALUES (0);
+from shoal.core.errors import ConfigError
 
+VERSION = 1
+
+RUNS = """
 CREATE TABLE runs (
     run TEXT PRIMARY KEY,
     spec TEXT NOT NULL,                  -- JSON
@@ -18,7 +20,14 @@ CREATE TABLE runs (
     round INTEGER NOT NULL,              -- the one that is open, or will open next
     asked TEXT NOT NULL,                 -- JSON; empty while no round is open
     title TEXT NOT NULL,
-    abandoned_in_a_row INTEGER NOT NULL
+    abandoned_in_a_row INTEGER NOT NULL,
+    memory TEXT NOT NULL,                -- JSON of round.attendance.Memory
+    opened REAL NOT NULL,                -- when the latest round was opened; 0: none was
+    paused TEXT NOT NULL,                -- why no round opens; empty: not paused
+    ended REAL NOT NULL                  -- when it was over; 0: it is not
+);
+CREATE TABLE removed (                   -- the names of runs that were removed, which no other run may have
+    run TEXT PRIMARY KEY
 );
 
 CREATE TABLE checkpoints (
@@ -41,7 +50,7 @@ CREATE TABLE reports (
     round INTEGER NOT NULL,
     device TEXT NOT NULL,
     attempt INTEGER NOT NULL,
-    payload TEXT NOT NULL,               -- JSON
+    message BLOB NOT NULL,               -- as on the wire
     PRIMARY KEY (run, round, device)
 );
 CREATE TABLE report_blobs (
@@ -66,9 +75,12 @@ CREATE TABLE rounds (
     missing TEXT NOT NULL,               -- JSON: device -> why it did not count
     abandoned TEXT NOT NULL,             -- why there is no result; empty when there is one
     seconds REAL NOT NULL,
+    accuracy REAL,                       -- mean held-out accuracy; NULL where no device measured it
     PRIMARY KEY (run, round)
 );
+"""
 
+JOURNAL = """
 CREATE TABLE devices (
     device TEXT PRIMARY KEY,
     software TEXT NOT NULL,
@@ -90,6 +102,55 @@ CREATE TABLE log (
     text TEXT NOT NULL
 );
 CREATE INDEX log_by_run ON log (run, number);
+
+CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- one that is over
+    summary BLOB NOT NULL,               -- the round without its devices, see server_kit/history/packed.py
+    devices BLOB NOT NULL,               -- its devices; empty: removed, because the history grew too large
+    PRIMARY KEY (run, round)
+);
+
+CREATE TABLE newcomers (                 -- see fedserver.store.journal.placements
+    number INTEGER PRIMARY KEY,          -- grows with each answer
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    evidence TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    cluster TEXT NOT NULL,               -- empty where the server does not know
+    runner_up TEXT NOT NULL,
+    confidence REAL,
+    reason TEXT NOT NULL,
+    models TEXT NOT NULL,                -- JSON: the clusters whose models it was given
+    progress INTEGER NOT NULL,           -- the rounds of training that were complete
+    since REAL NOT NULL,
+    at REAL NOT NULL,
+    times INTEGER NOT NULL
+);
+CREATE INDEX newcomers_by_run ON newcomers (run, device, number);
+
+CREATE TABLE released (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, its kind
+    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    curve BLOB NOT NULL,                 -- float64, see privacy/cost.py
+    PRIMARY KEY (run, device, release)
+);
+CREATE INDEX released_by_device ON released (device, release);
+CREATE TABLE released_before (           -- what devices released in runs that were removed: as in released
+    run TEXT NOT NULL,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,
+    rho REAL NOT NULL,
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    curve BLOB NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+CREATE INDEX released_before_by_device ON released_before (device, release);
 """
 
 IDENTITIES = """
@@ -141,6 +202,35 @@ CREATE TABLE placements (
     count INTEGER NOT NULL,
     PRIMARY KEY (device, day)
 );
+CREATE TABLE placed (                    -- the clusters whose models newcomers have had
+    device TEXT NOT NULL,
+    day INTEGER NOT NULL,                -- since 1970, UTC
+    run TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    PRIMARY KEY (device, day, run, cluster)
+);
+CREATE TABLE operators (                 -- people who call over the network
+    name TEXT PRIMARY KEY,
+    role TEXT NOT NULL,
+    serial TEXT NOT NULL,                -- of the only certificate that is valid for this name
+    spki TEXT NOT NULL,                  -- SHA-256 of its key
+    root TEXT NOT NULL,                  -- the root that signed it
+    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    revoked INTEGER NOT NULL
+);
+
+CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
+    number INTEGER NOT NULL,             -- the last known line of the audit log
+    hash TEXT NOT NULL,                  -- the hash of that line
+    since REAL NOT NULL,                 -- when that line was written
+    until REAL                           -- when the restored state was accepted; NULL: not yet
+);
+CREATE TABLE reissued (
+    device TEXT PRIMARY KEY,
+    serial TEXT NOT NULL                 -- the last certificate in a copied log, if no row has it
+);
 """
 
 HISTORY = """
@@ -161,53 +251,13 @@ CREATE TABLE doubts (
 );
 """
 
-RELEASED = """
-CREATE TABLE released (
-    run TEXT NOT NULL REFERENCES runs,
-    device TEXT NOT NULL,
-    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, its kind
-    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
-    delta REAL NOT NULL,
-    group_size INTEGER NOT NULL,
-    PRIMARY KEY (run, device, release)
-);
-"""
-
-GAPS = """
-CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
-    number INTEGER NOT NULL,             -- the last known line of the audit log
-    hash TEXT NOT NULL,                  -- the hash of that line
-    since REAL NOT NULL,                 -- when that line was written
-    until REAL                           -- when the restored state was accepted; NULL: not yet
-);
-CREATE TABLE reissued (
-    device TEXT PRIMARY KEY,
-    serial TEXT NOT NULL                 -- the last certificate in a copied log, if no row has it
-);
-"""
-
-CURVES = """
-ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
-"""
-
-POLICY = """
-UPDATE runs SET spec = rename_policy_fields(spec);
-"""
-
-ACCURACY = """
-ALTER TABLE rounds ADD COLUMN accuracy REAL;  -- mean held-out accuracy; NULL where no device measured it
-"""
-
-REPORTS = """
-ALTER TABLE reports ADD COLUMN message BLOB NOT NULL DEFAULT x'';  -- as on the wire
-UPDATE reports SET message = payload_to_bytes(payload);
-ALTER TABLE reports DROP COLUMN payload;
-"""
-
-FLEET = """
-ALTER TABLE runs ADD COLUMN memory TEXT NOT NULL DEFAULT '';  -- JSON of round.attendance.Memory
-ALTER TABLE runs ADD COLUMN opened REAL NOT NULL DEFAULT 0;   -- when the open round was opened; 0: unknown
-"""
+META = f"""
+CREATE TABLE meta (schema_version INTEGER NOT NULL);
+INSERT INTO meta VALUES ({VERSION});
+"""  # noqa: S608 - a number of ours
+SCHEMA = META + RUNS + JOURNAL + IDENTITIES + HISTORY
+TABLES = tuple(name for name in re.findall(r"CREATE TABLE (\w+) \(", SCHEMA) if name != "meta")
+"""The tables that hold what the server knows, each after those that it refers to."""
 
 CHECKSUMS = """
 CREATE TABLE checksums (                 -- of each row of the other tables, see integrity.redundancy
@@ -220,116 +270,13 @@ CREATE TABLE commits (
     number INTEGER NOT NULL              -- of the last transaction; no row: there are no checksums yet
 );
 """
+"""Only in SQLite: these two are about the rows of the file."""
 
-PAUSES = """
-ALTER TABLE runs ADD COLUMN paused TEXT NOT NULL DEFAULT '';  -- why no round opens; empty: not paused
-CREATE TABLE released_before (           -- what devices released in runs that were removed: as in released
-    run TEXT NOT NULL,
-    device TEXT NOT NULL,
-    release TEXT NOT NULL,
-    rho REAL NOT NULL,
-    delta REAL NOT NULL,
-    group_size INTEGER NOT NULL,
-    curve BLOB NOT NULL,
-    PRIMARY KEY (run, device, release)
-);
-"""
 
-MODELS = """
-CREATE TABLE placed (                    -- the clusters whose models newcomers have had
-    device TEXT NOT NULL,
-    day INTEGER NOT NULL,                -- since 1970, UTC
-    run TEXT NOT NULL,
-    cluster TEXT NOT NULL,
-    PRIMARY KEY (device, day, run, cluster)
-);
-"""
-
-TIMELINE = """
-CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
-    run TEXT NOT NULL REFERENCES runs,
-    round INTEGER NOT NULL,              -- one that is over
-    summary BLOB NOT NULL,               -- the round without its devices, see server_kit/history/packed.py
-    devices BLOB NOT NULL,               -- its devices; empty: removed, because the history grew too large
-    PRIMARY KEY (run, round)
-);
-"""
-
-ENDED = """
-ALTER TABLE runs ADD COLUMN ended REAL NOT NULL DEFAULT 0;    -- when it was over; 0: it is not, or unknown
-"""
-
-NEWCOMERS = """
-CREATE TABLE newcomers (                 -- see fedserver.store.journal.placements
-    number INTEGER PRIMARY KEY,          -- grows with each answer
-    run TEXT NOT NULL REFERENCES runs,
-    device TEXT NOT NULL,
-    evidence TEXT NOT NULL,
-    outcome TEXT NOT NULL,
-    cluster TEXT NOT NULL,               -- empty where the server does not know
-    runner_up TEXT NOT NULL,
-    confidence REAL,
-    reason TEXT NOT NULL,
-    models TEXT NOT NULL,                -- JSON: the clusters whose models it was given
-    progress INTEGER NOT NULL,           -- the rounds of training that were complete
-    since REAL NOT NULL,
-    at REAL NOT NULL,
-    times INTEGER NOT NULL
-);
-CREATE INDEX newcomers_by_run ON newcomers (run, device, number);
-"""
-
-REMOVED = """
-CREATE TABLE removed (                   -- the names of runs that were removed, which no other run may have
-    run TEXT PRIMARY KEY
-);
-"""
-
-OPERATORS = """
-CREATE TABLE operators (                 -- people who call over the network
-    name TEXT PRIMARY KEY,
-    role TEXT NOT NULL,
-    serial TEXT NOT NULL,                -- of the only certificate that is valid for this name
-    spki TEXT NOT NULL,                  -- SHA-256 of its key
-    root TEXT NOT NULL,                  -- the root that signed it
-    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
-    issued REAL NOT NULL,
-    expires REAL NOT NULL,
-    revoked INTEGER NOT NULL
-);
-"""
-
-RELEASED_IN_SEVERAL = """
-CREATE INDEX released_by_device ON released (device, release);
-CREATE INDEX released_before_by_device ON released_before (device, release);
-"""
-
-STEPS: tuple[str, ...] = (
-    FIRST,
-    IDENTITIES,
-    HISTORY,
-    RELEASED,
-    GAPS,
-    CURVES,
-    POLICY,
-    ACCURACY,
-    REPORTS,
-    FLEET,
-    CHECKSUMS,
-    PAUSES,
-    MODELS,
-    TIMELINE,
-    ENDED,
-    NEWCOMERS,
-    REMOVED,
-    OPERATORS,
-    RELEASED_IN_SEVERAL,
-)
-"""The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
-VERSION = len(STEPS)
-TABLES = tuple(
-    name
-    for name in re.findall(r"CREATE TABLE (\w+) \(", "".join(STEPS))
-    if name not in ("meta", "checksums", "commits")
-)
-"""The tables that hold what the server knows, each after those that it refers to."""
+def check_version(found: int, database: str) -> None:
+    """Raises ConfigError if another version of the server made the tables. database: its name, for people."""
+    if found != VERSION:
+        raise ConfigError(
+            f"{database} has version {found} of the tables, but this server reads version {VERSION}",
+            "use the version of fedserver that it was made with, or an empty state folder",
+        )

@@ -1,35 +1,22 @@
 """The database in a state folder, `shoal.db`: SQLite, with a checksum and a second copy of every row."""
 
 import functools
-import json
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from fedserver.store.database import RESTORE, Database
-from fedserver.store.engines.schema import CHECKSUMS, STEPS, VERSION
+from fedserver.store.engines.schema import CHECKSUMS, SCHEMA, VERSION, check_version
 from fedserver.store.integrity import salvage
 from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
 from fedserver.store.integrity.row_bytes import Place, text
-from shoal.core.engine.checkpoint import decode
-from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
-from shoal.core.exchange.payload import Payload
-from shoal.core.exchange.wire import payload_to_bytes
-from shoal.shell import crash
+from shoal.core.errors import DiskFull, StorageFault, TooManyFiles
 from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-POLICY_FIELDS = {
-    "over_select": "oversample",
-    "gather": "wait_for_devices",
-    "silence": "device_timeout",
-    "patience": "max_abandoned_rounds",
-}
-"""Former names of round policy fields in stored run specifications, and today's names."""
 FEW = 20
 """Rows up to which their checksums are looked up one by one."""
 REPAIRS = 3
@@ -45,7 +32,7 @@ class SqliteDatabase(Database):
         super().__init__()
         self._path = path
         with _faults():
-            if lost := salvage.damage(path, _schema_of):
+            if lost := salvage.damage(path, VERSION, _schema()):
                 self._rebuild(path, lost)
             self._open(path)
             if not self.connection.execute("SELECT 1 FROM commits").fetchone():
@@ -191,33 +178,26 @@ def _faults() -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database at `path`; create it if it is new, and migrate it if an older version wrote it.
+    """Open the database at `path`, and create it if it is new.
 
-    A commit is on disk when it returns. The database from before a migration stays beside it, as
-    shoal.db.version-N. Raises ConfigError if a newer version wrote it, StorageFault if it cannot be read.
+    A commit is on disk when it returns. Raises ConfigError if it has tables of another version, StorageFault
+    if it cannot be read.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
         _check(connection, path)
-        found = _version(connection)
-        if 0 < found < VERSION:
-            _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
-            crash.point("server.migrating")
-        _migrate(connection, found, VERSION)
-    except (sqlite3.Error, StorageFault) as error:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            ((found,),) = connection.execute("SELECT schema_version FROM meta").fetchall()
+            check_version(found, str(path))
+        else:
+            _make_tables(connection)
+    except BaseException as error:
         connection.close()
-        if isinstance(error, StorageFault):
-            raise
-        raise StorageFault(f"{path}: {error}", RESTORE) from error
-    if 0 < found < VERSION:
-        crash.point("server.migrated")
-    if found > VERSION:
-        connection.close()
-        raise ConfigError(
-            f"{path} has version {found}, but this server reads version {VERSION}", "use a newer fedserver"
-        )
+        if isinstance(error, sqlite3.Error):
+            raise StorageFault(f"{path}: {error}", RESTORE) from error
+        raise
     return connection
 
 
@@ -227,11 +207,11 @@ def rebuild(path: Path, lost: str) -> None:
     Raises StorageFault if there is no sound copy. Safe to repeat after an interruption.
     """
     copied = salvage.copied(path)
-    if copied is None or not copied.number or copied.version > VERSION:
+    if copied is None or not copied.number or copied.version != VERSION:
         raise StorageFault(f"{path} is damaged: {lost}", RESTORE)
     with temporary(path.parent, 0o600) as file:
         with closing(sqlite3.connect(file.name, isolation_level=None)) as connection:
-            _migrate(connection, 0, copied.version)
+            _make_tables(connection)
             salvage.fill(connection, path)
         # A write-ahead log that stayed would be taken for one of the new database.
         aside = path.with_name(f"{path.name}.damaged")
@@ -243,23 +223,15 @@ def rebuild(path: Path, lost: str) -> None:
         settle(file, path)
 
 
-def _migrate(connection: sqlite3.Connection, found: int, version: int) -> None:
-    """Bring the tables from one version to another."""
-    # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
-    connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
-    connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
-    for number, step in enumerate(STEPS[found:version], found + 1):
-        written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
-        # Checksums from before do not match what the step makes of the rows: an empty `commits` says so.
-        stale = "DELETE FROM commits;" if CHECKSUMS in STEPS[: number - 1] else ""
-        connection.executescript(f"BEGIN; {step}; {stale} {written}; COMMIT;")
+def _make_tables(connection: sqlite3.Connection) -> None:
+    connection.executescript(f"BEGIN; {SCHEMA} {CHECKSUMS} COMMIT;")
 
 
 @functools.cache
-def _schema_of(version: int) -> list[tuple[str, str]]:
-    """The schema that a database of a version has."""
+def _schema() -> list[tuple[str, str]]:
+    """The schema that a database has, as `salvage.schema` gives it."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        _migrate(connection, 0, version)
+        _make_tables(connection)
         return salvage.schema(connection)
 
 
@@ -268,36 +240,3 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise StorageFault(f"{path} is damaged: {found}", RESTORE)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    """The version of the tables; 0 if there are none."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-        return 0
-    (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
-    return int(found)
-
-
-def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
-    """Copy the whole database to the file `copy`, which appears only when it is complete."""
-    with temporary(copy.parent, 0o600) as file:
-        with closing(sqlite3.connect(file.name)) as target:
-            connection.backup(target)
-        settle(file, copy)
-
-
-def _rename_policy_fields(spec: str) -> str:
-    """A stored run specification, with today's names of its policy's fields."""
-    stored = json.loads(spec)
-    policy = stored["value"]["policy"]
-    stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
-    return json.dumps(stored, sort_keys=True)
-
-
-def _payload_to_bytes(stored: str) -> bytes:
-    """The wire bytes of a report's payload, which earlier versions stored as JSON."""
-
-    def no_tensors(weights: object) -> Any:
-        raise TypeError("a payload holds no tensors, only references to blobs")
-
-    return payload_to_bytes(decode(Payload, json.loads(stored), no_tensors))

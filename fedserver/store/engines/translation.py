@@ -12,16 +12,10 @@ WORDS = (
     (re.compile(r"\bREAL\b"), "DOUBLE PRECISION"),
     (re.compile(r"\bBLOB\b"), "BYTEA"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),  # the order of devices is that of their bytes, everywhere
-    BYTES,
     (re.compile(r"\brandomblob\(32\)"), "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
 )
 ORDER = "rowid BIGINT GENERATED ALWAYS AS IDENTITY"
 """What SQLite gives every table by itself: a number that grows with each row."""
-OWN = ("checksums", "commits")
-"""Tables that are only about rows in a file; see `fedserver.store.integrity.redundancy`."""
-FIRST_VERSION = 13
-"""The version with which databases on PostgreSQL begin. No rows of an earlier one exist there, so what
-earlier steps change in rows is left out."""
 
 
 @lru_cache(maxsize=512)
@@ -37,15 +31,13 @@ def numbered(statement: str) -> str:
     return PLACEHOLDER.sub(lambda found: f"${found[1] or next(count)}", pattern.sub(form, statement))
 
 
-def step(number: int, text: str) -> list[str]:
-    """The statements of step `number` of the schema."""
-    found = (_statement(each.strip()) for each in COMMENT.sub("", text).split(";"))
-    return [each for each in found if each and not (number <= FIRST_VERSION and each.startswith("UPDATE"))]
+def statements(schema: str) -> list[str]:
+    """The statements of a schema, one by one."""
+    found = (each.strip() for each in COMMENT.sub("", schema).split(";"))
+    return [_statement(each) for each in found if each]
 
 
 def _statement(text: str) -> str:
-    if any(text.startswith(f"CREATE TABLE {name} ") for name in OWN):
-        return ""
     for pattern, word in WORDS:
         text = pattern.sub(word, text)
     if table := NEW_TABLE.match(text):

@@ -32,7 +32,7 @@ class RunSpec:
     of the weights that the operator's shell made of it; None if it made none.
 
     software, initial: written by the server at the start of the run: its version, and the SHA-256 of the
-    initial weights that it got; "" if a device is asked for them, and in runs of earlier versions.
+    initial weights that it got; "" if a device is asked for them.
 
     graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
     is none. labels: only devices that have all of these labels take part.
@@ -58,8 +58,6 @@ class RunSpec:
         """The SHA-256 of everything that a run starts from, apart from its name. Two runs with the same
         digest, on the same devices with the same data, train the same models, unless noise is added."""
         found = {**asdict(self), "name": ""}
-        if not self.labels:  # as in versions that had none
-            del found["labels"]
         return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -68,10 +66,9 @@ class RunRecord:
     """A run as it is stored.
 
     round: the one that is open or will open next. asked: the devices of the open round; empty if none is
-    open. stepped_in: the groups of devices that the open round asked later. opened: when it was opened; 0 if
-    that is unknown. memory: what the run remembers of its devices. paused: why no round opens until an
-    operator resumes the run; "" if it is not paused. ended: when the run was over; 0 if it
-    is not, or that is unknown.
+    open. stepped_in: the groups of devices that the open round asked later. opened: when the latest round was
+    opened; 0 if none was. memory: what the run remembers of its devices. paused: why no round opens until an
+    operator resumes the run; "" if it is not paused. ended: when the run was over; 0 if it is not.
     """
 
     run: RunId

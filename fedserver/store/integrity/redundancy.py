@@ -153,7 +153,7 @@ class Redundancy:
         raise DamagedRow(place, "its copy is damaged, too: restore a backup")
 
     def adopt(self) -> None:
-        """Take all rows as they are, and make their checksums and copies again: after a migration."""
+        """Take all rows as they are, and make their checksums and copies: in a new database."""
         with transaction(self._main):
             self._main.execute("DELETE FROM checksums")
             self._main.execute("INSERT INTO commits VALUES (0)")

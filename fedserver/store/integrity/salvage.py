@@ -1,7 +1,7 @@
 """What is wrong with a database as a whole, and how a new one is filled from its copy."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -49,11 +49,12 @@ def whole(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
 
 
-def damage(path: Path, expected: Callable[[int], list[tuple[str, str]]]) -> str:
-    """What is wrong with the database at `path` as a whole; "" if nothing is, or if it is new.
+def damage(path: Path, version: int, expected: list[tuple[str, str]]) -> str:
+    """What is wrong with the database at `path` as a whole; "" if nothing is, or if it is new or of another
+    version.
 
-    expected: the schema of a version, as `schema` gives it. Raises sqlite3.OperationalError if the disk did
-    not let the database be read.
+    version, expected: what it should have, as `schema` gives the latter. Raises sqlite3.OperationalError if
+    the disk did not let the database be read.
     """
     if not path.exists():
         return "it is missing" if copy_of(path).exists() else ""
@@ -63,7 +64,7 @@ def damage(path: Path, expected: Callable[[int], list[tuple[str, str]]]) -> str:
             if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                 return "it is empty" if copied(path) else ""
             (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            return str(found) if found != "ok" else _contradiction(connection, path, expected)
+            return str(found) if found != "ok" else _contradiction(connection, path, version, expected)
     except sqlite3.OperationalError as error:
         if "no such" in str(error):
             return str(error)
@@ -73,29 +74,26 @@ def damage(path: Path, expected: Callable[[int], list[tuple[str, str]]]) -> str:
 
 
 def _contradiction(
-    connection: sqlite3.Connection, path: Path, expected: Callable[[int], list[tuple[str, str]]]
+    connection: sqlite3.Connection, path: Path, version: int, expected: list[tuple[str, str]]
 ) -> str:
     """What the database says of itself that cannot be, or that its copy contradicts."""
     known = [name for _, name in schema(connection)]
     if (found := copied(path)) is None or not found.number:
         return "" if "meta" in known else "it has no version"
     try:
-        (version,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+        (present,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+        if present != version:
+            return "" if _vouched(connection, present) else f"its version cannot be {present}"
         (number,) = connection.execute("SELECT number FROM commits").fetchone() or (None,)
     except (sqlite3.OperationalError, TypeError) as error:
         return str(error)
-    if version != found.version and not _vouched(connection):
-        return f"its version cannot be {version}"
-    if version != found.version:
-        return ""  # a migration was interrupted: the copy is that of the version before
     if number is None or number < found.number:
         return "its last transactions are lost"
-    return "" if schema(connection) == expected(version) else "its schema is damaged"
+    return "" if schema(connection) == expected else "its schema is damaged"
 
 
-def _vouched(connection: sqlite3.Connection) -> bool:
+def _vouched(connection: sqlite3.Connection, version: int) -> bool:
     """Whether the version has the checksum that it should have."""
-    (version,) = connection.execute("SELECT schema_version FROM meta").fetchone()
     found = connection.execute("SELECT sum FROM checksums WHERE tbl = 'meta'").fetchall()
     return found == [(checksum(("meta", 1), packed((version,))),)]
 

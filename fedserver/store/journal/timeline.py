@@ -7,7 +7,7 @@ from fedserver.store.database import Database, Row
 from fedserver.store.integrity.records import RoundRecord
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import bounded, pack, unpack
-from shoal.core.server_kit.history.records import Digest, RoundHistory, digest_of
+from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import RunId
 
 LARGEST = 32 << 20
@@ -81,18 +81,11 @@ class Timeline:
             except DataFault:  # the row is damaged: restore it from its copy
                 row = self._whole(run, row["round"])
                 found.append(unpack(row["summary"], row["devices"] if devices else b""))
-            found[-1] = replace(found[-1], digest=None if devices else self._digest(run, found[-1]))
+            found[-1] = replace(found[-1], digest=None) if devices else found[-1]
             listed += _entries(found[-1])
             if listed >= DEVICES:
                 break
         return found
-
-    def _digest(self, run: RunId, found: RoundHistory) -> Digest:
-        """The digest of a round; it is made of the devices if an earlier version stored the round."""
-        if found.digest is not None:
-            return found.digest
-        row = self._whole(run, found.round)
-        return digest_of(unpack(row["summary"], row["devices"]), {})
 
     def _whole(self, run: RunId, round: int) -> Row:
         """A row with all of its columns, which is verified, and restored if it is damaged."""
@@ -116,4 +109,5 @@ def history_of(closed: RoundRecord) -> RoundHistory:
         closed.asked,
         closed.reported,
         closed.abandoned,
+        digest=Digest(),
     )

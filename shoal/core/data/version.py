@@ -12,16 +12,15 @@ from shoal.core.data.dataset import Dataset
 Numbers = npt.NDArray[np.int64]
 
 
-def version(parts: Iterable[Dataset], labels: bool) -> str:
-    """SHA-256, 64 hex digits, of the samples of all parts, and of their classes where `labels` matter.
+def version(parts: Iterable[Dataset]) -> str:
+    """SHA-256, 64 hex digits, of the samples of all parts.
 
-    Without labels only the samples are hashed: data that lose or change their labels stay the same data. The
-    version does not depend on how samples are ordered and split into parts. A repeated sample counts each
-    time.
+    Data that lose or change their labels stay the same data. The version does not depend on how samples are
+    ordered and split into parts. A repeated sample counts each time.
     """
     parts = list(parts)
     kinds = {f"{part.x.dtype.str} {part.x.shape[1:]}" for part in parts}
-    samples = sorted(_hashes(parts, labels))
+    samples = sorted(_hashes(parts, labels=False))
     return sha256("\n".join([*sorted(kinds), ""]).encode() + b"".join(samples)).hexdigest()
 
 

@@ -26,15 +26,13 @@ from shoal.core.types import Array, Tensors
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
-    """The device half of `Choose`, `ChooseCompact` and `Vote`. Raises what `choose` and `vote` raise."""
+    """The device half of `ChooseCompact` and `Vote`. Raises what `choose` and `vote` raise."""
     if isinstance(message, ChooseCompact):
         question = message.opened(manifest_of_network(context.model))
         return with_model(choose(question, context), question)
     if isinstance(message, Vote):
         return vote(message, context)
-    if not isinstance(message, Choose):
-        raise BadPayload(f"a newcomer does not answer {message.kind!r}")
-    return choose(message, context)
+    raise BadPayload(f"a newcomer does not answer {message.kind!r}")
 
 
 def choose(question: Choose, context: DeviceContext) -> Chosen:

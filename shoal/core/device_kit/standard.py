@@ -113,7 +113,7 @@ def privately(
         private.train(context.learner, model, samples, settings, agreed, context.seed, entropy)
         return tensors_of(model)
 
-    trained = context.account.train(Lesson("weights", agreed, context.version(ALL, labels=False)), work)
+    trained = context.account.train(Lesson("weights", agreed, context.version()), work)
     done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
     return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
 
@@ -131,7 +131,7 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     if message.bounds == WIDTH:
         known = width(context.learner, model, held_out)
         return Evaluated(accuracy, loss, len(samples), None, known, f1, auc)
-    context.account.unprotected(OPEN["bounds"], context.version(ALL, labels=False))
+    context.account.unprotected(OPEN["bounds"], context.version())
     found, number = bounds(latents(context.learner, model, held_out), message.bounds)
     return Evaluated(accuracy, loss, len(samples), found, number, f1, auc)
 
@@ -146,7 +146,7 @@ def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluate
     """With a guarantee: how many samples are classified rightly, with noise, of a number that is public."""
     samples = context.samples(message.part)
     part = f"{message.part} part"
-    asked = Tally("accuracy", rho, digest(message.model), part, context.version(ALL, labels=False))
+    asked = Tally("accuracy", rho, digest(message.model), part, context.version())
 
     def exact() -> int:
         return correct(context.learner, context.load(message.model), samples)
@@ -182,7 +182,7 @@ def _score(message: Score, context: DeviceContext) -> Scored:
 
 
 def _represent(message: Represent, context: DeviceContext) -> Represented:
-    context.account.unprotected(OPEN["prototypes"], context.version(ALL, labels=False))
+    context.account.unprotected(OPEN["prototypes"], context.version())
     return Represented(prototypes(context, message.by_class), len(context.samples("train")))
 
 

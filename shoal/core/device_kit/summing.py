@@ -26,7 +26,6 @@ from shoal.core.exchange.summing import (
     letters_part,
     task_of,
 )
-from shoal.core.inference.context import ALL
 from shoal.core.privacy import accountant
 from shoal.core.privacy.noise.bulk import draw_many
 from shoal.core.privacy.secure import member as members
@@ -93,7 +92,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
             manifest.threshold,
             message.clip,
             message.noise,
-            context.version(ALL, labels=False),
+            context.version(),
             sha256(words.tobytes()).hexdigest(),
         )
     )

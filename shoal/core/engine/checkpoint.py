@@ -239,14 +239,14 @@ def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
 
 
 def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) -> Any:
-    data = cls.upgraded(data) if hasattr(cls, "upgraded") else data
     fields = _fields(cls)
     if unknown := sorted(set(data) - set(fields) - {"is"}):
         raise _Misfit(where, f"{cls.__name__} has no field {unknown[0]!r}")
     if missing := [name for name, (_, optional) in fields.items() if not optional and name not in data]:
         raise _Misfit(where, f"{cls.__name__} lacks its field {missing[0]!r}")
+    apart = {name: _brought_back(data[name], load, f"{where}.{name}") for name in _apart(cls) & data.keys()}
     values = {
-        name: _decode(of, _brought_back(data[name], load, f"{where}.{name}"), load, f"{where}.{name}")
+        name: _decode(of, apart.get(name, data[name]), load, f"{where}.{name}")
         for name, (of, _) in fields.items()
         if name in data
     }
@@ -257,9 +257,9 @@ def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) ->
 
 
 def _brought_back(data: Any, load: Load, where: str) -> Any:
-    """The structure of a field; one that is stored as a blob is read."""
+    """The structure of a field that is stored as a blob."""
     if not (isinstance(data, Mapping) and set(data) == {"apart", "named"}):
-        return data
+        raise _Misfit(where, "it is no blob")
     tensors = load(_decode(Weights, data["apart"], load, where))
     try:
         return json.loads(tensors[JSON].tobytes())

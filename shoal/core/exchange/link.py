@@ -16,25 +16,17 @@ from shoal.core.types import Bytes, RunId
 
 MAX_ADDRESSES = 16
 """The most servers of one federation that a welcome names."""
-INLINE_TENSORS = "inline-tensors"
-"""The capability of a device that takes small blobs inside of a task, and can send them in a report."""
-ENCODED_UPDATES = "encoded-updates"
-"""The capability of a device that knows `shoal.core.exchange.encoding.messages`."""
 PROTOCOL = 1
-"""Version of the exchange; a server serves this one and the one before."""
+"""Version of the exchange."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A device introduces itself. capabilities: the names of optional features that it has.
-
-    mark: the last mark that this server gave it, "" for none.
-    """
+    """A device introduces itself. mark: the last mark that this server gave it, "" for none."""
 
     software: str
     oldest_protocol: int = PROTOCOL
     newest_protocol: int = PROTOCOL
-    capabilities: tuple[str, ...] = ()
     mark: str = ""
 
 
@@ -93,8 +85,8 @@ class Task:
     `attempt` fences off older leases.
 
     seed: the seed of the device's shuffling. title: for people. terms: of the run, as
-    `shoal.core.algorithm.asks` reads them; "" where they are not known. inline: the bytes of some of the
-    payload's blobs; the others are fetched. inline_report: bytes of the largest blob that its report may
+    `shoal.core.algorithm.asks` reads them; "" for what a device asks of itself. inline: the bytes of some of
+    the payload's blobs; the others are fetched. inline_report: bytes of the largest blob that its report may
     carry itself.
     """
 

@@ -23,9 +23,6 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.tensors import check_manifest, manifest_of
 from shoal.core.types import Tensors
 
-LATER = "later"
-"""In the metadata of a setting that the first version lacked. It is sent only where it differs from its
-default, so that a device of that version can still do everything else."""
 MAX_BUILT = 64
 """The most initial models that one device is asked for at once."""
 WIDTH = "width"
@@ -72,9 +69,9 @@ class TrainingSettings:
     momentum: float = 0.9
     weight_decay: float = 0.0
     restart_momentum: bool = False
-    proximal: float = field(default=0.0, metadata={LATER: True})
-    optimizer: str = field(default="sgd", metadata={LATER: True})
-    clip_norm: float = field(default=0.0, metadata={LATER: True})
+    proximal: float = 0.0
+    optimizer: str = "sgd"
+    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         sane = {

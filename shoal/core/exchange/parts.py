@@ -4,9 +4,7 @@ Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors 
 so that every part is a valid one, whichever side made it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -235,18 +233,6 @@ class Descriptor:
     def dims(self) -> int:
         """The number of coordinates of a projected latent, l."""
         return self.statistics.dims
-
-    @staticmethod
-    def upgraded(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A stored structure (`shoal.core.engine.checkpoint`) of any version, as this version writes it.
-
-        Versions before 0.2 stored the estimates beside the sums they were made from.
-        """
-        if "statistics" in stored:
-            return stored
-        moments = {name: stored.get(name) for name in ("means", "deviations", "counts")}
-        kept = {name: value for name, value in stored.items() if name not in (*moments, "sums")}
-        return {**kept, "statistics": stored.get("sums") or {"is": Moments.__name__, **moments}}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any
 
 from shoal.core.errors import BadPayload, near
-from shoal.core.exchange.messages import LATER, Message
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import (
     Ballot,
     ClusterAssignment,
@@ -203,11 +203,7 @@ def _encode_part(value: Any, keep: Keep) -> Part:
     if isinstance(value, tuple):
         return tuple(keep(item) if isinstance(item, Mapping) else float(item) for item in value)  # type: ignore[return-value]
     if dataclasses.is_dataclass(value):
-        values = {
-            f.name: getattr(value, f.name)
-            for f in dataclasses.fields(value)
-            if not f.metadata.get(LATER) or getattr(value, f.name) != f.default
-        }
+        values = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if all(isinstance(item, (bool, int, float, str)) for item in values.values()):
             return Settings(values)
     raise TypeError(f"{type(value).__name__} cannot leave in a message")

@@ -25,7 +25,7 @@ class DataContext:
         self.views = views
         self.noise = noise
         self.account: Account = NoAccount() if account is None else account
-        self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
+        self._version = ""
         self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
     def part(self, name: str) -> Dataset:
@@ -50,12 +50,11 @@ class DataContext:
         """The parts of `ALL` that have samples."""
         return ALL if len(self.views.held_out) else ALL[:1]
 
-    def version(self, parts: Sequence[str], labels: bool) -> str:
-        """A hash of the samples in these parts, with their classes if `labels` matter."""
-        key = (labels, tuple(parts))
-        if key not in self._versions:
-            self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
-        return self._versions[key]
+    def version(self) -> str:
+        """A hash of the samples in `ALL`, without their classes."""
+        if not self._version:
+            self._version = version(getattr(self.views, part) for part in ALL)
+        return self._version
 
     def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
         """Which samples of these parts are identical: see `shoal.core.data.version`."""

@@ -62,8 +62,6 @@ class InferenceContext(DataContext):
 
 def perform(message: Message, context: InferenceContext) -> Message:
     """The answer to a question. Raises ShoalErrors only: BadPayload for one of another kind."""
-    if isinstance(message, Choose):
-        return choose(message, context)
     if isinstance(message, ChooseCompact):
         question = message.opened(context.network.manifest)
         return with_model(choose(question, context), question)

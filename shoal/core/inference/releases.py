@@ -6,7 +6,7 @@ from shoal.core.data.version import Numbers
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import digest
-from shoal.core.inference.context import ALL, DataContext
+from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes
 from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.release import ExactMoments, release
@@ -34,7 +34,7 @@ def released(
     Raises Refused where the samples are too few, the owner's budget has no room, or the owner lets nothing
     leave without a guarantee; and what `moments` and `sums` raise.
     """
-    data = context.version(ALL, labels=False)
+    data = context.version()
     if not privacy.calibrated:
         context.account.unprotected(OPEN[privacy.mode], data)
         # The papers do not consider repeated samples.
@@ -45,15 +45,7 @@ def released(
     check_classes(classes)
     agreed = terms(privacy, sum(len(context.part(part)) for part in parts), classes)
     purpose = f"data described, with {agreed.classes} classes" if agreed.classes else "data described"
-    order = Order(
-        purpose,
-        privacy,
-        agreed,
-        digest(encoder),
-        digest(projector),
-        data,
-        context.version(parts, labels=agreed.classes > 0),
-    )
+    order = Order(purpose, privacy, agreed, digest(encoder), digest(projector), data)
 
     def exact() -> ExactSums:
         return sums(agreed.classes, context.distinct(parts, labels=agreed.classes > 0))

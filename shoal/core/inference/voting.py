@@ -8,7 +8,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.parts import Ballot, FloatArray, Integers
-from shoal.core.inference.context import ALL, DataContext
+from shoal.core.inference.context import DataContext
 from shoal.core.inference.nearness import log_densities
 from shoal.core.privacy.accountant import Poll
 from shoal.core.privacy.noise.vote import scores
@@ -26,7 +26,7 @@ def voted(
     described: the question's. projected: the projected latents (B, l) of the samples with these numbers, in
     any order, each computed so that no other sample changes it. Raises OverBudget.
     """
-    poll = Poll("a vote for a model", question.epsilon, question.digest, context.version(ALL, labels=False))
+    poll = Poll("a vote for a model", question.epsilon, question.digest, context.version())
 
     def exact() -> Integers:
         first = np.unique(context.distinct(context.usable, labels=False), return_index=True)[1]

@@ -23,7 +23,7 @@ class Order:
     """A release that is asked for: what it is for, on what terms, and from what.
 
     purpose: for people. encoder, projector: SHA-256 of their tensors. data: version of all of the device's
-    data, labels apart (`shoal.core.data.version`); content: of what is summed, with labels where they matter.
+    data, labels apart (`shoal.core.data.version`).
     """
 
     purpose: str
@@ -32,7 +32,6 @@ class Order:
     encoder: str
     projector: str
     data: str
-    content: str
 
     @property
     def without_classes(self) -> "Order":

@@ -18,6 +18,7 @@ from fedclient.store.state import DeviceFolder
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.messages import Describe, Train, TrainingSettings
 from shoal.core.exchange.parts import ClusterAssignment
@@ -25,7 +26,7 @@ from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.client.bridge import Bridge, serving
-from tests.client.memory_server import MemoryServer
+from tests.client.memory_server import TERMS, MemoryServer
 from tests.waiting import HANG, until
 
 
@@ -61,7 +62,7 @@ def settings(work: WorkConfig, tmp_path: Path) -> Path:
 
 def train(server: MemoryServer, model: Tensors, round: int, epochs: int = 1) -> Task:
     message = Train(model, TrainingSettings(epochs=epochs), cluster="c1")
-    return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep))
+    return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep), TERMS)
 
 
 def alter(path: Path, old: str, new: str) -> None:
@@ -241,7 +242,7 @@ def test_several_models_predict_together_and_one_if_it_is_named(
     other = {name: array[[1, 0, 2]] if name.startswith("2.") else array for name, array in sure.items()}
     nothing = {name: np.zeros_like(array) for name, array in model.items()}
     question = Choose((sure, other, nothing), "c0 c1 global", (1.0, 1.0))
-    server.question = Question("r1", encode(question, server.keep))
+    server.question = Question("r1", encode(compact(question), server.keep))
     np.savez(tmp_path / "new.npz", x=np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32))
 
     async def steps(address: str, bridge: Bridge) -> None:

@@ -34,9 +34,9 @@ def fedclient(*arguments: object) -> Ended:
 
 
 def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
-    ledger = ledger_of(read(settings, {}))
-    ledger.release(order(), exact)
-    ledger.release(order(data="b"), exact)
+    config = read(settings, {})
+    ledger_of(config).release(order(), exact)
+    Ledger(config.account, config.privacy, "another file").release(order(data="b"), exact)
     shown = fedclient("ledger", "show", "-c", settings, "--json")
     assert shown.code == 0
     first, second = shown.data["entries"]

@@ -27,15 +27,6 @@ def test_what_is_kept_comes_back(identity: Identity, tmp_path: Path) -> None:
     assert Keyring(tmp_path / "identity").identity() == several
 
 
-def test_an_identity_of_an_earlier_version_knows_one_server(identity: Identity, tmp_path: Path) -> None:
-    Keyring(tmp_path).keep(identity)
-    path = tmp_path / "identity.json"
-    stored = json.loads(path.read_text())
-    del stored["addresses"]
-    path.write_text(json.dumps(stored))
-    assert Keyring(tmp_path).identity() == identity
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
 def test_a_key_that_others_can_get_at_is_refused(identity: Identity, tmp_path: Path, mode: int) -> None:
     keyring = Keyring(tmp_path)
@@ -77,7 +68,7 @@ def test_a_damaged_identity_is_an_error_with_a_hint(identity: Identity, tmp_path
         {"key": other.key.decode()},
         {"certificate": "none"},
         {"role": "king"},
-        {"enrol": {"host": "h", "port": 1, "pin": "xx"}},
+        {"joining_port": {"host": "h", "port": 1, "pin": "xx"}},
         {"key": None},
     ):
         path.write_text(json.dumps({**whole, **change}))

@@ -13,10 +13,12 @@ from fedclient.light import remembering
 from fedclient.light.remembering import Remembering
 from fedclient.work.data import state_of
 from fedclient.work.pipes import WorkerInfo
+from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
 
 LOADED = WorkerInfo(40, False, "cpu")
+CHOICE = ChooseCompact.kind
 
 
 class Played:
@@ -61,7 +63,9 @@ def played(story: Callable[[Remembering, Played, list[object]], object]) -> None
     asyncio.run(run())
 
 
-async def asked(executor: Remembering, graph: int = 1, question: int = 1, kind: str = "choose") -> object:
+async def asked(
+    executor: Remembering, graph: int = 1, question: int = 1, kind: str = "choose_compact"
+) -> object:
     """As a placement does: the graph, and then the question. Returns the question's result."""
     opened = await executor.perform(task("open", graph))
     return opened if isinstance(opened, Failure) else await executor.perform(task(kind, question))
@@ -70,20 +74,20 @@ async def asked(executor: Remembering, graph: int = 1, question: int = 1, kind: 
 def test_the_same_again_starts_nothing_and_what_changed_starts_one() -> None:
     async def story(executor: Remembering, inner: Played, data: list[object]) -> None:
         first = await asked(executor)
-        assert inner.noted() == ["open1", "choose1", "stop"]
+        assert inner.noted() == ["open1", f"{CHOICE}1", "stop"]
         assert await asked(executor) == first
         assert inner.noted() == []
         assert await asked(executor, question=2) != first
-        assert inner.noted() == ["open1", "choose2", "stop"]
+        assert inner.noted() == ["open1", f"{CHOICE}2", "stop"]
         await asked(executor, graph=2, question=2)
-        assert inner.noted() == ["open2", "choose2", "stop"]
+        assert inner.noted() == ["open2", f"{CHOICE}2", "stop"]
         data[0] = 2
         await asked(executor, graph=2, question=2)
-        assert inner.noted() == ["open2", "choose2", "stop"]
+        assert inner.noted() == ["open2", f"{CHOICE}2", "stop"]
         data[0] = None  # of a module, say: it is not known
         for _ in range(2):
             await asked(executor, graph=2, question=2)
-            assert inner.noted() == ["open2", "choose2", "stop"]
+            assert inner.noted() == ["open2", f"{CHOICE}2", "stop"]
 
     played(story)
 
@@ -109,7 +113,7 @@ def test_what_failed_is_tried_again_only_after_an_hour(monkeypatch: pytest.Monke
         inner.failing = False
         monkeypatch.setattr(remembering, "RETRY", 0.0)
         assert isinstance(await asked(executor), Payload)
-        assert inner.noted() == ["open1", "choose1", "stop"]
+        assert inner.noted() == ["open1", f"{CHOICE}1", "stop"]
 
     played(story)
 

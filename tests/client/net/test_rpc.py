@@ -53,10 +53,22 @@ async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
         yield data[start : start + size]
 
 
+def test_a_task_without_the_terms_of_its_run_is_refused() -> None:
+    server = MemoryServer([])
+    server.tasks = [Task("r1", 2, 0, 7, "", encode(Train(MODEL, TrainingSettings()), server.keep))]
+
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        await link.hello(HELLO)
+        with pytest.raises(BadPayload, match="the terms of its run are not set"):
+            await link.next_task(0.5)
+
+    against(server, steps)
+
+
 def test_a_visit_over_a_socket() -> None:
     server = MemoryServer([], chunk=1 << 20)
     message = Train(MODEL, TrainingSettings(epochs=3), cluster="c1")
-    server.tasks = [Task("r1", 2, 0, (1 << 64) - 1, "zwölf", encode(message, server.keep))]
+    server.tasks = [Task("r1", 2, 0, (1 << 64) - 1, "zwölf", encode(message, server.keep), "{}")]
 
     async def steps(link: RpcLink, bridge: Bridge) -> None:
         welcome = await link.hello(HELLO)

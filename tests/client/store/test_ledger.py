@@ -45,7 +45,7 @@ def exact() -> ExactSums:
 def order(settings: PrivacySettings = BALANCED, encoder: str = "e", data: str = "d") -> Order:
     hashes = {name: value * 64 for name, value in {"encoder": encoder, "data": data}.items()}
     agreed = replace(terms(settings, SAMPLES, CLASSES), classes=CLASSES)
-    return Order("a test", settings, agreed, projector="a" * 64, content=hashes["data"], **hashes)
+    return Order("a test", settings, agreed, projector="a" * 64, **hashes)
 
 
 def sent(descriptor: Descriptor) -> bytes:
@@ -90,17 +90,15 @@ def test_the_same_data_and_encoder_send_the_same_bytes_for_nothing(
 def test_what_was_told_with_classes_answers_for_all_samples_too(
     ledger: Ledger, draws: list[Descriptor]
 ) -> None:
-    with_classes = order()
-    alone = replace(with_classes.without_classes, content="c" * 64)
-    first = sent(ledger.release(with_classes, exact))
-    assert sent(ledger.release(alone, exact)) == first
+    first = sent(ledger.release(order(), exact))
+    assert sent(ledger.release(order().without_classes, exact)) == first
     assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
 
 
 def placed(ledger: Ledger) -> bytes:
     """What a newcomer releases: all samples together, of which no label is known."""
-    alone = replace(order().without_classes, content="c" * 64)
-    return sent(ledger.release(alone, lambda: sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0)))
+    one = sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0)
+    return sent(ledger.release(order().without_classes, lambda: one))
 
 
 def test_a_newcomer_that_trains_tells_of_its_classes_where_the_budget_has_room(tmp_path: Path) -> None:
@@ -120,23 +118,19 @@ def test_where_it_has_none_it_tells_again_what_it_told_for_nothing(
         ledger.release(order(encoder="f"), exact)
 
 
-def test_what_was_told_of_other_labels_is_not_told_again_as_of_these(ledger: Ledger) -> None:
-    ledger.release(order(), exact)
-    with pytest.raises(OverBudget):
-        ledger.release(replace(order(), content="c" * 64), exact)
-
-
-def test_another_encoder_other_data_or_other_terms_are_paid_anew(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, Budget(epsilon=100.0, total_epsilon=100.0))
+def test_another_encoder_another_source_or_other_terms_are_paid_anew(tmp_path: Path) -> None:
+    budget = Budget(epsilon=100.0, total_epsilon=100.0)
+    ledger, other = Ledger(tmp_path, budget), Ledger(tmp_path, budget, "another file")
     orders = [order(), order(encoder="f"), order(data="c"), order(PrivacySettings("explicit", 4.0, 1e-6))]
-    assert len({sent(ledger.release(each, exact)) for each in orders}) == 4
+    owners = (ledger, ledger, other, ledger)
+    assert len({sent(own.release(each, exact)) for own, each in zip(owners, orders, strict=True)}) == 4
     assert [each.number for each in chosen(ledger.verify(), Debit)] == [1, 2, 3, 4]
     assert spent(ledger.entries()).rho == pytest.approx(sum(each.terms.rho for each in orders))
     assert spent(ledger.entries(), orders[2].data) == orders[2].terms.cost
 
 
 def test_over_budget_is_refused_with_what_is_left_and_nothing_is_drawn(
-    ledger: Ledger, draws: list[Descriptor]
+    ledger: Ledger, tmp_path: Path, draws: list[Descriptor]
 ) -> None:
     ledger.release(order(), exact)
     with pytest.raises(OverBudget, match=r"of epsilon 5 for these data, 5 is spent") as refused:
@@ -144,9 +138,9 @@ def test_over_budget_is_refused_with_what_is_left_and_nothing_is_drawn(
     assert "nothing is left" in refused.value.message
     assert "set privacy.epsilon to 7.43 or more in this device's settings" in refused.value.hint
     for data in ("b", "c"):
-        ledger.release(order(data=data), exact)
+        Ledger(tmp_path, Budget(), f"{data}.npz").release(order(data=data), exact)
     with pytest.raises(OverBudget, match=r"of epsilon 10 for all releases of this device, 9\.412 is spent"):
-        ledger.release(order(data="a"), exact)
+        Ledger(tmp_path, Budget(), "a.npz").release(order(data="a"), exact)
     assert len(draws) == len(chosen(ledger.entries(), Debit)) == 3
 
 

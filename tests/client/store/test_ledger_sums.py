@@ -62,14 +62,6 @@ def test_devices_that_share_a_ledger_have_a_line_each_in_one_sum(tmp_path: Path)
     assert found["r"]["epsilon"] == pytest.approx(epsilon_of(1.0, 1e-6)), "both have the same records"
 
 
-def test_a_line_of_an_earlier_version_counts_as_another_update(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, Budget(), clock=lambda: 0.0).of("quiet")
-    ledger.summed(replace(share(1), masked=""))
-    assert b"masked" not in (tmp_path / "ledger.jsonl").read_bytes(), "as it was written then"
-    with pytest.raises(DeviceFault):
-        ledger.summed(share(1))
-
-
 def whole(noise: float) -> WholeRun:
     asks = Asks(10, False, None, 0, 0.0, True, noise, (OPEN["summed"],))
     return WholeRun("fedavg", asks, Cost())

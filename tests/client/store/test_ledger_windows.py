@@ -89,15 +89,6 @@ def test_another_file_is_another_source(tmp_path: Path, clock: Clock) -> None:
     assert other.statistics.values.tolist() != first.statistics.values.tolist()  # type: ignore[union-attr]
 
 
-def test_lines_of_earlier_versions_count_and_are_still_read(tmp_path: Path, clock: Clock) -> None:
-    Ledger(tmp_path, Budget(), clock=clock).release(order(data="a"), exact)
-    own = ledger(tmp_path, clock)
-    assert b'"source"' not in (tmp_path / "ledger.jsonl").read_bytes()
-    own.release(order(data="a"), unexpected)  # type: ignore[arg-type]
-    with pytest.raises(OverBudget):
-        own.release(order(encoder="f", data="b"), exact)
-
-
 def test_one_run_cannot_spend_what_others_need(tmp_path: Path, clock: Clock) -> None:
     own = ledger(tmp_path, clock, Budget(epsilon=8.0, total_epsilon=8.0, run_epsilon=5.0))
     own.of("greedy").release(order(), exact)

@@ -16,7 +16,7 @@ from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
 from shoal.core.privacy.accountant import Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
-from shoal.core.privacy.ledger import Book, Chain, Counted, Entry, GivenBack, Reserved, chosen, line_of
+from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
 from tests.client.cli.test_cli import call
 from tests.client.store.test_ledger_windows import Clock
 
@@ -140,21 +140,6 @@ def test_a_device_in_one_run_leaves_another_its_part_of_what_a_run_may_spend(
     with pytest.raises(OverBudget, match="of epsilon 2 for this run"):
         one.of("a").count(tally(0.1 * fits, 1), lambda: 1)
     two.of("a").count(tally(0.5 * fits, 2), lambda: 1)
-
-
-def test_payments_of_earlier_versions_which_name_no_device_count_for_the_run(clock: Clock) -> None:
-    book, chain = Book(), Chain()
-    entries: list[Entry] = [
-        Reserved(1.0, "a", 0.4, (), DATA, SOURCE, "one"),
-        Counted(1, 2.0, "accuracy", 0.3, "m", "test part", DATA, SOURCE, "a"),
-    ]
-    data = b""
-    for entry in entries:
-        book.add(entry)
-        data += line_of(entry, chain.head.last)
-        chain.read(data, chain.head)
-    assert data.count(b"holder") == 1
-    assert book.held(0.0).rho == chain.book.held(0.0).rho == pytest.approx(0.1)
 
 
 def test_a_server_that_changes_the_terms_again_and_again_fills_no_disk(own: Ledger, clock: Clock) -> None:

@@ -12,15 +12,11 @@ X, Y = CHANCE.normal(size=(20, 3, 2)).astype(np.float32), CHANCE.integers(0, 3, 
 
 def test_order_and_parts_do_not_matter() -> None:
     whole, views, turned = Dataset(X, Y), Views.of(Dataset(X, Y)), Dataset(X[::-1], Y[::-1])
-    for labels in (True, False):
-        found = {version(parts, labels) for parts in ([whole], [views.train, views.held_out], [turned])}
-        assert len(found) == 1
+    assert len({version(parts) for parts in ([whole], [views.train, views.held_out], [turned])}) == 1
 
 
-def test_labels_matter_only_where_they_are_used() -> None:
-    assert version([Dataset(X, Y)], labels=False) == version([Dataset(X)], labels=False)
-    assert version([Dataset(X, Y)], labels=True) != version([Dataset(X)], labels=True)
-    assert version([Dataset(X, Y)], labels=True) != version([Dataset(X, (Y + 1) % 3)], labels=True)
+def test_labels_do_not_matter() -> None:
+    assert version([Dataset(X, Y)]) == version([Dataset(X)]) == version([Dataset(X, (Y + 1) % 3)])
 
 
 def test_any_change_is_another_version() -> None:
@@ -28,7 +24,7 @@ def test_any_change_is_another_version() -> None:
     moved[3, 1, 1] += 1e-6
     swapped[0, 0, 0], swapped[1, 0, 0] = X[1, 0, 0], X[0, 0, 0]
     sets = [X, moved, swapped, X[1:], np.concatenate([X, X[:1]]), X.astype(np.float64), X.reshape(20, 6)]
-    assert len({version([Dataset(x)], labels=False) for x in sets}) == len(sets)
+    assert len({version([Dataset(x)]) for x in sets}) == len(sets)
 
 
 def test_the_same_sample_has_the_same_number_whatever_part_it_is_in() -> None:

@@ -123,7 +123,6 @@ MESSAGES: Mapping[type[Message], Message] = {
     Scored: Scored(SCORES),
     Represent: Represent(False),
     Represented: Represented(PROTOTYPES, 11),
-    Choose: Choose((MODEL, MODEL, MODEL), "c0 c1 global", (3.0, 1.5)),
     Chosen: Chosen(
         ClusterAssignment("c1", runner_up="c0", confidence=0.75, reason="chosen on this device"),
         (0.25, 1.5, 0.5),
@@ -135,8 +134,9 @@ MESSAGES: Mapping[type[Message], Message] = {
     Tune: Tune(MODEL, TrainingSettings(5, 32, 0.01, 0.8, 1e-4, True), "c1"),
     Tuned: Tuned(0.5, 0.25, 40, MODEL),
 }
+CHOICE = Choose((MODEL, MODEL, MODEL), "c0 c1 global", (3.0, 1.5))
 NEAR: Mapping[str, Message] = {
-    "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
+    "choose_undescribed": compact(CHOICE),
     "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
     "tuned_nothing": Tuned(0.5, 0.625, 40),
     "chosen_model": replace(MESSAGES[Chosen], model=MODEL),
@@ -146,7 +146,7 @@ NEAR: Mapping[str, Message] = {
 }
 """Of runs that know where their clusters' data lie."""
 BALLOT = Ballot("c1", 1.5)
-COMPACT = compact(NEAR["choose_densities"])  # type: ignore[arg-type]
+COMPACT = compact(replace(CHOICE, encoder=MODEL, projector=PROJECTOR, densities=DENSITIES))
 assert COMPACT.encoder is not None
 assert COMPACT.projector is not None
 assert COMPACT.densities is not None
@@ -220,6 +220,7 @@ CALIBRATED = Payload(
     },
 )
 PAYLOAD = Payload("evaluate", {"part": "test"})
+TERMS = '{"algorithm": "fedavg", "parameters": {"rounds": 20}}'
 
 GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "payload_every_part": (PARTS, wire.payload_to_pb),
@@ -228,7 +229,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
         f"payload_{name}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
         for name, message in ({cls.kind: message for cls, message in MESSAGES.items()} | NEAR).items()
     },
-    "hello": (Hello("fedclient 0.1", 1, 3, ("zstd", "resume")), wire.hello_to_pb),
+    "hello": (Hello("fedclient 0.1", 1, 3), wire.hello_to_pb),
     "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
     "hello_mark": (Hello("fedclient 0.1", mark="7.a1b2.90.c3"), wire.hello_to_pb),
     "welcome_mark": (
@@ -236,16 +237,12 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
         wire.welcome_to_pb,
     ),
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
-    "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
-    "task_terms": (
-        Task("run-1", 4, 2, 7, "", PAYLOAD, '{"algorithm": "fedavg", "parameters": {"rounds": 20}}'),
-        wire.next_to_pb,
-    ),
+    "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD, TERMS), wire.next_to_pb),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
     "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
     "task_inline": (
-        Task("run-1", 4, 2, 7, "warm-up 4 of 10", PAYLOAD, "", (b"\x01\x02", b"\x03"), 1 << 18),
+        Task("run-1", 4, 2, 7, "", PAYLOAD, TERMS, (b"\x01\x02", b"\x03"), 1 << 18),
         wire.next_to_pb,
     ),
     "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
@@ -260,8 +257,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
     "place_ballot": (("run-1", BALLOT), lambda asked: wire.place_to_pb(*asked)),
-    "place_wish_compact": (("run-1", Wish(64, compact=True)), lambda asked: wire.place_to_pb(*asked)),
-    "place_wish_own": (("run-1", Wish(64, compact=True, own=True)), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish_own": (("run-1", Wish(64, own=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
@@ -303,7 +299,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, ChooseCompact, Chosen, Tune, Tuned, Vote, Voted}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, ChooseCompact, Chosen, Tune, Tuned, Vote, Voted}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     voted = encode(MESSAGES[Voted], Blobs().keep)
     every = {**PARTS.parts, **voted.parts}

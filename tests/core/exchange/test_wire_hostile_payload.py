@@ -180,7 +180,7 @@ HOSTILE: Lies = {
     "sums: another cost": (sums(privacy=calibrated(rho=0.1)), "costs a rho of 0.125, not 0.1"),
     "sums: another sensitivity": (sums(privacy=calibrated(sensitivity=2.0)), "of sensitivity 1"),
     "sums: another mechanism": (
-        sums(privacy=calibrated(mechanism=privacy_pb2.PRIVACY_MECHANISM_LAPLACE)),
+        sums(privacy=calibrated(mechanism=2)),
         "is discrete Gaussian noise",
     ),
     "sums: no delta": (sums(privacy=calibrated(delta=0.0)), "no delta"),

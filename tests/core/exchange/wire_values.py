@@ -285,7 +285,7 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Represented: st.builds(Represented, prototypes(), counts),
 }
 
-hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), st.lists(names, max_size=4).map(tuple))
+hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), texts)
 welcomes = st.builds(
     Welcome,
     texts,

@@ -63,7 +63,7 @@ def test_otherwise_the_algorithm_decides_as_its_paper_says(
 ) -> None:
     asked = state(**changes)
     assert isinstance(placing.place(IFCA, asked, Wish(wish), most), Score)
-    assert isinstance(placing.place(IFCA, asked, None, most), Score), "a device of an earlier version"
+    assert isinstance(placing.place(IFCA, asked, None, most), Score), "a device that cannot try models"
     found = placing.place(IFCA, asked, Scores(np.array([3.0, 0.5, 2.0]), 9), most)
     assert isinstance(found, ClusterAssignment)
     assert found.cluster == "c1"

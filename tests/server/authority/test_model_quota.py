@@ -82,7 +82,7 @@ def test_a_device_that_follows_a_run_asks_as_often_as_it_likes_and_shows_nothing
             for _ in range(found.coordinator.settings.placements + 2):
                 question = await newcomer.link(channel).place("four", Wish(64))
                 assert isinstance(question, Question)
-                assert question.payload.kind == "choose"
+                assert question.payload.kind == "choose_compact"
         (line,) = lines_of(found.state, Event.PLACED)
         assert line["facts"]["today"] == 4
 
@@ -137,7 +137,7 @@ def test_where_one_model_is_allowed_a_newcomer_of_flux_votes_for_it(tmp_path: Pa
         newcomer = await found.device("n", role=Role.INFER_ONLY)
         async with newcomer.channel() as channel:
             link = newcomer.link(channel)
-            question = await link.place("f", Wish(64, compact=True))
+            question = await link.place("f", Wish(64))
             assert isinstance(question, Question)
             assert question.payload.kind == "vote"
             assert lines_of(found.state, Event.PLACED) == [], "no model was given away"

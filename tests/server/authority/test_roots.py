@@ -116,16 +116,6 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> Non
     Authority.open(tmp_path / "s", HOSTS)
 
 
-def test_the_joining_key_of_an_earlier_version_stays_under_its_new_name(tmp_path: Path) -> None:
-    make(tmp_path / "s")
-    folder = tmp_path / "s" / roots.FOLDER
-    pin = Authority.open(tmp_path / "s", HOSTS).joining.pin
-    (folder / roots.JOINING).rename(folder / "enrolment.pem")
-    assert Authority.open(tmp_path / "s", HOSTS).joining.pin == pin
-    assert not (folder / "enrolment.pem").exists()
-    assert make(tmp_path / "s").made == ()
-
-
 def damaged(path: Path, folder: Path) -> list[bytes]:
     """What a disk, or someone, may have made of the server's certificate."""
     good, other = path.read_bytes(), roots.load_pair(folder / roots.JOINING)

@@ -110,7 +110,9 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     """The parameters that the operator set come first, and the rest of the preset after them."""
     policy = RoundPolicy(devices=8, minimum=6, deadline=90.5)
     options = {"classes": 10}
-    spec = RunSpec("digits", "fedavg", "paper", {"rounds": 7}, policy, 42, "lenet5", options)
+    spec = RunSpec(
+        "digits", "fedavg", "paper", {"rounds": 7}, policy, 42, "lenet5", options, software="0.1.0"
+    )
     accuracies = {number: number / 20 for number in range(1, 13)}
     status = RunStatus(OPEN, spec=spec, accuracies=accuracies)
     lines = text.status(status).splitlines()[1:]
@@ -119,7 +121,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
         "started    -",
         "learner    lenet5 with classes=10",
         "weights    a device made the first ones",
-        f"digest     {spec.digest[:12]}, by version unknown",
+        f"digest     {spec.digest[:12]}, by version 0.1.0",
         "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 straggler_factor=3",
         "           device_timeout=60 max_abandoned_rounds=5 retry_after=5",
         "changed    rounds=7",

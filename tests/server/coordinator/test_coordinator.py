@@ -90,21 +90,21 @@ def test_a_model_is_packed_once_however_many_get_it(tmp_path: Path, monkeypatch:
 def test_several_runs_share_their_devices_and_the_oldest_goes_first(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, name="first")
-        await start(coordinator, name="second", parameters={"rounds": 1})
+        other = {name: array + 1 for name, array in MODEL.items()}
+        await start(coordinator, other, name="second", parameters={"rounds": 1})
         devices = [await hands(coordinator, number) for number in range(DEVICES)]
         for device in devices:
-            await device.link.next_task(0.0)
+            await device.join()
         assert {(await device.task()).run for device in devices} == {"first"}
         await serve_all(coordinator)
         assert {run.standing.value for run in coordinator.runs.values()} == {"finished"}
         assert same_models(models(coordinator, "first"), expected())
-        assert same_models(models(coordinator, "second"), expected(rounds=1))
-        for run, rounds in (("first", ROUNDS), ("second", 1)):  # each knows its own traffic
+        assert same_models(models(coordinator, "second"), expected(other, rounds=1))
+        # Each knows its own traffic. The first model of the first came in two sessions of each device.
+        for run, up, down in (("first", ROUNDS, ROUNDS + 2), ("second", 1, 2)):
             status = await OperatorApi(coordinator).show(run)
             size = status.models["global"].blob.size
-            assert {(each.bytes_up, each.bytes_down) for each in status.devices} == {
-                (rounds * size, (rounds + 1) * size)
-            }
+            assert {(each.bytes_up, each.bytes_down) for each in status.devices} == {(up * size, down * size)}
 
     scenario(story, tmp_path)
 

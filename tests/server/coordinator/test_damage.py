@@ -53,7 +53,7 @@ def test_a_damaged_current_model_is_restored_when_a_device_complains(tmp_path: P
             forget(coordinator)
         spoil(tmp_path / "state", name)
         with pytest.raises(AssertionError):
-            await device.open(task)
+            await device.fetch(*task.payload.weights())
         assert await complain(device, task) is Outcome.LATE
         assert quarantined(tmp_path / "state") == {name}
         where = "it was restored from its copy" if copied else "it was written again from memory"

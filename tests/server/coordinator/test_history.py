@@ -27,7 +27,7 @@ def test_a_run_has_a_history_of_what_devices_reported_and_moved(tmp_path: Path) 
         await start(coordinator)
         devices = [await hands(coordinator, number) for number in range(DEVICES)]
         for device in devices:
-            await device.link.next_task(0.0)
+            await device.join()
         answers: list[Message] = []
         for number, device in enumerate(devices):
             task = await device.task()

@@ -15,7 +15,7 @@ from shoal.core.engine.round.view import View
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import DiskFull, NotFound, Unavailable
 from shoal.core.exchange.admit import Limits
-from shoal.core.exchange.link import INLINE_TENSORS, Hello, Outcome, Receipt, Report, Task
+from shoal.core.exchange.link import Hello, Outcome, Receipt, Report, Task
 from shoal.core.exchange.payload import INLINE, Payload
 from tests.server.servers import DEVICES, expected, link, models, scenario, serve_all, start
 from tests.server.toys import Hands, honest, same_models
@@ -28,7 +28,7 @@ class Inside(Hands):
     """A device that has models inside of tasks and reports."""
 
     async def hello(self) -> "Inside":
-        await self.link.hello(Hello("toy", capabilities=(INLINE_TENSORS,)))
+        await self.link.hello(Hello("toy"))
         return self
 
     async def report(self, task: Task, number: int) -> Report:
@@ -104,14 +104,14 @@ def test_a_model_comes_with_the_task_and_goes_with_the_report(tmp_path: Path) ->
 def test_a_blob_comes_inside_of_a_task_once_in_a_session(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         ((device, _), *_) = await asked(coordinator)
-        task = await device.task()
+        task = await device.link.next_task(5.0)
+        assert isinstance(task, Task)
         assert task.inline == ()
-        assert device.blobs  # it was fetched
+        await device.fetch(*task.payload.weights())  # it lacks it
         await device.hello()
-        assert len((await device.task()).inline) == 1
-        await device.link.hello(Hello("toy"))
-        older = await device.task()
-        assert (older.inline, older.inline_report) == ((), 0)
+        again = await device.link.next_task(5.0)
+        assert isinstance(again, Task)
+        assert len(again.inline) == 1
 
     scenario(story, tmp_path)
 

@@ -1,6 +1,5 @@
-"""Tables of older versions are brought up to date whole or not at all."""
+"""The tables are made whole or not at all, those of another version are refused, and commits are synced."""
 
-import json
 import re
 import shutil
 import sqlite3
@@ -11,106 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.engines import sqlite as database
 from fedserver.store.store import Store
-from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.errors import StorageFault
-from shoal.core.exchange.link import Outcome, Report
-from tests.server.servers import expected, hands, models, scenario, serve_all
-from tests.server.toys import same_models
+from shoal.core.errors import ConfigError, StorageFault
 from tests.waiting import HANG
 
 
-def test_tables_of_an_older_version_are_brought_up_to_date_and_kept_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(database.connect(tmp_path / "shoal.db")) as first:
-        first.execute("INSERT INTO devices VALUES ('d1', 'x', 1.0, 2.0)")
-    before = database.VERSION
-    monkeypatch.setattr(
-        database, "STEPS", (*database.STEPS, "ALTER TABLE devices ADD COLUMN more TEXT DEFAULT 'm'")
-    )
-    monkeypatch.setattr(database, "VERSION", before + 1)
-    with closing(database.connect(tmp_path / "shoal.db")) as second:
-        assert second.execute("SELECT device, more FROM devices").fetchall() == [("d1", "m")]
-    with closing(sqlite3.connect(tmp_path / f"shoal.db.version-{before}")) as kept:
-        assert kept.execute("SELECT * FROM devices").fetchall() == [("d1", "x", 1.0, 2.0)]
-
-
-def test_a_step_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(database.connect(tmp_path / "shoal.db")):
-        before = database.VERSION
-    step = "ALTER TABLE devices ADD COLUMN more TEXT; INSERT INTO no_such_table VALUES (1)"
+def test_tables_that_cannot_all_be_made_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(database, "STEPS", (*database.STEPS, step))
-        patched.setattr(database, "VERSION", before + 1)
+        patched.setattr(database, "SCHEMA", f"{database.SCHEMA} INSERT INTO no_such_table VALUES (1);")
         with pytest.raises(StorageFault, match="no_such_table"):
             database.connect(tmp_path / "shoal.db")
-    with closing(database.connect(tmp_path / "shoal.db")) as after:
-        assert after.execute("SELECT schema_version FROM meta").fetchone() == (before,)
-        assert "more" not in [row[1] for row in after.execute("PRAGMA table_info(devices)")]
+    with closing(sqlite3.connect(tmp_path / "shoal.db")) as left:
+        assert left.execute("SELECT name FROM sqlite_master").fetchall() == []
+    Store(tmp_path).close()
 
 
-def test_stored_run_specifications_get_the_present_names_of_the_policy_fields(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = {"is": "RoundPolicy", "devices": 4, "minimum": 2, "deadline": 60.0}
-    policy |= {"over_select": 1.2345678901234567, "gather": 7.0, "silence": 8.0, "patience": 9}
-    spec = {"is": "RunSpec", "name": "n", "algorithm": "flux", "parameters": {}, "policy": policy}
-    with monkeypatch.context() as patched:
-        patched.setattr(database, "STEPS", database.STEPS[:6])
-        patched.setattr(database, "VERSION", 6)
-        with closing(database.connect(tmp_path / "shoal.db")) as before:
-            before.execute(
-                "INSERT INTO runs VALUES ('r1', ?, 1.0, 'active', '', 3, '[]', '', 0)",
-                (json.dumps({"format": 1, "value": spec}),),
-            )
+@pytest.mark.parametrize("version", [database.VERSION - 1, database.VERSION + 1])
+def test_a_database_of_another_version_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
+    """Its tables differ from those of this version, and that is no damage."""
     with closing(Store(tmp_path)) as store:
-        (record,) = store.runs.all()
-    assert record.spec.policy == RoundPolicy(
-        devices=4,
-        minimum=2,
-        deadline=60.0,
-        oversample=1.2345678901234567,
-        wait_for_devices=7.0,
-        device_timeout=8.0,
-        max_abandoned_rounds=9,
-    )
-
-
-def recorded(version: int, state: Path) -> None:
-    """Make the state folder that a server of this version left."""
-    found = json.loads((Path(__file__).parent / "recorded" / f"version_{version}.json").read_text())
-    state.mkdir()
-    with closing(sqlite3.connect(state / "shoal.db")) as tables:
-        # The default rule has changed since. In the recorded round it was the same as "mean".
-        recorded = "\n".join(found["tables"]).replace('"aggregation": "clipped"', '"aggregation": "mean"')
-        tables.executescript(recorded)
-    for name, data in found["blobs"].items():
-        path = state / "blobs" / name[:2] / name
-        path.parent.mkdir(parents=True)
-        path.write_bytes(bytes.fromhex(data))
-
-
-def test_a_folder_of_an_earlier_version_opens_and_its_open_round_goes_on(tmp_path: Path) -> None:
-    recorded(6, tmp_path / "state")
-
-    async def story(coordinator: Coordinator) -> None:
-        run = coordinator.runs["toy"]
-        assert (run.engine.round, run.engine.reported) == (2, {"d0"})
-        first = await coordinator.storage.reports.of_round("toy", 1)
-        assert [each.payload.parts["examples"] for each in first] == [10, 11, 12]
-        # d0 does not know whether its report counted: it sends the same one again.
-        again = await hands(coordinator, 0)
-        (stored,) = await coordinator.storage.reports.of_round("toy", 2)
-        receipt = await again.link.report(Report("toy", 2, stored.attempt, stored.payload))
-        assert receipt.outcome is Outcome.DUPLICATE
-        await serve_all(coordinator)
-        assert same_models(models(coordinator), expected(aggregation="mean"))
-
-    scenario(story, tmp_path)
-    assert (tmp_path / "state" / "shoal.db.version-6").is_file()
+        store.database.connection.execute("ALTER TABLE devices ADD COLUMN more TEXT")
+        with store.database.transaction():
+            store.database.execute("UPDATE meta SET schema_version = ?", (version,))
+    before = (tmp_path / "shoal.db").read_bytes()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"has version {version} of the tables") as refused:
+            Store(tmp_path)
+        assert "use the version of fedserver that it was made with" in refused.value.hint
+    assert (tmp_path / "shoal.db").read_bytes() == before
+    assert not list(tmp_path.glob("*.damaged*"))
 
 
 def test_a_commit_is_synced_and_references_are_enforced(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
 def test_the_blobs_of_a_state_that_an_operator_changed_stay(engine: Engine, tmp_path: Path) -> None:
     store = engine.open(tmp_path)
     store.runs.add(RECORD, checkpoint(store, 1.0))
-    changed = checkpoint(store, 2.0)  # as if an earlier version had stored the same state otherwise
+    changed = checkpoint(store, 2.0)
     store.runs.change("mnist", SPEC, 1, changed)
     ((number, names),) = store.runs.checkpoints("mnist")
     assert (number, names) == (1, sorted(blobs_of(changed)))

@@ -7,7 +7,6 @@ import torch
 from shoal.core.device_kit import standard
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message
-from shoal.core.inference.context import ALL
 from shoal_lab.algorithms.haccs.messages import Count, Counted
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def _count(message: Count, context: "DeviceContext") -> Counted:
             f"the data have the label {samples.classes - 1}",
             f"this run has the classes 0 to {message.classes - 1}",
         )
-    context.account.unprotected("histograms of the samples as they are", context.version(ALL, labels=False))
+    context.account.unprotected("histograms of the samples as they are", context.version())
     if not message.bins:
         counts = torch.bincount(labels, minlength=message.classes)
     else:

@@ -7,7 +7,6 @@ import torch
 from shoal.core.device_kit import standard
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message
-from shoal.core.inference.context import ALL
 from shoal_lab.algorithms.pacfl.messages import Span, Spanned
 
 if TYPE_CHECKING:
@@ -34,6 +33,6 @@ def _span(message: Span, context: "DeviceContext") -> Spanned:
             "groups of samples",
             f"ask for at least one, and for at most {MOST} values in all",
         )
-    context.account.unprotected("singular vectors of samples as they are", context.version(ALL, labels=False))
+    context.account.unprotected("singular vectors of samples as they are", context.version())
     found = [torch.linalg.svd(own.double(), full_matrices=False).Vh[: message.vectors] for own in groups]
     return Spanned(tuple(torch.cat(found).flatten().tolist()), rows.shape[1], len(samples))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import LATER, Evaluated, Message, Scored, TrainingSettings
+from shoal.core.exchange.messages import Evaluated, Message, Scored, TrainingSettings
 from shoal.core.exchange.parts import MixtureCounts, Scores
 from shoal.core.types import Tensors
 
@@ -36,9 +36,9 @@ class Mixing:
     beta1: float = 0.9
     beta2: float = 0.99
     noise: float = 0.0
-    as_one: bool = field(default=False, metadata={LATER: True})
-    scored: bool = field(default=False, metadata={LATER: True})
-    newcomers_by_class: bool = field(default=True, metadata={LATER: True})
+    as_one: bool = False
+    scored: bool = False
+    newcomers_by_class: bool = True
 
 
 @dataclass(frozen=True, eq=False)

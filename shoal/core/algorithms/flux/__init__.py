@@ -78,10 +78,9 @@ class Parameters(DescriptorParameters, NoisedParameters):
     history: Literal["from_earliest", "whole"] = setting(
         "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
     )
-    grouping: Literal["likelihood", "density", "test"] = setting(
+    grouping: Literal["likelihood", "density"] = setting(
         "likelihood",
-        "likelihood: the partition that makes all descriptors most likely. density: as in D.2. (test: the "
-        "former name of likelihood.)",
+        "likelihood: the partition that makes all descriptors most likely. density: as in D.2.",
     )
     class_shares: bool = setting(
         True,

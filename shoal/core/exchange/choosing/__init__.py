@@ -1,7 +1,8 @@
 """What a newcomer is given to choose for itself, and what it finds: of this, nothing leaves the device.
 
-`Choose` is the only question whose answer the server never gets. So it is no task, and a device that trains
-does not know it: only a device that asked for a placement answers it, and only to itself.
+The server never gets the answer to `Choose`, which travels as `ChooseCompact` (see `compact` beside it). So
+it is no task, and a device that trains does not know it: only a device that asked for a placement answers it,
+and only to itself.
 """
 
 import math
@@ -24,14 +25,12 @@ NO_CLASSIFIER = "no-classifier"
 class Wish:
     """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes.
 
-    graph: whether it has no learner of its own and needs the run's graph. compact: whether it takes the
-    models in few bits (`shoal.core.exchange.choosing.compact`). own: whether it is about the data on which
-    the device trains, so that a run that knows its cluster need not ask (see `tuning` beside it).
+    graph: whether it has no learner of its own and needs the run's graph. own: whether it is about the data
+    on which the device trains, so that a run that knows its cluster need not ask (see `tuning` beside it).
     """
 
     models: int
     graph: bool = False
-    compact: bool = False
     own: bool = False
 
     def __post_init__(self) -> None:
@@ -90,7 +89,7 @@ class Chosen(Message):
     mixture: the share of each model in the device's predictions; they sum to 1. None where only the chosen
     model predicts. A mixture need not have the chosen model in it, which may be the common one.
     model, others: the chosen one, and those of the mixture besides, in the order of the question, if they
-    were given in few bits.
+    came in few bits.
     """
 
     kind: ClassVar[str] = "chosen"

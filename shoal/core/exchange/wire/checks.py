@@ -14,7 +14,7 @@ from shoal.core.exchange.tensors import MAX_NAME
 MAX_TEXT = 1 << 16
 """Characters in a text for people, or in a text value."""
 MAX_ENTRIES = 64
-"""Parts of a payload, settings of a record, capabilities of a device."""
+"""Parts of a payload, settings of a record, blobs inside of a message."""
 MAX_SECONDS = 366 * 86400
 NANOS = 1_000_000_000
 

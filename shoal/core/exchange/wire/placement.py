@@ -39,7 +39,7 @@ def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceReques
 
 
 def _wish_to_pb(wish: Wish) -> pb2.Wish:
-    return pb2.Wish(models=wish.models, graph=wish.graph, compact=wish.compact, own=wish.own)
+    return pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own)
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
@@ -56,7 +56,7 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
         case "ballot":
             return run, ballot_from_pb(pb.ballot)
         case "wish":
-            return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.compact, pb.wish.own)
+            return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.own)
         case None:
             return run, None
 

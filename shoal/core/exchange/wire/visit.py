@@ -57,7 +57,6 @@ def hello_to_pb(hello: Hello) -> device_service_pb2.HelloRequest:
         software=hello.software,
         oldest_protocol=hello.oldest_protocol,
         newest_protocol=hello.newest_protocol,
-        capabilities=hello.capabilities,
         mark=hello.mark,
     )
 
@@ -66,12 +65,10 @@ def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
     oldest, newest = at_least_one(pb.oldest_protocol, "the oldest protocol"), pb.newest_protocol
     if newest < oldest:
         raise BadPayload(f"hello: protocols {oldest} to {newest} are none")
-    limited(len(pb.capabilities), MAX_ENTRIES, "capabilities")
     return Hello(
         text(pb.software, "the software's name", MAX_NAME),
         oldest,
         newest,
-        tuple(name(item, "a capability's name") for item in pb.capabilities),
         text(pb.mark, "a mark", MAX_NAME),
     )
 

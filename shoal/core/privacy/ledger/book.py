@@ -106,26 +106,18 @@ class Book:
         return self._of_run.get(run, NOTHING)
 
     def paid_by(self, run: str, holder: str) -> Cost:
-        """What one device has paid for a run. Earlier versions did not write down which device paid: that
-        counts for each."""
-        return total(self._paid_by.get((run, key), NOTHING) for key in {holder, ""})
+        """What one device has paid for a run."""
+        return self._paid_by.get((run, holder), NOTHING)
 
     @property
     def runs(self) -> list[str]:
         """The runs that have spent or reserved something, in order."""
         return [run for run in dict.fromkeys([*self._of_run, *self._reserved]) if run]
 
-    def within(self, data: str, source: str, since: float) -> Cost:
-        """What was paid for these data after `since`.
-
-        For a named source, everything counts that was paid for it, whatever its data were, and what earlier
-        versions paid; so what is left does not depend on whether the data have changed.
-        """
-        return total(
-            each.cost
-            for each in self._paid
-            if each.at > since and (each.source in ("", source) if source else each.data == data)
-        )
+    def within(self, source: str, since: float) -> Cost:
+        """What was paid for a source after `since`, whatever its data were then: what is left does not depend
+        on whether they have changed."""
+        return total(each.cost for each in self._paid if each.at > since and each.source == source)
 
     # -- reservations -----------------------------------------------------------------------------------
 
@@ -179,17 +171,17 @@ class Book:
     def masked(self, cohort: str, holder: str) -> str | None:
         """The hash of the masked update that a device has sent for the sum over this cohort; None if it has
         sent none."""
-        return self._sums.get((cohort, holder), self._sums.get((cohort, "")))
+        return self._sums.get((cohort, holder))
 
     def released(
         self, order: Order | Tally | Poll, source: str = "", since: float = -math.inf
     ) -> Release | None:
         """Find the latest release that can be used for an order, a count or a vote.
 
-        source: of the data now. since: releases of a named source that were paid before this are not used.
+        source: of the data. since: releases that were paid before this are not used.
         """
         for each in reversed(self._paid):
-            usable = not each.source or (each.source == source and each.at > since)
+            usable = each.source == source and each.at > since
             if usable and each.number in self._releases and _fits(each, order):
                 return self._releases[each.number]
         return None

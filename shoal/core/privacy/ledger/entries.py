@@ -20,8 +20,8 @@ class Debit:
     """A release that is paid for, even if it never leaves. number: 1, 2, ... over debits and trainings.
 
     at: seconds since 1970, by the device's clock. purpose to group_size: what was requested, and for what.
-    source: name of the data source, "" in ledgers of earlier versions. run: that asked for it. holder: which
-    of the devices that share the ledger paid, "" in ledgers of earlier versions.
+    source: name of the data source. run: that asked for it. holder: which of the devices that share the
+    ledger paid.
     delta: as requested; sigma satisfies it, and a smaller one where there are many samples. classes: the
     number of class rows in the release. rho: the cost for one sample. The hashes are those of `Order`.
     """
@@ -39,7 +39,6 @@ class Debit:
     encoder: str
     projector: str
     data: str
-    content: str
     source: str = ""
     run: str = ""
     holder: str = ""
@@ -63,7 +62,6 @@ class Debit:
             order.encoder,
             order.projector,
             order.data,
-            order.content,
             source,
             run,
             holder,
@@ -75,14 +73,12 @@ class Debit:
 
     def fits(self, order: Order) -> bool:
         """Whether the release for this debit can be used for the order. Where the order has no classes, a
-        release with classes can be used too, with any labels. A release of a named source is used whatever
-        has become of its data since, so that no answer tells whether they have changed."""
+        release with classes can be used too, with any labels. A release is used whatever has become of the
+        data since, so that no answer tells whether they have changed."""
         again = Debit.of(order, self.number, self.at, self.source, self.run, self.holder)
-        indifferent: dict[str, Any] = {"purpose": ""}
-        if self.source:
-            indifferent |= {"data": "", "content": ""}
+        indifferent: dict[str, Any] = {"purpose": "", "data": ""}
         if not order.terms.classes:
-            indifferent |= {"classes": 0, "content": ""}
+            indifferent |= {"classes": 0}
         return asdict(again) | indifferent == asdict(self) | indifferent
 
 
@@ -161,7 +157,7 @@ class Counted:
     def fits(self, tally: Tally) -> bool:
         """Whether this count answers the same question; see `Debit.fits`."""
         again = Counted.of(tally, self.number, self.at, self.source, self.run, self.holder)
-        return self == (replace(again, data=self.data) if self.source else again)
+        return self == replace(again, data=self.data)
 
 
 @dataclass(frozen=True)
@@ -193,8 +189,7 @@ class Cast:
 
     def fits(self, poll: Poll) -> bool:
         """Whether this vote answers the same question; see `Debit.fits`."""
-        same = (self.epsilon, self.question) == (poll.epsilon, poll.question)
-        return same and (self.source != "" or self.data == poll.data)
+        return (self.epsilon, self.question) == (poll.epsilon, poll.question)
 
 
 @dataclass(frozen=True)
@@ -239,8 +234,7 @@ class Summed:
     """An update that left under masks. The fields are those of `Share`.
 
     It has no cost: that the other devices of the cohort add their part of the noise is not for this device to
-    see. masked, holder: "" in ledgers of earlier versions; holder is which of the devices that share the
-    ledger has sent it.
+    see. holder: which of the devices that share the ledger has sent it.
     """
 
     at: float
@@ -251,7 +245,7 @@ class Summed:
     clip: float
     noise: float
     data: str
-    masked: str = ""
+    masked: str
     holder: str = ""
 
     @property

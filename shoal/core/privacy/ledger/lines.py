@@ -37,7 +37,6 @@ from shoal.core.privacy.ledger.entries import (
     Training,
 )
 
-LATER = ("source", "run", "holder", "masked")
 NOTHING = "0" * 64
 """The hash before the first line."""
 
@@ -110,9 +109,6 @@ class Chain:
 def line_of(entry: Entry, previous: str) -> bytes:
     """Encode an entry as a line, with its line end."""
     fields: dict[str, Any] = {"entry": _NAMES[type(entry)], **asdict(entry), "previous": previous}
-    for name in LATER:  # what earlier versions lack is left out where it is empty, so their lines stay valid
-        if fields.get(name) == "":
-            del fields[name]
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 

@@ -53,7 +53,7 @@ def threshold(devices: int) -> int:
 
 def signed_part(session: str, keys: bytes) -> bytes:
     """What a device signs. The number is the version of the protocol: no sum begins where sides differ."""
-    return b"shoal secure aggregation 2\n" + session.encode() + b"\n" + keys
+    return b"shoal secure aggregation 1\n" + session.encode() + b"\n" + keys
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The history of a round as bytes, for storage: columns of JSON, compressed.
 
-The columns are named, so what a later version adds has its default in what an earlier one wrote. Numbers are
-rounded to six digits, and long texts are cut, so that the size of a round is bounded.
+Numbers are rounded to six digits, and long texts are cut, so that the size of a round is bounded.
 """
 
 import json
@@ -60,11 +59,11 @@ def _first(of_devices: Mapping[DeviceId, T]) -> dict[DeviceId, T]:
 def pack(round: RoundHistory) -> tuple[bytes, bytes]:
     """The round without its devices, and what is known of its devices."""
     plain = {name: _short(getattr(round, name)) for name in PLAIN}
-    summary = {**plain, "clusters": _columns(round.clusters), "events": _columns(round.events)}
-    if round.digest is not None:
-        summary["digest"] = {name: _short(value) for name, value in vars(round.digest).items()}
-    places = {"device": list(round.positions), **_columns(tuple(round.positions.values()))}
-    return _deflated(summary), _deflated({"devices": _columns(round.devices), "positions": places})
+    digest = round.digest and {name: _short(value) for name, value in vars(round.digest).items()}
+    summary = {"clusters": _columns(round.clusters), "events": _columns(round.events), "digest": digest}
+    placed, places = list(round.positions), _columns(tuple(round.positions.values()))
+    devices = {"devices": _columns(round.devices), "placed": placed, "positions": places}
+    return _deflated({**plain, **summary}), _deflated(devices)
 
 
 def unpack(summary: bytes, devices: bytes = b"") -> RoundHistory:
@@ -76,28 +75,22 @@ def unpack(summary: bytes, devices: bytes = b"") -> RoundHistory:
         plain = _inflated(summary)
         found = RoundHistory(
             **{
-                **{name: value for name, value in plain.items() if name in PLAIN},
+                **{name: plain[name] for name in PLAIN},
                 "clusters": tuple(_rows(ClusterRound, plain["clusters"])),
                 "events": tuple(_rows(RunEvent, plain["events"])),
-                "digest": _digest(plain.get("digest")),
+                "digest": plain["digest"] and Digest(**plain["digest"]),
             }
         )
         if not devices:
             return found
         tables = _inflated(devices)
-        named = tables["positions"]["device"]
         return replace(
             found,
             devices=tuple(_rows(DeviceRound, tables["devices"])),
-            positions=dict(zip(named, _rows(Position, tables["positions"]), strict=True)),
+            positions=dict(zip(tables["placed"], _rows(Position, tables["positions"]), strict=True)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise DataFault(f"the history of a round cannot be read: {error}", "restore a backup") from None
-
-
-def _digest(found: dict[str, Any] | None) -> Digest | None:
-    known = {each.name for each in fields(Digest)}
-    return None if found is None else Digest(**{key: found[key] for key in known & found.keys()})
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -107,9 +100,9 @@ def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def _rows(kind: Callable[..., T], columns: dict[str, list[Any]]) -> Iterable[T]:
-    names = {each.name for each in fields(kind)} & columns.keys()  # type: ignore[arg-type]
-    known = {name: map(_frozen, columns[name]) for name in sorted(names)}
-    return [kind(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)]
+    names = [each.name for each in fields(kind) if columns]  # type: ignore[arg-type]
+    values = (map(_frozen, columns[name]) for name in names)
+    return [kind(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
 
 
 def _short(value: Any) -> Any:

@@ -45,7 +45,6 @@ class HelloRequest(_message.Message):
     SOFTWARE_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     NEWEST_PROTOCOL_FIELD_NUMBER: _builtins.int
-    CAPABILITIES_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the device: name and version of its software, at most 256 characters, for people. Unset: it does
@@ -59,25 +58,17 @@ class HelloRequest(_message.Message):
     """Set by the device: the last mark that this server gave it, at most 256 characters, so that a server which
     was restored from the past is recognized. Unset: it has none.
     """
-    @_builtins.property
-    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Set by the device: names of optional things that it can do, at most 64 of 1 to 256 characters. Unset:
-        none. A server ignores names that it does not know. "inline-tensors": it takes small blobs inside of a
-        task, and can send them inside of a report; see Task.
-        """
-
     def __init__(
         self,
         *,
         software: _builtins.str = ...,
         oldest_protocol: _builtins.int = ...,
         newest_protocol: _builtins.int = ...,
-        capabilities: _abc.Iterable[_builtins.str] | None = ...,
         mark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "mark", b"mark", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

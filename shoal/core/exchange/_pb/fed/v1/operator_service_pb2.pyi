@@ -1586,9 +1586,7 @@ class RunSummary(_message.Message):
 
     @_builtins.property
     def ended(self) -> _timestamp_pb2.Timestamp:
-        """Set by the server: when it was over, by the server's clock. Unset: it is not over, or an earlier version ended
-        it.
-        """
+        """Set by the server: when it was over, by the server's clock. Unset: it is not over, or cannot be read."""
 
     @_builtins.property
     def pace(self) -> _duration_pb2.Duration:
@@ -1737,7 +1735,7 @@ class RunStatus(_message.Message):
 
     @_builtins.property
     def origin(self) -> Global___RunOrigin:
-        """Set by the server: what else the run started from. Unset: an earlier version of the server answered."""
+        """Set by the server: what else the run started from. Unset: never."""
 
     def __init__(
         self,
@@ -1772,7 +1770,7 @@ class RunOrigin(_message.Message):
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     software: _builtins.str
-    """Set by the server: its version when the run was started. Unset: an earlier version, which did not note it."""
+    """Set by the server: its version when the run was started. Unset: never."""
     initial_model: _builtins.str
     """Set by the server: SHA-256 of the initial weights, 64 hex digits. Unset: a device was asked for them."""
     def __init__(

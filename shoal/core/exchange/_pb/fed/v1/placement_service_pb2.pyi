@@ -80,25 +80,21 @@ Global___PlaceRequest: _TypeAlias = PlaceRequest  # noqa: Y015
 
 @_typing.final
 class Wish(_message.Message):
-    """A device that chooses its model itself. The server asks it to "choose", with the models; where it gives that
-    many models to no one, it answers as if there were no evidence.
+    """A device that chooses its model itself. The server asks it to "choose_compact", with the models in few bits,
+    which are about two models' bytes for up to ten clusters; where it gives that many models to no one, it
+    answers as if there were no evidence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
-    COMPACT_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     models: _builtins.int
     """Set by the device: the most models that it takes, 1 to 1,024. Unset: refused."""
     graph: _builtins.bool
     """Set by the device: it has no learner of its own and needs the run's graph. A server then refuses to place it
     in a run that has none. Unset: no graph is given.
-    """
-    compact: _builtins.bool
-    """Set by the device: it takes the models in few bits, which is about two models' bytes for up to ten clusters.
-    The server then asks it to "choose_compact". Unset: the models travel whole.
     """
     own: _builtins.bool
     """Set by the device: it is about the data on which the device trains. A run that has put it in a cluster
@@ -110,12 +106,11 @@ class Wish(_message.Message):
         *,
         models: _builtins.int = ...,
         graph: _builtins.bool = ...,
-        compact: _builtins.bool = ...,
         own: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compact", b"compact", "graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,7 +162,7 @@ class Question(_message.Message):
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
         """Set by the server: what to do with the device's data. Unset: refused. The device sends back what this
-        asks for and nothing else; if it asks to "choose", to "choose_compact" or to "tune", nothing at all.
+        asks for and nothing else; if it asks to "choose_compact" or to "tune", nothing at all.
         """
 
     @_builtins.property

@@ -28,9 +28,7 @@ class _PrivacyModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PrivacyMo
     PRIVACY_MODE_OFF: _PrivacyMode.ValueType  # 1
     """No noise and no bound."""
     PRIVACY_MODE_PAPER: _PrivacyMode.ValueType  # 2
-    """The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee.
-    Likely to be withdrawn; 2 is then reserved.
-    """
+    """The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee."""
     PRIVACY_MODE_BALANCED: _PrivacyMode.ValueType  # 3
     """A calibrated guarantee: epsilon 5, delta at most 1e-6."""
     PRIVACY_MODE_STRICT: _PrivacyMode.ValueType  # 4
@@ -46,9 +44,7 @@ PRIVACY_MODE_UNSPECIFIED: PrivacyMode.ValueType  # 0
 PRIVACY_MODE_OFF: PrivacyMode.ValueType  # 1
 """No noise and no bound."""
 PRIVACY_MODE_PAPER: PrivacyMode.ValueType  # 2
-"""The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee.
-Likely to be withdrawn; 2 is then reserved.
-"""
+"""The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee."""
 PRIVACY_MODE_BALANCED: PrivacyMode.ValueType  # 3
 """A calibrated guarantee: epsilon 5, delta at most 1e-6."""
 PRIVACY_MODE_STRICT: PrivacyMode.ValueType  # 4
@@ -67,8 +63,6 @@ class _PrivacyMechanismEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priv
     """Not set: the mode has no calibrated mechanism ("off" and "paper")."""
     PRIVACY_MECHANISM_DISCRETE_GAUSSIAN: _PrivacyMechanism.ValueType  # 1
     """Discrete Gaussian noise on one joint, clipped vector of integers."""
-    PRIVACY_MECHANISM_LAPLACE: _PrivacyMechanism.ValueType  # 2
-    """Laplace noise on one joint, clipped vector. Kept for a later version: this one refuses it."""
 
 class PrivacyMechanism(_PrivacyMechanism, metaclass=_PrivacyMechanismEnumTypeWrapper):
     """Where the noise comes from."""
@@ -77,8 +71,6 @@ PRIVACY_MECHANISM_UNSPECIFIED: PrivacyMechanism.ValueType  # 0
 """Not set: the mode has no calibrated mechanism ("off" and "paper")."""
 PRIVACY_MECHANISM_DISCRETE_GAUSSIAN: PrivacyMechanism.ValueType  # 1
 """Discrete Gaussian noise on one joint, clipped vector of integers."""
-PRIVACY_MECHANISM_LAPLACE: PrivacyMechanism.ValueType  # 2
-"""Laplace noise on one joint, clipped vector. Kept for a later version: this one refuses it."""
 Global___PrivacyMechanism: _TypeAlias = PrivacyMechanism  # noqa: Y015
 
 @_typing.final

@@ -107,11 +107,11 @@ class Task(_message.Message):
     terms: _builtins.str
     """Set by the server: the terms of the run, the same in all of its tasks unless an operator changes the run:
     JSON, {"algorithm": its name, "parameters": {...}}, at most 65,536 characters. The device computes from
-    them what the whole run asks for and costs, before it does its first task. Unset: that is not known.
+    them what the whole run asks for and costs, before it does its first task. Unset: refused.
     """
     inline_report: _builtins.int
-    """Set by the server, only for such a device: bytes of the largest blob that the report of this task may
-    carry inline, at most 256 KiB. Unset: none, all are uploaded.
+    """Set by the server: bytes of the largest blob that the report of this task may carry inline, at most
+    256 KiB. Unset: none, all are uploaded.
     """
     @_builtins.property
     def lease(self) -> Global___Lease:
@@ -123,9 +123,9 @@ class Task(_message.Message):
 
     @_builtins.property
     def inline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Set by the server, only for a device with the capability "inline-tensors": some of the blobs that the
-        payload names, in any order, each 1 byte to 256 KiB and at most 1 MiB together. A receiver names each by
-        its SHA-256, ignores what the payload does not name, and fetches what is missing. Unset: all are fetched.
+        """Set by the server: some of the blobs that the payload names, in any order, each 1 byte to 256 KiB and at
+        most 1 MiB together. A receiver names each by its SHA-256, ignores what the payload does not name, and
+        fetches what is missing. Unset: all are fetched.
         """
 
     def __init__(
