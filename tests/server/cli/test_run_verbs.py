@@ -39,8 +39,8 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         done = verb("show", "toy")
         assert (done["stage"], done["progress"]) == ("finished", 4)
         assert "is over" in verb("set", "toy", "--rounds", "+1", code=5)["message"]
-        compared = verb("compare", "toy")
-        assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy"], [])
+        compared = verb("show", "toy", "toy")
+        assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy", "toy"], [])
         assert "name the run to delete" in verb("rm", code=2)["message"]
         assert verb("rm", "--earlier")["deleted"]["toy"] > 0
         assert verb("rm", "--earlier")["deleted"] == {}
