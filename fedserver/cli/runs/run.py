@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 AWAY = 60.0
 """Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
-BUILTIN = "builtin:"
 
 
 class RunFailed(ShoalError):
@@ -65,20 +63,9 @@ def run() -> None:
 )
 @click.option(
     "--learner",
+    type=PATH,
     metavar="FILE",
-    help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
-)
-@click.option(
-    "--learner-options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Argument of a built-in learner. Repeatable.",
-)
-@click.option(
-    "--model-seed",
-    type=int,
-    metavar="SEED",
-    help="Random seed for the weights that --learner creates.  [default: 42]",
+    help="Create the initial weights here, with PyTorch, from a learner.py.",
 )
 def start(
     console: Console,
@@ -86,9 +73,7 @@ def start(
     path: Path | None,
     other: str | None,
     changes: tuple[str, ...],
-    learner: str | None,
-    learner_options: tuple[str, ...],
-    model_seed: int | None,
+    learner: Path | None,
     **flags: Any,
 ) -> Result:
     """Start a run.
@@ -113,7 +98,7 @@ def start(
     }
     flags["labels"] = devices.labels or None
     flags["parameters"] = dict(map(parsed, changes))
-    flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
+    flags["learner"] = {"file": learner}
     found = client.show(other).spec if other else None
     config = read_run(path, flags, like.settings_of(found) if found else None)
     weights, graph, spec = initial_weights(config), graph_of(config), config.spec()
@@ -140,37 +125,19 @@ def _expected(spec: RunSpec) -> str:
     return card.clustering(card.configure(spec.preset, {**variant, **spec.parameters}))
 
 
-def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any]:
-    """The learner that the options describe, in the form of a settings file."""
-    builtin = learner is not None and learner.startswith(BUILTIN)
-    return {
-        "builtin": learner.removeprefix(BUILTIN) if learner and builtin else None,
-        "file": Path(learner) if learner and not builtin else None,
-        "options": options,
-        "seed": seed,
-    }
-
-
-@run.command("ls", epilog="Example: fedserver run ls --stage finished --algorithm flux")
+@run.command("ls", epilog="Example: fedserver run ls --stage finished --last 5")
 @verb
 @connected
-@click.option("--algorithm", metavar="NAME", help="Only runs of this algorithm.")
 @click.option(
     "--stage",
     type=click.Choice(["active", "over", *STAGES]),
     help="Only runs at this stage; active: those that are not over.",
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
-def ls(
-    console: Console, client: "OperatorClient", algorithm: str | None, stage: str | None, last: int | None
-) -> Result:
+def ls(console: Console, client: "OperatorClient", stage: str | None, last: int | None) -> Result:
     """List the runs, newest first."""
-    runs = [
-        each
-        for each in client.runs()
-        if algorithm in (None, each.algorithm)
-        and stage in (None, each.stage, "over" if each.over else "active")
-    ][:last]
+    found = client.runs()
+    runs = [each for each in found if stage in (None, each.stage, "over" if each.over else "active")][:last]
     return Result({"runs": list(map(vars, runs))}, text.runs(runs))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedserver.rpc.client import OperatorClient
 from tests.server.cli.conftest import Verb
-from tests.server.processes import daemon
+from tests.server.processes import PLAIN, add_settings, daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
@@ -72,8 +72,8 @@ def test_status_is_shown_again_and_again_until_it_is_interrupted(tmp_path: Path)
 def test_a_server_logs_json_and_serves_metrics_where_it_is_told(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="metrics need the extra metrics")
     state = tmp_path / "s"
-    plain = ("--listen", "127.0.0.1:0", "--insecure-loopback", "--metrics", "127.0.0.1:0")
-    with daemon(state, options=(*plain, "--log-format", "json", "--log-level", "info")) as server:
+    add_settings(state, "metrics: 127.0.0.1:0\nlog_format: json\n")
+    with daemon(state, options=(*PLAIN, "--log-level", "info")) as server:
         assert server.stop() == 0
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert any(str(line).find("metrics at http://127.0.0.1:") >= 0 for line in lines), lines
