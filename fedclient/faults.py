@@ -28,12 +28,6 @@ class Abstained(ShoalError):
     code, exit_code = "abstained", 1
 
 
-class NotApproved(ShoalError):
-    """An operator has to approve this device first."""
-
-    code, exit_code = "not-approved", 6
-
-
 class SomeoneElse(Refused):
     """The server that answers is not the one that the join string names."""
 

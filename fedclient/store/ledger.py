@@ -315,7 +315,7 @@ class Ledger:
         if allowed is None and not self._permits(what):
             raise NoConsent(
                 f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
-                f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
+                f"`fedclient consent` lists what runs ask for, and `fedclient consent give {self._run}` "
                 "allows it; privacy.allow_unprotected and privacy.allow_plain_weights in this device's "
                 "settings are rules for all runs",
             )

@@ -24,7 +24,7 @@ TEXTS: Mapping[str, str] = {
     "not-found": "something that the task needs is gone",
     "out-of-memory": "the device does not have enough memory for this task",
     "over-budget": "the owner's privacy budget has too little left, or nothing: the owner raises it "
-    "(privacy.epsilon) or waits (`fedclient ledger show`), or a run asks for less, or for none (privacy=off)",
+    "(privacy.epsilon) or waits (`fedclient ledger`), or a run asks for less, or for none (privacy=off)",
     "refused": "the device refuses this task",
     "storage": "the device's disk failed",
     "too-few-samples": "the device has too few samples for this guarantee: balanced takes at least 65, and "

@@ -63,7 +63,7 @@ def _unplaced(run: RunId, devices: Counter[DeviceId]) -> str:
     who = f"newcomer {device} has asked run {run} for a model {most} times, and fits no cluster"
     if len(devices) > 1:
         who = f"{len(devices)} newcomers of run {run} fit no cluster and ask again, {device} {most} times"
-    return f"{who}: no device trains for such data yet; see fedserver run placements {run}"
+    return f"{who}: no device trains for such data yet; see fedserver run show {run} --newcomers"
 
 
 def unreadable(run: RunId, record: RunRecord | None, reason: str) -> RunSummary:

@@ -56,12 +56,11 @@ class Operators(OperatorServiceServicer):
         status = await self._runs.change_run(request.run, operator_wire.change_from_pb(request))
         return pb.ChangeRunResponse(status=operator_wire.status_to_pb(status))
 
-    async def PruneRuns(self, request: pb.PruneRunsRequest, context: Context) -> pb.PruneRunsResponse:
-        return pb.PruneRunsResponse(deleted=await self._runs.prune_runs(request.run))
-
     async def RemoveRun(self, request: pb.RemoveRunRequest, context: Context) -> pb.RemoveRunResponse:
-        await self._runs.remove_run(request.run)
-        return pb.RemoveRunResponse()
+        if request.whole:
+            await self._runs.remove_run(request.run)
+            return pb.RemoveRunResponse()
+        return pb.RemoveRunResponse(deleted=await self._runs.prune_runs(request.run))
 
     async def ListClusters(
         self, request: pb.ListClustersRequest, context: Context

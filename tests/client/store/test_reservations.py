@@ -363,16 +363,16 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
     assert "is reserved for it, and no other run can spend that" in text(entries, BUDGET)
 
     async def fedclient() -> None:
-        shown = await call("consent", "show", "-c", path)
+        shown = await call("consent", "-c", path)
         assert "is reserved for it" in shown.out
         assert (await call("consent", "revoke", "a", "-c", path)).code == 0
         again = await call("consent", "revoke", "a", "-c", path)
         assert again.code == NotFound.exit_code
         assert "you have refused run 'a' already" in again.err
-        shown = await call("consent", "show", "-c", path)
+        shown = await call("consent", "-c", path)
         assert "run a: you have refused it" in shown.out
         assert "is reserved" not in shown.out
-        listed = await call("ledger", "show", "-c", path)
+        listed = await call("ledger", "-c", path)
         assert "what it has not spent is free again" in listed.out
 
     asyncio.run(fedclient())

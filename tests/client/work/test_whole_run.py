@@ -152,7 +152,7 @@ def test_the_terms_are_shown_and_a_damaged_file_of_them_is_not_worse_than_none(t
         "opened": [OPEN["summed"]],
     }
     kept.note("r1", shown)
-    found = CliRunner().invoke(consent, ["show", "--config", str(config)])
+    found = CliRunner().invoke(consent, ["--config", str(config)])
     assert found.exit_code == 0, found.output
     for text in (
         "run r1: fedavg, which trains 20 times",
@@ -164,7 +164,7 @@ def test_the_terms_are_shown_and_a_damaged_file_of_them_is_not_worse_than_none(t
         assert text in found.output
     for damage in ('{"r1": {}}', '{"r1": {"algorithm": 3, "lessons": "x"', "rubbish"):
         (tmp_path / "state" / "consent" / TERMS).write_text(damage)
-        found = CliRunner().invoke(consent, ["show", "--config", str(config)])
+        found = CliRunner().invoke(consent, ["--config", str(config)])
         assert found.exit_code == 0, found.output
 
 
