@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli import text
+from fedserver.cli.algorithm import needed_package
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs import changes, history, placements, repeat
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
@@ -110,7 +111,10 @@ def start(
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
     if expected := _expected(config.spec()):
         lines.append(f"{config.algorithm}: {expected}")
-    return Result({"run": started, "clustering": expected or None}, "\n".join(lines))
+    if package := needed_package(find(config.spec().algorithm)[0]):
+        lines.append(f"{config.algorithm}: devices need the package {package}, too")
+    data = {"run": started, "clustering": expected or None, "devices_need": package or None}
+    return Result(data, "\n".join(lines))
 
 
 def _expected(spec: RunSpec) -> str:
