@@ -1,4 +1,4 @@
-"""Nobody, Census, 2026: a plug-in with a task of its own. Each device says how many samples it has, and then
+"""Census, 2026: a plug-in with a task of its own. Each device says how many samples it has, and then
 all train one model."""
 
 from shoal.core.algorithm import Algorithm, TrainingParameters
