@@ -3,7 +3,7 @@
 PyTorch and the data sets are imported when the command runs, so that a server never loads them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,7 +247,12 @@ def simulate(
         name = "--regression" if learner is None else "--learner"
         raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
     if data is not None:
-        _only_for_experiments()
+        _refuse(OF_EXPERIMENTS, "your own devices", "--data")
+    else:
+        from shoal.lab.datasets import natural
+
+        if (dataset := settings["dataset"]) in natural.NAMES:
+            _refuse(natural.NOT_FOR, f"{dataset}, whose devices differ by nature", "--dataset")
     if plot is not None:
         picture.check(plot)
     found = {}
@@ -273,14 +278,16 @@ def simulate(
     return Result({"accuracy": means, "seeds": found}, "\n".join([title, *lines]))
 
 
-def _only_for_experiments() -> None:
-    """Raise ConfigError for an option that was given and says how to make devices, where files are the
-    devices."""
+def _refuse(names: Iterable[str], whose: str, other: str) -> None:
+    """Raise ConfigError for an option that was given and says how to make devices, where they are there.
+
+    whose: devices they are. other: the option that has chosen them.
+    """
     context = click.get_current_context()
-    for name in OF_EXPERIMENTS:
+    for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is not for your own devices", f"leave {option} or --data out")
+            raise ConfigError(f"{option} is not for {whose}", f"leave {option} or {other} out")
 
 
 class _Numbered:
