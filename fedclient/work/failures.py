@@ -20,6 +20,7 @@ TEXTS: Mapping[str, str] = {
     "disk-full": "the device's disk is full",
     "failed": "the device could not do the task",
     "learner-failed": "the author's code failed",
+    "no-algorithm": "the device lacks the package of its algorithm, which `fedserver algorithm show` names",
     "no-consent": "the device's owner has not consented to what this run asks for",
     "not-found": "something that the task needs is gone",
     "out-of-memory": "the device does not have enough memory for this task",

@@ -143,7 +143,7 @@ def device_of(
     record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], timeout: float
 ) -> DeviceStatus:
     """A device as the server sees it. timeout: after this many seconds without a call it counts as absent."""
-    if visitor is None:
+    if visitor is None or visitor.last_seen is None:
         return DeviceStatus(record.device, "absent", software=record.software)
     ago = 0.0 if visitor.polling else max(0.0, time.time() - visitor.last_seen)
     here = bool(visitor.session) and ago < timeout

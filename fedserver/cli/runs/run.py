@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli import text
+from fedserver.cli.algorithm import needed_package
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
@@ -110,7 +111,9 @@ def start(
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
     if expected := _expected(spec):
         lines.append(f"{config.algorithm}: {expected}")
-    data: dict[str, Any] = {"run": started, "clustering": expected or None}
+    if package := needed_package(find(config.spec().algorithm)[0]):
+        lines.append(f"{config.algorithm}: devices need the package {package}, too")
+    data: dict[str, Any] = {"run": started, "clustering": expected or None, "devices_need": package or None}
     if found and (made := client.show(started).spec):
         data["differing"] = differing = compare.differing([found, made])
         lines.append(
