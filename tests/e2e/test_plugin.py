@@ -160,7 +160,7 @@ def test_on_the_server_only(place: Place, which: str) -> None:
             }
         found = place.call("fedclient", "place", "-c", settings["attic"], "--run", "trial", "--json")
         assert found.returncode == 0, found.stderr
-        known = place.call("fedclient", "consent", "show", "-c", settings["attic"])
+        known = place.call("fedclient", "consent", "-c", settings["attic"])
         card, variant = find(algorithm)
         rounds = card.configure(preset, {**variant, **changes}).rounds
         assert f"run trial: {card.name}, which trains {rounds} times" in known.stdout
@@ -179,7 +179,7 @@ def test_its_owner_is_asked_before_anything_leaves(place: Place) -> None:
             place.running("cellar", *agent, settings["cellar"]) as other,
         ):
             place.wait_for(lambda: "error[no-consent]: run trial asks for weights" in place.log("attic"))
-            seen = place.call("fedclient", "consent", "show", "-c", settings["attic"])
+            seen = place.call("fedclient", "consent", "-c", settings["attic"])
             assert "run trial: fedavgm, which trains once" in seen.stdout
             assert "run trial: weights trained without DP-SGD: waits for your consent" in seen.stdout
             assert "run trial: accuracy and loss as measured: waits for your consent" in seen.stdout
