@@ -5,8 +5,8 @@
 First, each network is exported at its default size. The same samples, drawn at random, pass it in PyTorch and
 in ONNX Runtime, with the weights of four clusters, which are drawn at random too. The table has the furthest
 difference of scores, latents, projected moments, and probabilities of the clusters, and which cluster a
-newcomer chooses on each side, for each seed: among whole models, and among those of 8 and of 4 bits that a
-device fetches. Learners with a loss of their own choose none: see below.
+newcomer chooses on each side, for each seed, among models of 8 and of 4 bits, as a device fetches them.
+Learners with a loss of their own choose none: see below.
 
 Then both examples are trained, and their newcomers are placed with PyTorch and without, as their runs place
 them: the readers' by the models of the clusters, in 8 bits (FMCL), and the clinics' by a description of its
@@ -66,8 +66,8 @@ EXAMPLES: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
     "encoder": ("images.csv", "digit", "fmcl", TRAINING),
 }
 """A device's file, its column of classes, and the run of `run.sh`."""
-WAYS = {"whole": 4, "8 bits": 4, "4 bits": 6}
-"""How the models of how many clusters come to a newcomer."""
+WAYS = {8: 4, 4: 6}
+"""In how many bits the models of how many clusters come to a newcomer."""
 MOST = 1e-4
 
 
@@ -117,12 +117,10 @@ def compared(
     light = InferenceContext(OnnxNetwork(read_graph(graph), 1), data, chance)
     trained = DeviceContext(learner, data, "cpu", 0, chance)
     odds, clusters = None, list[tuple[str, str]]()
-    for way, count in WAYS.items() if light.network.classifier else ():
+    for bits, count in WAYS.items() if light.network.classifier else ():
         names = " ".join((*(f"c{number}" for number in range(count)), "all"))
-        question: Any = Choose((*models[:count], models[-1]), names, (1.0,) * count)
-        if way != "whole":
-            question = compact(question)
-            assert way == f"{question.bits} bits"
+        question = compact(Choose((*models[:count], models[-1]), names, (1.0,) * count))
+        assert question.bits == bits
         here, there = newcomer.perform(question, light), choosing.perform(question, trained)
         odds = max(odds or 0.0, _furthest(np.array(here.odds), np.array(there.odds)))
         clusters.append((there.assignment.cluster, here.assignment.cluster))

@@ -62,7 +62,8 @@ def main() -> None:
         question = choice(common, count, latents, learner_weights(asked.model, count))
         for way, (asking, given) in ways(question).items():
             made, server = timed(lambda: hashed(asking()), asked.repeats)  # noqa: B023 - called at once
-            _, device = timed(lambda: choosing.perform(made, context), asked.repeats)  # noqa: B023
+            perform = choosing.choose if isinstance(made, Choose) else choosing.perform
+            _, device = timed(lambda: perform(made, context), asked.repeats)  # noqa: B023
             fetched = bytes_of(made) + given * one
             print(f"{count:>8}{way:>10}{fetched:>14,}{fetched / one:>9.2f}{server:>11.3f}{device:>11.3f}")
 

@@ -1,7 +1,7 @@
-"""The runs of the demo, and the same runs again by `fedserver run repeat`: are their models the same bits?
+"""The runs of the demo, and the same runs again by `run start --like`: are their models the same bits?
 
 Everything is as in the demo: a server and eight devices as processes of their own, over mutual TLS. The
-devices train twice, the second time for what `run repeat` has started.
+devices train twice, the second time for what `--like` has started.
 
     python -m benchmarks.repeat_demo
 """
@@ -51,7 +51,7 @@ def played(folder: Path) -> dict[str, dict[str, object]]:
 
 def repeated(state: Path, run: RunId) -> RunId:
     """Start a run again, as an operator does; the new one's name."""
-    line = ["fedserver", "run", "repeat", run, f"{run}-again", "--state", str(state), "--json"]
+    line = ["fedserver", "run", "start", f"{run}-again", "--like", run, "--state", str(state), "--json"]
     ended = subprocess.run([sys.executable, "-m", *line], check=True, capture_output=True, text=True)
     return RunId(json.loads(ended.stdout)["data"]["run"])
 

@@ -5,7 +5,7 @@
 Nine devices join by a join string and train a small network on 140 digits each, in one round whose update the
 server learns only as a sum. One device is killed when it has trained, before its masked update leaves. Then
 the model is compared, bit for bit, with that of the same run in a simulation without processes, and each
-device's ledger is read by `fedclient ledger show`. Prints JSON: whether the models are equal, the lines about
+device's ledger is read by `fedclient ledger`. Prints JSON: whether the models are equal, the lines about
 sums in the ledgers, and the processor seconds of all processes. It starts some twenty processes, nine of them
 with PyTorch, and takes about a minute of processor time.
 """
@@ -111,7 +111,7 @@ class Programs(Stage):
 
     def ledger(self, one: Member) -> list[dict[str, Any]]:
         """What this device's ledger says of sums."""
-        line = ["fedclient", "ledger", "show", "--config", str(self._settings(one)), "--json"]
+        line = ["fedclient", "ledger", "--config", str(self._settings(one)), "--json"]
         with self._process(one.name, line):
             entries = self._answer(one.name)["entries"]
         kept = ("run", "devices", "fewest", "clip", "noise")

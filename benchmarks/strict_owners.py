@@ -93,7 +93,7 @@ def played(
             name: Owned(Path(folder) / name, learner, network, holding, budget)
             for name, holding in fleet.items()
         }
-        calls = {name: each.call(terms_of("flux", parameters)) for name, each in owned.items()}
+        calls = {name: each.call(terms_of(card, parameters)) for name, each in owned.items()}
         state = half.start(initial_weights(learner, seed), parameters)
         outcome = simulate(half, state, calls, RoundPolicy(minimum=len(fleet)), seed)
         devices = SimulatedDevices(card, fleet, learner, "cpu", seed)

@@ -46,7 +46,6 @@ def main() -> None:
       3    wrong settings, or the folder is in use
       4    no server is running, or it does not answer
       5    refused
-      6    not approved yet
       7    the other side speaks another version
       8    the data, the learner or the device is at fault
       70   a bug in Shoal

@@ -1,7 +1,7 @@
 """Errors that only a device has; those that it shares with the server are in `shoal.core.errors`."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shoal.core.errors import DeviceFault, LearnerFault, Refused, ShoalError
@@ -22,16 +22,25 @@ class TaskFailed(LearnerFault):
         self.code = failure.code  # type: ignore[misc]
 
 
+class NoAlgorithm(ShoalError):
+    """The run's algorithm has tasks of its own, which this device cannot do without its package."""
+
+    code, exit_code = "no-algorithm", 8
+
+    def __init__(self, algorithm: str, package: str, tasks: Sequence[str]) -> None:
+        """package: as the server names it, "" if it does not. tasks: the kinds that cannot be done here."""
+        found = f"install the package {package}" if package else "ask the run's operator for its package"
+        super().__init__(
+            f"algorithm {algorithm} has tasks of its own, which this device cannot do: {', '.join(tasks)}",
+            f"{found} on this device, in the version that the server has, and start fedclient again; its "
+            "code then runs here, so install only what you trust",
+        )
+
+
 class Abstained(ShoalError):
     """No cluster fits the device's data well enough."""
 
     code, exit_code = "abstained", 1
-
-
-class NotApproved(ShoalError):
-    """An operator has to approve this device first."""
-
-    code, exit_code = "not-approved", 6
 
 
 class SomeoneElse(Refused):

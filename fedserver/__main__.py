@@ -30,7 +30,6 @@ class Verbs(Commands):
         "run": "fedserver.cli.runs.run",
         "algorithm": "fedserver.cli.algorithm",
         "status": "fedserver.cli.server",
-        "cluster": "fedserver.cli.models.model",
         "model": "fedserver.cli.models.model",
         "page": "fedserver.cli.page",
         "migrate-store": "fedserver.cli.store",

@@ -201,9 +201,12 @@ def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
     return replace(config, state=folder / config.state, blobs=blobs)
 
 
-def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
-    """The run in the file `path`, if any, overridden by `flags`. Raises ConfigError."""
-    config, folder = _read(path, RunConfig, flags)
+def read_run(path: Path | None, flags: Mapping[str, Any], like: Mapping[str, Any] | None = None) -> RunConfig:
+    """The run in the file `path`, if any, overridden by `flags`. Raises ConfigError.
+
+    like: in place of a file, what another run was asked for.
+    """
+    config, folder = _read(path, RunConfig, _merged(like or {}, _absolute(flags)))
     if config.learner is not None and config.learner.file is not None:
         config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
     if config.initial_weights is not None:

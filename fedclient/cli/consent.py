@@ -6,19 +6,38 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Console, Result, verb
 
 
-@click.group(cls=Group)
-def consent() -> None:
-    """Decide, run by run, what may leave this device without a privacy guarantee."""
-
-
-@consent.command(epilog="Example: fedclient consent show --config device.yaml")
+@click.command(epilog="Examples: fedclient consent --config device.yaml; fedclient consent give RUN")
 @verb
 @configured("state")
-def show(console: Console, settings: ClientConfig) -> Result:
-    """Show what each run asked for without a guarantee, what you allowed, and what it has spent."""
+@click.argument("step", type=click.Choice(["give", "revoke"]), metavar="[give|revoke]", required=False)
+@click.argument("run", required=False, default="")
+@click.option("--everything", is_flag=True, help="With give: also what the run has not asked for yet.")
+@click.option("--unseen", is_flag=True, help="With revoke: also refuse a run that is not shown.")
+def consent(
+    console: Console, settings: ClientConfig, step: str | None, run: str, everything: bool, unseen: bool
+) -> Result:
+    """Decide, run by run, what may leave this device without a privacy guarantee.
+
+    Shows what each run asked for without a guarantee, what you allowed, and what it has spent.
+
+    With `give RUN`, RUN may have what it has asked for. Each kind is recorded in the ledger before it leaves.
+
+    With `revoke RUN`, consent is taken back, or a run is refused that needs none. What has left cannot be
+    called back; nothing more leaves, and what was reserved for RUN is free again.
+    """
+    if bool(step) != bool(run):
+        raise click.UsageError("name a run: fedclient consent give RUN, or revoke RUN")
+    if (everything and step != "give") or (unseen and step != "revoke"):
+        raise click.UsageError("--everything needs give, and --unseen needs revoke")
+    if step == "give":
+        return _give(settings, run, everything)
+    return _revoke(settings, run, unseen) if step == "revoke" else _show(settings)
+
+
+def _show(settings: ClientConfig) -> Result:
     from fedclient.store.privacy_report import by_run, ledger_of
 
     kept, runs = settings.consents, by_run(ledger_of(settings).entries(), settings.privacy)
@@ -48,6 +67,22 @@ def show(console: Console, settings: ClientConfig) -> Result:
     return Result(found, "\n".join(lines))
 
 
+def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
+    allowed = settings.consents.give(run, everything)
+    listed = ["everything that it asks for" if what == "*" else what for what in allowed]
+    return Result({"run": run, "given": allowed}, f"run {run} may have: {'; '.join(listed)}")
+
+
+def _revoke(settings: ClientConfig, run: str, unseen: bool) -> Result:
+    from fedclient.store.privacy_report import ledger_of
+
+    try:
+        settings.consents.revoke(run, unseen)
+    finally:  # also where it was revoked before, and the reservation was not given back any more
+        ledger_of(settings).give_back(run)
+    return Result({"run": run}, f"nothing more leaves for run {run}")
+
+
 def _in_all(terms: dict[str, Any]) -> str:
     """What a whole run asks for and costs, in words."""
     times = "once" if terms["lessons"] == 1 else f"{terms['lessons']} times"
@@ -65,32 +100,3 @@ def _in_all(terms: dict[str, Any]) -> str:
     opened = ", ".join(terms["opened"])
     found.append(f"without a guarantee it asks for: {opened}" if opened else "nothing else leaves")
     return "; ".join(found)
-
-
-@consent.command(epilog="Example: fedclient consent give RUN --config device.yaml")
-@verb
-@configured("state")
-@click.argument("run")
-@click.option("--everything", is_flag=True, help="Also what the run has not asked for yet.")
-def give(console: Console, settings: ClientConfig, run: str, everything: bool) -> Result:
-    """Allow RUN what it has asked for. Each kind is recorded in the ledger before it leaves."""
-    allowed = settings.consents.give(run, everything)
-    listed = ["everything that it asks for" if what == "*" else what for what in allowed]
-    return Result({"run": run, "given": allowed}, f"run {run} may have: {'; '.join(listed)}")
-
-
-@consent.command(epilog="Example: fedclient consent revoke RUN --config device.yaml")
-@verb
-@configured("state")
-@click.argument("run")
-@click.option("--unseen", is_flag=True, help="Also refuse a run that `fedclient consent show` does not list.")
-def revoke(console: Console, settings: ClientConfig, run: str, unseen: bool) -> Result:
-    """Take consent to RUN back, or refuse a run that needs none. What has left cannot be called back; nothing
-    more leaves, and what was reserved for RUN is free again."""
-    from fedclient.store.privacy_report import ledger_of
-
-    try:
-        settings.consents.revoke(run, unseen)
-    finally:  # also where it was revoked before, and the reservation was not given back any more
-        ledger_of(settings).give_back(run)
-    return Result({"run": run}, f"nothing more leaves for run {run}")

@@ -13,18 +13,18 @@ from shoal.shell.console import Console, Result, verb
 @verb
 @configured("device", "state")
 @click.argument("string", metavar="STRING")
-@click.option("--wait/--no-wait", default=True, help="Wait until an operator approves.  [default: wait]")
-def join(console: Console, settings: ClientConfig, string: str, wait: bool) -> Result:
+def join(console: Console, settings: ClientConfig, string: str) -> Result:
     """Get an identity with STRING, the join string that `fedserver token create` printed.
 
     STRING can also be the name of a file that contains it, or - to read it from standard input, which keeps
-    it out of the list of processes. If the command is interrupted, run it again: it continues.
+    it out of the list of processes. If an operator has to approve first, the command waits. If it is
+    interrupted, run it again: it continues.
     """
     from fedclient.identity.join import join, read_join_string
     from fedclient.store.state import DeviceFolder
 
     parsed, folder = read_join_string(string), DeviceFolder(settings.state)
-    identity, new = asyncio.run(join(folder, parsed, settings.device, console, wait))
+    identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
     text = (
         f"{identity.device} {done} federation {identity.federation} as {identity.role.value}; "

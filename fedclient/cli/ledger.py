@@ -4,33 +4,26 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Console, Result, verb
 
 
-@click.group(cls=Group)
-def ledger() -> None:
-    """Show what this device released with a privacy guarantee, what that cost, and what is left."""
-
-
-@ledger.command(epilog="Example: fedclient ledger show --config device.yaml")
+@click.command(epilog="Examples: fedclient ledger --config device.yaml; fedclient ledger --verify")
 @verb
 @configured("state")
-def show(console: Console, settings: ClientConfig) -> Result:
-    """Show each release and its cost: the true epsilon for each version of the data and in total."""
+@click.option(
+    "--verify", is_flag=True, help="Only verify that no line and no stored release was changed or removed."
+)
+def ledger(console: Console, settings: ClientConfig, verify: bool) -> Result:
+    """Show what this device released with a privacy guarantee, what that cost, and what is left.
+
+    Each release is shown with its cost, and the true epsilon for each version of the data and in total.
+    """
     from fedclient.store import privacy_report
 
-    entries = privacy_report.ledger_of(settings).entries()
-    found = privacy_report.facts(entries, settings.privacy)
-    data = {"entries": privacy_report.rows(entries), **found, "budget": vars(settings.privacy)}
-    return Result(data, privacy_report.text(entries, settings.privacy))
-
-
-@ledger.command(epilog="Example: fedclient ledger verify --config device.yaml")
-@verb
-@configured("state")
-def verify(console: Console, settings: ClientConfig) -> Result:
-    """Verify that no line of the ledger and no stored release was changed or removed."""
-    from fedclient.store import privacy_report
-
-    entries = privacy_report.ledger_of(settings).verify()
-    return Result({"lines": len(entries)}, f"{len(entries)} lines; the ledger and its releases are intact")
+    found = privacy_report.ledger_of(settings)
+    if verify:
+        lines = len(found.verify())
+        return Result({"lines": lines}, f"{lines} lines; the ledger and its releases are intact")
+    entries = found.entries()
+    data = {"entries": privacy_report.rows(entries), **privacy_report.facts(entries, settings.privacy)}
+    return Result({**data, "budget": vars(settings.privacy)}, privacy_report.text(entries, settings.privacy))

@@ -30,21 +30,17 @@ CALLING = tuple(FLAGS)
 
 
 def configured(*names: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Add --config and the `FLAGS` of these names; the function gets the ClientConfig that they make.
-
-    The other flags are accepted, so that one list of options can be given to every verb, and not listed.
-    """
+    """Add --config and the `FLAGS` of these names; the function gets the ClientConfig that they make."""
 
     def add(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
-            flags = {name: options.pop(name) for name in FLAGS}
+            flags = {name: options.pop(name) for name in names}
             return function(console, read(path, flags), **options)
 
         found: Callable[..., Result] = wrapper
-        for name in reversed(FLAGS):
-            flag = f"--{name.replace('_', '-')}"
-            found = click.option(flag, name, hidden=name not in names, **FLAGS[name])(found)
+        for name in reversed(names):
+            found = click.option(f"--{name.replace('_', '-')}", name, **FLAGS[name])(found)
         config = click.option(
             *("-c", "--config", "path"),
             type=PATH,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fedclient.cli.options import CALLING, configured
+from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.store import privacy_report
@@ -20,7 +20,7 @@ TASK = ("run", "round", "title", "outcome")
 
 @click.command(epilog="Example: fedclient status --config device.yaml --json")
 @verb
-@configured(*CALLING)
+@configured("server", "insecure_loopback", "state")
 def status(console: Console, settings: ClientConfig) -> Result:
     """Show what this device did last, and whether its server answers."""
     found = facts(settings)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fedclient.faults import NotApproved
 from fedclient.identity.keyring import Asking, Identity, JoiningPort, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrollment
 from fedclient.net.backoff import Backoff, patiently
@@ -48,19 +47,17 @@ async def join(
     line: JoinString,
     device: DeviceId | None,
     console: Console,
-    wait: bool = True,
 ) -> tuple[Identity, bool]:
     """The identity of a device folder, and whether it is new; an existing one is kept.
 
-    device: the name to ask for; None: one derived from the key. wait: whether to wait for an operator's
-    approval. Raises ConfigError, Refused, Unavailable or NotApproved; repeating the call continues where it
-    ended.
+    device: the name to ask for; None: one derived from the key. Waits for an operator's approval where one is
+    needed. Raises ConfigError, Refused or Unavailable; repeating the call continues where it ended.
     """
     keyring = Keyring(folder.identity)
     with folder.locked():
         name, known = folder.agreed(device), keyring.identity()
         if known is None:
-            identity = await _ask_until_answered(line, keyring, name, wait, console)
+            identity = await _ask_until_answered(line, keyring, name, console)
             folder.device(identity.device)
             return identity, True
         if name not in (None, known.device) or line.pin != known.joining_port.pin:
@@ -73,7 +70,7 @@ async def join(
 
 
 async def _ask_until_answered(
-    line: JoinString, keyring: Keyring, device: DeviceId | None, wait: bool, console: Console
+    line: JoinString, keyring: Keyring, device: DeviceId | None, console: Console
 ) -> Identity:
     """On return the identity is on the disk."""
     port, asking = JoiningPort(line.host, line.port, line.pin), keyring.asking()
@@ -85,8 +82,6 @@ async def _ask_until_answered(
             f"{name} is waiting for an operator's approval: fedserver device approve {name}\n"
             f"fingerprint of its key: {fingerprint_of(asking.key)}"
         )
-        if not wait:
-            raise NotApproved(f"{name} is not approved yet", "run the same command again later; it continues")
     backoff = Backoff()
     while isinstance(answer, Pending):
         await asyncio.sleep(min(max(answer.retry_in, SHORTEST), LONGEST))

@@ -252,7 +252,8 @@ class Placer:
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
         try:
-            result = await self._performed(Task(question.run, 1, 0, 0, "describe", question.payload))
+            task = Task(question.run, 1, 0, 0, "describe", question.payload, question.terms)
+            result = await self._performed(task)
         except TaskFailed as failed:
             self._note_failure(question.run, failed.code)
             raise

@@ -31,13 +31,13 @@ from fedclient.store.consent import Consents
 from fedclient.store.failures import Failures
 from fedclient.store.ledger_file import HINT, LedgerFile
 from fedclient.store.unsettled import Unsettled
-from shoal.core.algorithm.asks import WholeRun
 from shoal.core.errors import BadPayload, DeviceFault, DiskFull, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor, Integers
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
+from shoal.core.privacy.asks import WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
@@ -232,7 +232,7 @@ class Ledger:
         reserved = not whole.cost or self._has_reserved(book, whole.cost)
         if not reserved:
             self._check_whole(book, whole.cost)
-        missing = [what for what in whole.asks.opened if not self._permits(what)]
+        missing = [what for what in whole.asks.in_the_open if not self._permits(what)]
         for what in missing:
             self._check_permitted(what)
         if not reserved and self._run:
@@ -315,7 +315,7 @@ class Ledger:
         if allowed is None and not self._permits(what):
             raise NoConsent(
                 f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
-                f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
+                f"`fedclient consent` lists what runs ask for, and `fedclient consent give {self._run}` "
                 "allows it; privacy.allow_unprotected and privacy.allow_plain_weights in this device's "
                 "settings are rules for all runs",
             )

@@ -20,11 +20,12 @@ TEXTS: Mapping[str, str] = {
     "disk-full": "the device's disk is full",
     "failed": "the device could not do the task",
     "learner-failed": "the author's code failed",
+    "no-algorithm": "the device lacks the package of its algorithm, which `fedserver algorithm show` names",
     "no-consent": "the device's owner has not consented to what this run asks for",
     "not-found": "something that the task needs is gone",
     "out-of-memory": "the device does not have enough memory for this task",
     "over-budget": "the owner's privacy budget has too little left, or nothing: the owner raises it "
-    "(privacy.epsilon) or waits (`fedclient ledger show`), or a run asks for less, or for none (privacy=off)",
+    "(privacy.epsilon) or waits (`fedclient ledger`), or a run asks for less, or for none (privacy=off)",
     "refused": "the device refuses this task",
     "storage": "the device's disk failed",
     "too-few-samples": "the device has too few samples for this guarantee: balanced takes at least 65, and "

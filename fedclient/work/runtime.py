@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
+from fedclient.faults import NoAlgorithm
 from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
@@ -23,7 +24,6 @@ from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
-from shoal.core.algorithm.asks import WholeRun
 from shoal.core.device_kit import choosing, standard, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
@@ -40,6 +40,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
+from shoal.core.privacy.asks import RunTerms, WholeRun, read_terms
 from shoal.core.privacy.report import left_open
 from shoal.core.privacy.secure.cohort import Signer
 from shoal.core.types import RunId, Tensors
@@ -73,10 +74,10 @@ class Runtime:
         self._file, self._data = (config.file, config.data) if config else (None, None)
         self._identity = config.identity if config else None
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
-        self._halves = halves()
+        self._halves, self._newcomer = halves(), config is not None and config.newcomer
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
-        if config is not None and config.newcomer:
+        if self._newcomer:
             self._halves |= {each.kind: (each, choosing) for each in (ChooseCompact, Vote)}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
@@ -146,19 +147,17 @@ class Runtime:
         return answer
 
     def _done(self, task: Task) -> _Done:
-        kind = task.payload.kind
-        if kind not in self._halves:
-            raise BadPayload(
-                f"no algorithm on this device can do a {kind!r} task",
-                f"{near(kind, list(self._halves))}; install the run's algorithm on this device",
-            )
+        kind, terms = task.payload.kind, read_terms(task.terms) if task.terms else None
+        self._check_installed(kind, terms)
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
         if isinstance(context.account, Ledger):
             context.account = context.account.of(task.run)
             if not isinstance(message, Build):  # initial weights have nothing of the data in them
-                self._agree(task, context, context.account)
+                context.account.check_not_refused()
+                if terms is not None and not self._newcomer:  # which takes part in no round
+                    self._agree(task, terms, context, context.account)
         if isinstance(message, SECURE) and self._identity is not None:
             context.signer = signer_of(self._identity)
         for what in left_open(message):
@@ -169,15 +168,27 @@ class Runtime:
             reply = half.perform(message, context)
         return _Done(work, reply, context.remembered)
 
-    def _agree(self, task: Task, context: DeviceContext, account: Ledger) -> None:
+    def _check_installed(self, kind: str, terms: RunTerms | None) -> None:
+        """Before any task: can this device do it, and all that its run will ask for? A newcomer is only asked
+        this. Raises NoAlgorithm; BadPayload where no one has said whose task it is."""
+        own = terms.tasks if terms is not None else ()
+        asked = dict.fromkeys([kind, *(() if self._newcomer else own)])
+        missing = [each for each in asked if each not in self._halves]
+        if kind in missing and kind not in own:
+            raise BadPayload(
+                f"no algorithm on this device can do a {kind!r} task",
+                f"{near(kind, list(self._halves))}; install the run's algorithm on this device",
+            )
+        if terms is not None and missing:
+            raise NoAlgorithm(terms.algorithm, terms.package, missing)
+
+    def _agree(self, task: Task, terms: RunTerms, context: DeviceContext, account: Ledger) -> None:
         """Before a task that is about the data: does the owner allow all of its run, and is there room?"""
-        account.check_not_refused()
-        if task.terms:
-            terms, whole = self._wholes.get(task.run, ("", None))
-            if whole is None or terms != task.terms:
-                whole = whole_run(task.terms, context)
-                self._wholes[task.run] = task.terms, whole
-            account.agree(whole, context.version())
+        text, whole = self._wholes.get(task.run, ("", None))
+        if whole is None or text != task.terms:
+            whole = whole_run(terms, context)
+            self._wholes[task.run] = task.terms, whole
+        account.agree(whole, context.version())
 
 
 def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:

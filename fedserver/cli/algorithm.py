@@ -9,6 +9,7 @@ import click
 
 from fedserver.cli.text import WIDTH, setting, table
 from shoal.core.algorithm import Algorithm, Setting, discover, find, rejected
+from shoal.core.algorithm.discovery import DISTRIBUTION, package_of
 from shoal.shell.console import Console, Group, Result, verb
 
 
@@ -65,6 +66,8 @@ def show(console: Console, name: str) -> Result:
         "summary": card.summary,
         "paper": card.citation,
         "documentation": card.documentation,
+        "package": package_of(card.name),
+        "own_tasks": list(card.own_tasks),
         "variants": {each: dict(changes) for each, changes in card.variants.items()},
         "presets": {preset: dict(changes) for preset, changes in card.presets.items()},
         "parameters": [
@@ -85,6 +88,8 @@ def show(console: Console, name: str) -> Result:
 
 def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:
     lines = [f"{card.name}: {card.summary}", *textwrap.wrap(card.citation, WIDTH), ""]
+    if needed := needed_package(card):
+        lines.append(f"devices need the package {needed}, too: it has the tasks {', '.join(card.own_tasks)}")
     if variant:
         lines.append(f"{name} is {card.name} with {_pairs(card, variant)}")
     for other, changes in card.variants.items():
@@ -105,6 +110,13 @@ def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapp
         body = f"{each.meaning} Legal: {each.legal}."
         lines += textwrap.wrap(body, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def needed_package(card: Algorithm) -> str:
+    """The package that devices need beside what every device has; "" if they need none, or if the algorithm
+    was registered in this process."""
+    package = package_of(card.name)
+    return package if card.own_tasks and package != DISTRIBUTION else ""
 
 
 def _of_paper(card: Algorithm, parameter: Setting) -> Any:

@@ -1,4 +1,4 @@
-"""What the verbs share: the options --state, --connect and --wait, and the connection to a running server."""
+"""What the verbs share: the options --state and --connect, and the connection to a running server."""
 
 import functools
 import os
@@ -62,21 +62,16 @@ def place(state: Path, connect: Path | None) -> Path:
 
 
 def connected(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --state, --connect and --wait; the function gets a client of the server that these name."""
+    """Add --state and --connect; the function gets a client of the server that these name.
+
+    A server whose process runs but does not answer yet is waited for; see `wait_option`.
+    """
 
     @state_option("The server's state folder.")
     @connect_option
-    @click.option(
-        "--wait",
-        "patience",
-        type=click.FloatRange(min=0.0),
-        metavar="SECONDS",
-        help="Wait up to SECONDS for the server to start.  "
-        f"[default: 0; {ANSWER:.0f} if its process runs but does not answer yet]",
-    )
     @functools.wraps(function)
     def wrapper(
-        console: Console, state: Path, connect: Path | None, patience: float | None, **options: Any
+        console: Console, state: Path, connect: Path | None, patience: float | None = None, **options: Any
     ) -> Result:
         from fedserver.rpc.client import AuthorityClient
 
@@ -93,6 +88,17 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
             return function(console, client, **options)
 
     return wrapper
+
+
+wait_option = click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Wait up to SECONDS for the server to start.  "
+    f"[default: 0; {ANSWER:.0f} if its process runs but does not answer yet]",
+)
+"""For a verb that is `connected`."""
 
 
 def reach(state: Path, patience: float | None, report: Callable[[str], None]) -> None:
@@ -116,11 +122,12 @@ def _absent(state: Path) -> Unavailable:
             f"there is no server folder at {state}",
             f"give --state, or create one with: fedserver init --state {state} --host NAME",
         )
+    wait = f"to wait for one: fedserver status --state {state} --wait SECONDS"
     if is_running(state):
-        return Unavailable(f"the server of {state} is running but does not answer yet", "give --wait SECONDS")
+        return Unavailable(f"the server of {state} is running but does not answer yet", wait)
     return Unavailable(
         f"no server is running on {state}",
-        f"start one with: fedserver up --state {state}; to wait for one, give --wait SECONDS",
+        f"start one with: fedserver up --state {state}; {wait}",
     )
 
 

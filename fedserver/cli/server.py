@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli import text
-from fedserver.cli.options import PATH, connected, state_option
+from fedserver.cli.options import connected, state_option, wait_option
 from shoal.shell.console import Console, Result, printable, verb
 
 if TYPE_CHECKING:
@@ -80,24 +80,7 @@ def init(
 
 @click.command(epilog="Example: fedserver up --state server")
 @verb
-@click.option(
-    "-c",
-    "--config",
-    "path",
-    type=PATH,
-    envvar="FEDSERVER_CONFIG",
-    show_envvar=True,
-    metavar="FILE",
-    help="Settings file (YAML).  [default: DIR/fedserver.yaml]",
-)
-@click.option(
-    "--state",
-    type=PATH,
-    envvar="FEDSERVER_STATE",
-    show_envvar=True,
-    metavar="DIR",
-    help="The server's state folder.  [default: server]",
-)
+@state_option("The server's state folder.")
 @click.option(
     "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
 )
@@ -117,26 +100,7 @@ def init(
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Least severe messages to log to stderr.  [default: info]",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    help="Log lines for people, or one JSON object for each.  [default: text]",
-)
-@click.option(
-    "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at HOST:PORT.  [default: off]"
-)
-@click.option(
-    "--traces",
-    metavar="URL",
-    help="Send traces of rounds to this collector of OpenTelemetry (OTLP over gRPC), such as "
-    "http://127.0.0.1:4317.  [default: off]",
-)
-@click.option(
-    "--operator-listen",
-    metavar="HOST:PORT",
-    help="Listen for operators with certificates (`fedserver operator add`), too.  [default: off]",
-)
-def up(console: Console, path: Path | None, **flags: Any) -> Result:
+def up(console: Console, **flags: Any) -> Result:
     """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
 
     Devices connect over TLS with certificates: create the server's first with `fedserver init`, which also
@@ -148,7 +112,7 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     from shoal.shell.memory import freeze_loaded, share_arenas
 
     share_arenas()
-    config = read_server(path, flags)
+    config = read_server(None, flags)
     log = logging.StreamHandler(sys.stderr)
     text_format = Printable("%(asctime)s %(levelname)s %(name)s: %(message)s")
     log.setFormatter(Json() if config.log_format == "json" else text_format)
@@ -168,9 +132,10 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     return Result(found, "stopped")
 
 
-@click.command(epilog="Example: fedserver status --state server")
+@click.command(epilog="Examples: fedserver status --state server; fedserver status --wait 30")
 @verb
 @connected
+@wait_option
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 def status(console: Console, client: "OperatorClient", watch: bool) -> Result:
     """Show the server, its runs and its devices: what each run waits for, from whom, and until when.

@@ -52,7 +52,7 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
             "options": dict(spec.learner_options),
             "seed": spec.learner_seed,
         },
-        "parameters": _parameters(spec),
+        "parameters": parameters(spec),
         "changed": sorted(spec.parameters),
         "software": spec.software,
         "initial_weights": spec.initial,
@@ -60,7 +60,7 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _parameters(spec: RunSpec) -> dict[str, Any]:
+def parameters(spec: RunSpec) -> dict[str, Any]:
     """Every parameter of a run. Only those that were set, if this machine does not have the algorithm."""
     try:
         card, variant = find(spec.algorithm)
@@ -165,9 +165,9 @@ def status(found: RunStatus) -> str:
 
 def _settings(spec: RunSpec, created: float | None) -> str:
     """What the operator asked for, one line for each kind of setting. Times are in seconds."""
-    parameters, policy = _parameters(spec), asdict(spec.policy)
-    changed = {name: parameters[name] for name in parameters if name in spec.parameters}
-    rest = {name: value for name, value in parameters.items() if name not in changed}
+    found, policy = parameters(spec), asdict(spec.policy)
+    changed = {name: found[name] for name in found if name in spec.parameters}
+    rest = {name: value for name, value in found.items() if name not in changed}
     options = f" with {_pairs(spec.learner_options)}" if spec.learner_options else ""
     rows = [
         ("algorithm", f"{spec.algorithm}, preset {spec.preset}, seed {spec.seed}"),

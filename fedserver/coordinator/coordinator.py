@@ -264,6 +264,8 @@ class Coordinator:
     # -- devices --------------------------------------------------------------------------------------------
 
     def visitor(self, device: DeviceId) -> Visitor:
+        """The state of a device that says hello, or asks to be placed; a new one for its first call since the
+        start."""
         return self.visitors.setdefault(device, Visitor(device))
 
     def fleet(self) -> int:

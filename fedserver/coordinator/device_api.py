@@ -109,11 +109,14 @@ class DeviceApi(Link):
         return await transfer.address(self._coordinator, await self._fetching(), blob)
 
     async def _fetching(self) -> Visitor:
-        """In a session a blob is for a task, which a restarted server leases again when the device joins."""
+        """In a session a blob is for a task, which a restarted server leases again when the device joins.
+
+        Who has not said hello or asked to be placed since the start is no visitor, and is granted nothing.
+        """
         self._coordinator.check_serving()
         if self._session:
             await self._coordinator.join(self._visitor())
-        return self._coordinator.visitor(self._device)
+        return self._coordinator.visitors.get(self._device) or Visitor(self._device)
 
     async def uploaded(self, blob: BlobRef) -> int:
         self._coordinator.check_deciding()
@@ -157,13 +160,13 @@ class DeviceApi(Link):
     def _visitor(self) -> Visitor:
         """The state of the device. Raises SessionLost if this session is not the device's newest."""
         self._coordinator.check_serving()
-        visitor = self._coordinator.visitor(self._device)
-        if self._session and self._session in visitor.replaced:
+        visitor = self._coordinator.visitors.get(self._device)
+        if visitor is not None and self._session and self._session in visitor.replaced:
             log.warning("device %s: a session that was replaced is still in use", self._device)
             raise SessionLost(
                 f"another process has replaced this one as device {self._device}",
                 "each device needs its own name: stop one of the two processes",
             )
-        if not self._session or visitor.session != self._session:
+        if visitor is None or not self._session or visitor.session != self._session:
             raise SessionLost(f"device {self._device} has no session on this server", "say hello again")
         return visitor

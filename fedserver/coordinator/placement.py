@@ -213,7 +213,7 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
             why = KEPT if isinstance(found, ChooseCompact) else MEASURES
             await _note(asked, answer, recorded.HANDED_OUT, why, clusters)
         visitor.grant(names, run.run)
-        return Question(run.run, payload, graph)
+        return Question(run.run, payload, graph, run.terms)
     assignment = replace(found, reason=found.reason + why)
     if found.abstained and not asked.accept_nearest:
         await _note(asked, answer, recorded.ABSTAINED, assignment.reason)

@@ -51,7 +51,7 @@ def recipe_of(spec: RunSpec) -> Recipe:
 
 def terms_of_run(spec: RunSpec) -> str:
     """What devices get to know of a run before their first task of it."""
-    return terms_of(find(spec.algorithm)[0].name, recipe_of(spec).server_half.parameters)
+    return terms_of(find(spec.algorithm)[0], recipe_of(spec).server_half.parameters)
 
 
 def _check_cohorts(spec: RunSpec) -> None:

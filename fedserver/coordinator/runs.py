@@ -1,7 +1,6 @@
 """One run: its round engine, and the effects of the engine on the disk and on devices."""
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
@@ -16,6 +15,7 @@ from fedserver.coordinator.recipe import Recipe, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
+from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
@@ -307,8 +307,7 @@ class Run:
                 self._wake(effect.device)
             case Reduce():
                 self._meter.add_seconds(self.run, "devices", time.monotonic() - self._opened)
-                # Without the context of the call that has closed the round, such as an operator's name.
-                self._reduction = asyncio.create_task(self._reduce(effect), context=contextvars.Context())
+                self._reduction = asyncio.create_task(self._reduce(effect), context=by_no_one())
             case Abandon():
                 self._abandoned = effect.reason
             case Save():

@@ -63,7 +63,7 @@ def _unplaced(run: RunId, devices: Counter[DeviceId]) -> str:
     who = f"newcomer {device} has asked run {run} for a model {most} times, and fits no cluster"
     if len(devices) > 1:
         who = f"{len(devices)} newcomers of run {run} fit no cluster and ask again, {device} {most} times"
-    return f"{who}: no device trains for such data yet; see fedserver run placements {run}"
+    return f"{who}: no device trains for such data yet; see fedserver run show {run} --newcomers"
 
 
 def unreadable(run: RunId, record: RunRecord | None, reason: str) -> RunSummary:
@@ -143,7 +143,7 @@ def device_of(
     record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], timeout: float
 ) -> DeviceStatus:
     """A device as the server sees it. timeout: after this many seconds without a call it counts as absent."""
-    if visitor is None:
+    if visitor is None or visitor.last_seen is None:
         return DeviceStatus(record.device, "absent", software=record.software)
     ago = 0.0 if visitor.polling else max(0.0, time.time() - visitor.last_seen)
     here = bool(visitor.session) and ago < timeout

@@ -24,7 +24,7 @@ OPENED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Shoal</t
 <link rel="icon" href="/static/mark.svg"><meta http-equiv="refresh" content="0;url=/">
 <p><a href="/">Open the page</a></p></html>
 """
-USED = "This link was used before, or its time is up. Get another: fedserver page open\n"
+USED = "This link was used before, or its time is up. Get another: fedserver page --link\n"
 
 
 def application(feed: Feed, access: Access, cookie: str) -> Guard:

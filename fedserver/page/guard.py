@@ -45,7 +45,7 @@ HEADERS = {
 }
 CLOSED = """This page needs a link that is valid once. Get one on the machine of the server:
 
-    fedserver page open --state DIR
+    fedserver page --link --state DIR
 """
 
 

@@ -100,12 +100,13 @@ class OperatorClient:
             return operator_wire.status_from_pb(self._operator.ChangeRun(request, timeout=ANSWER).status)
 
     def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
+        """Delete the models of earlier rounds of a run, or of all runs that are over: how many, by run."""
         with self._errors():
-            return dict(self._operator.PruneRuns(pb.PruneRunsRequest(run=run), timeout=ANSWER).deleted)
+            return dict(self._operator.RemoveRun(pb.RemoveRunRequest(run=run), timeout=ANSWER).deleted)
 
     def remove_run(self, run: RunId) -> None:
         with self._errors():
-            self._operator.RemoveRun(pb.RemoveRunRequest(run=run), timeout=ANSWER)
+            self._operator.RemoveRun(pb.RemoveRunRequest(run=run, whole=True), timeout=ANSWER)
 
     def clusters(self, run: RunId) -> list[ClusterVersions]:
         with self._errors():

@@ -35,7 +35,7 @@ class Operators(OperatorServiceServicer):
         return pb.StartRunResponse(run=run)
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        return pb.ListRunsResponse(runs=map(operator_wire.summary_to_pb, self._runs.runs()))
+        return pb.ListRunsResponse(runs=operator_wire.summaries_to_pb(self._runs.runs()))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         return pb.GetRunResponse(status=operator_wire.status_to_pb(await self._runs.show(request.run)))
@@ -56,12 +56,11 @@ class Operators(OperatorServiceServicer):
         status = await self._runs.change_run(request.run, operator_wire.change_from_pb(request))
         return pb.ChangeRunResponse(status=operator_wire.status_to_pb(status))
 
-    async def PruneRuns(self, request: pb.PruneRunsRequest, context: Context) -> pb.PruneRunsResponse:
-        return pb.PruneRunsResponse(deleted=await self._runs.prune_runs(request.run))
-
     async def RemoveRun(self, request: pb.RemoveRunRequest, context: Context) -> pb.RemoveRunResponse:
-        await self._runs.remove_run(request.run)
-        return pb.RemoveRunResponse()
+        if request.whole:
+            await self._runs.remove_run(request.run)
+            return pb.RemoveRunResponse()
+        return pb.RemoveRunResponse(deleted=await self._runs.prune_runs(request.run))
 
     async def ListClusters(
         self, request: pb.ListClustersRequest, context: Context
@@ -85,19 +84,19 @@ class Operators(OperatorServiceServicer):
 
     async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> pb.ReadLogResponse:
         lines = await self._runs.log(request.run, request.after)
-        return pb.ReadLogResponse(lines=map(operator_wire.line_to_pb, lines))
+        return pb.ReadLogResponse(lines=operator_wire.lines_to_pb(lines))
 
     async def ReadHistory(self, request: pb.ReadHistoryRequest, context: Context) -> pb.ReadHistoryResponse:
         rounds = await self._runs.history(
             request.run, request.after, devices=not request.without_devices, most=request.most or ROUNDS
         )
-        return pb.ReadHistoryResponse(rounds=map(history_wire.round_to_pb, rounds))
+        return pb.ReadHistoryResponse(rounds=history_wire.rounds_to_pb(rounds))
 
     async def ListPlacements(
         self, request: pb.ListPlacementsRequest, context: Context
     ) -> pb.ListPlacementsResponse:
         found = await self._runs.placements(request.run, request.device, request.after)
-        return pb.ListPlacementsResponse(placements=map(placements_wire.placement_to_pb, found))
+        return pb.ListPlacementsResponse(placements=placements_wire.placements_to_pb(found))
 
 
 class Observers(ObserverServiceServicer):
@@ -140,7 +139,7 @@ class Authorities(AuthorityServiceServicer):
         self, request: authority_pb.ListDevicesRequest, context: Context
     ) -> authority_pb.ListDevicesResponse:
         return authority_pb.ListDevicesResponse(
-            devices=map(authority_wire.device_to_pb, await self._authority.devices())
+            devices=authority_wire.devices_to_pb(await self._authority.devices())
         )
 
     async def ApproveDevice(

@@ -269,7 +269,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
     except RuntimeError:
         raise ConfigError(
             f"cannot listen on {address}: it is in use or not this machine's",
-            "use another --listen, --join-listen or --operator-listen",
+            "use another --listen or --join-listen, or another operator_listen in the settings",
         ) from None
 
 

@@ -129,7 +129,7 @@ def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, in
             _check_natural(experiment)
             stages = max(experiment.drifts, 1)
             found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
-            classes = class_count(device.test for device in found)
+            classes = class_count(part for device in found for part in (*device.stages, device.test))
             return [natural_holding(device, rounds) for device in found], None, classes
         everything, test = images.load(experiment.dataset, experiment.data_dir, experiment.label)
         classes = class_count((everything, test))
@@ -166,10 +166,14 @@ def _repeated(data: Dataset, copies: int) -> Dataset:
 
 
 def _check_natural(experiment: Experiment) -> None:
-    """Raises ValueError for what is asked of images, where there are none."""
-    unused = [name for name in ("samples", "public", "model") if getattr(experiment, name)]
+    """Raises ConfigError for what says how to make devices of images, where they are there already."""
+    usual = Experiment()
+    unused = [name for name in natural.NOT_FOR if getattr(experiment, name) != getattr(usual, name)]
     if unused:
-        raise ValueError(f"{experiment.dataset} is not of images: {' and '.join(unused)} cannot be chosen")
+        raise ConfigError(
+            f"{' and '.join(unused)} cannot be chosen: the devices of {experiment.dataset} differ by nature",
+            "leave them out, or choose a data set of images",
+        )
 
 
 def _some(train: Dataset, experiment: Experiment) -> Dataset:

@@ -6,36 +6,28 @@ from pathlib import Path
 import click
 
 from shoal.core.errors import ConfigError
-from shoal.shell import disk
 from shoal.shell.console import Console, Result, verb
 
-SHELLS = {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"}
-"""The shells, and the file in the home folder that each reads at its start."""
+SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(epilog="Examples: fedserver completion --install; fedclient completion --install")
+@click.command(epilog="Examples: fedserver completion >> ~/.bashrc; fedclient completion >> ~/.bashrc")
 @verb
-@click.option("--shell", type=click.Choice(list(SHELLS)), help="The shell.  [default: that of $SHELL]")
-@click.option("--install", is_flag=True, help="Add the line to the file that the shell reads at its start.")
-def completion(console: Console, shell: str | None, install: bool) -> Result:
-    """Print the line that makes the shell complete verbs and options, or install it."""
+def completion(console: Console) -> Result:
+    """Print the line that makes the shell of $SHELL complete verbs and options: bash, zsh or fish.
+
+    Append it to the file that the shell reads at its start, which is ~/.bashrc, ~/.zshrc or
+    ~/.config/fish/config.fish.
+    """
     program = click.get_current_context().find_root().info_name or "fedserver"
-    shell = shell or Path(os.environ.get("SHELL", "")).name
+    shell = Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
-        raise ConfigError(f"the shell {shell!r} is not known", f"give --shell: {', '.join(SHELLS)}")
+        raise ConfigError(
+            f"the shell {shell!r} is not known",
+            f"name one of {', '.join(SHELLS)}: SHELL=zsh {program} completion",
+        )
     variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
     line = f'eval "$({variable}={shell}_source {program})"'
     if shell == "fish":
         line = f"{variable}=fish_source {program} | source"
-    if not install:
-        return Result({"shell": shell, "line": line, "file": None}, line)
-    file = Path.home() / SHELLS[shell]
-    text = file.read_text() if file.exists() else ""
-    if line not in text.splitlines():
-        with disk.storing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            target = file.resolve()  # a link to a file elsewhere stays a link
-            mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        end = "" if not text or text.endswith("\n") else "\n"
-        disk.write(target, f"{text}{end}{line}\n".encode(), mode)
-    return Result({"shell": shell, "line": line, "file": str(file)}, f"{file} has it; open a new shell")
+    return Result({"shell": shell, "line": line}, line)

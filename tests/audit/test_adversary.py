@@ -204,7 +204,8 @@ def exchanges(model: Tensors, session: str, cohort: dict[str, bytes], letters: d
 def lie() -> str:
     """The terms of a run that is said to cost nearly nothing, and to let nothing leave in the open."""
     lies = {"rounds": 1, "dp_epsilon": 0.1, "evaluate": False}
-    return terms_of("fedavg", algorithm.find("fedavg")[0].configure("default", lies))
+    card, _ = algorithm.find("fedavg")
+    return terms_of(card, card.configure("default", lies))
 
 
 def anything(kind: type[Message], model: Tensors) -> Message | None:

@@ -28,7 +28,8 @@ from shoal.core.exchange.payload import INLINE, BlobRef, Payload, Weights
 from shoal.core.exchange.tensors import manifest_of, pack
 from shoal.core.types import Bytes, RunId, Tensors
 
-TERMS = terms_of("fedavg", find("fedavg")[0].configure("default"))
+FEDAVG, _ = find("fedavg")
+TERMS = terms_of(FEDAVG, FEDAVG.configure("default"))
 """Of a run, as its tasks have them."""
 
 

@@ -68,6 +68,6 @@ def test_a_run_asks_for_no_more_than_its_terms_say(name: str, private: bool) -> 
         card.server(), card.server().start(first_model(), parameters), devices, RoundPolicy(minimum=4), 7
     )
     assert not outcome.failed, outcome.reason
-    assert opened <= set(asks.opened)
+    assert opened <= set(asks.in_the_open)
     assert max(trained.values(), default=0) <= asks.lessons
     assert max(counted.values(), default=0) <= asks.accuracies

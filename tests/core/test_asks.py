@@ -5,8 +5,11 @@ import json
 import pytest
 
 from shoal.core import algorithm
-from shoal.core.algorithm.asks import WholeRun, asks_of, read_terms, terms_of
-from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.algorithm.asks import asks_of, terms_of
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import PrivateTraining
+from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.privacy.asks import Asks, RunTerms, WholeRun, read_terms
 from shoal.core.privacy.cost import Cost, epsilon_of, rho_of
 from shoal.core.privacy.report import OPEN
 
@@ -18,36 +21,109 @@ def test_terms_come_back_as_they_were(name: str) -> None:
     card = CARDS[name]
     for preset in ("default", *card.presets):
         parameters = card.configure(preset)
-        assert read_terms(terms_of(name, parameters)) == (card, parameters)
+        terms = read_terms(terms_of(card, parameters))
+        assert terms.asks == asks_of(card, parameters)
+        in_lab = str(card.server_module).startswith("shoal_lab.")
+        assert (terms.algorithm, terms.package) == (name, "shoal-lab" if in_lab else "shoal-fed")
+        assert set(terms.tasks) == {each.kind for each in card.messages if hasattr(each, "reply")}
 
 
-def test_a_parameter_of_a_later_version_is_left_out() -> None:
-    terms = json.loads(terms_of("fedavg", CARDS["fedavg"].configure()))
-    terms["parameters"]["wisdom"] = 7
-    assert read_terms(json.dumps(terms))[1] == CARDS["fedavg"].configure()
+EVERYTHING = RunTerms(
+    "nova",
+    "shoal-nova",
+    ("nova_look",),
+    Asks(
+        20,
+        PrivateTraining(1.0, 0.0, 3.0, 1e-6, 20),
+        2,
+        64,
+        PrivacySettings("balanced", 5.0, 1e-6),
+        10,
+        3,
+        0.01,
+        True,
+        1.0,
+        ("summed", "figures"),
+        ("nova_seen",),
+    ),
+)
+
+
+def changed(*path: str, to: object = None, drop: bool = False) -> str:
+    """Terms in which one value is another, or is missing."""
+    terms = json.loads(str(EVERYTHING))
+    inner = terms
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = to
+    if drop:
+        del inner[path[-1]]
+    return json.dumps(terms)
+
+
+def test_all_that_terms_can_say_comes_back() -> None:
+    assert read_terms(str(EVERYTHING)) == EVERYTHING
+    assert read_terms(changed("package", to="")).package == "", "registered in the server's own process"
 
 
 @pytest.mark.parametrize(
     "terms",
-    ["", "[]", "{", '"x"', '{"algorithm": 3, "parameters": {}}', '{"algorithm": "fedavg"}', "[" * 60_000],
+    [
+        *("", "[]", "{", '"x"', '{"algorithm": "fedavg"}', "[" * 60_000, "1" * 5_000),
+        changed("algorithm", to=3),
+        changed("tasks", to={}),
+        changed("tasks", to=["nova_look"] * 1_000),
+        changed("asks", to=None),
+        changed("asks", "lessons", drop=True),
+        changed("asks", "lessons", to=2.5),
+        changed("asks", "lessons", to=True),
+        changed("asks", "sums", to=1),
+        changed("asks", "rho", to=10**400),
+        changed("asks", "noise", to=float("nan")),
+        changed("asks", "training", "epsilon", to=float("inf")),
+        changed("asks", "training", to=[]),
+        changed("asks", "wisdom", to=7),
+        changed("asks", "descriptor", "wisdom", to=7),
+    ],
 )
 def test_terms_that_are_none_are_refused(terms: str) -> None:
-    with pytest.raises(BadPayload, match="terms of the run cannot be read"):
+    """Also those of a later version: what a run asks for beyond what is known here cannot be judged."""
+    with pytest.raises(BadPayload, match="terms of the run cannot be read") as refused:
         read_terms(terms)
+    assert "update" in refused.value.hint
 
 
 @pytest.mark.parametrize(
-    "terms", ['{"algorithm": "x", "parameters": {}}', '{"algorithm": "fedavg", "parameters": {"rounds": -1}}']
+    ("terms", "why"),
+    [
+        (changed("algorithm", to="\x1b[2Jnova"), "is no name"),
+        (changed("algorithm", to=""), "is no name"),
+        (changed("package", to="--index-url=elsewhere"), "is no name"),
+        (changed("package", to="nova @ https://elsewhere/x.whl"), "is no name"),
+        (changed("package", to="x" * 101), "is no name"),
+        (changed("tasks", to=["look at\nthis"]), "is no name"),
+        (changed("asks", "reports", to=["nothing, really"]), "reports is"),
+        (changed("asks", "opened", to=["wisdom"]), "does not know"),
+        (changed("asks", "lessons", to=-1), "lessons is -1"),
+        (changed("asks", "lessons", to=10**30), "lessons is 1"),
+        (changed("asks", "batch_size", to=0), "batch_size is 0"),
+        (changed("asks", "classes", to=10**9), "classes is 1"),
+        (changed("asks", "rho", to=0.0), "rho is 0.0"),
+        (changed("asks", "noise", to=1e-300), "noise is 1e-300"),
+        (changed("asks", "training", "noise", to=-1.0), "noise is -1.0"),
+        (changed("asks", "descriptor", "delta", to=2.0), "2.0 is no delta"),
+        (changed("asks", "descriptor", "mode", to="secret"), "'secret' is not known"),
+    ],
 )
-def test_terms_that_mean_nothing_here_are_refused(terms: str) -> None:
-    with pytest.raises(ConfigError):
+def test_terms_that_mean_nothing_here_are_refused(terms: str, why: str) -> None:
+    with pytest.raises(BadPayload, match=why):
         read_terms(terms)
 
 
 def test_what_runs_ask_for() -> None:
     def asks(name: str, **changes: object) -> object:
         found = asks_of(CARDS[name], CARDS[name].configure("default", changes))
-        return found.lessons, found.accuracies, found.descriptor and found.descriptor.mode, found.opened
+        return found.lessons, found.accuracies, found.descriptor and found.descriptor.mode, found.in_the_open
 
     plain, figures = OPEN["weights"], OPEN["figures"]
     assert asks("fedavg", rounds=7) == (7, 0, None, (plain, figures))

@@ -11,7 +11,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from tests.client.visits import NoJitter
 from tests.crash.lab import PIECE, Toy
-from tests.histories.devices import EarlierLink
+from tests.histories.devices import LargeLink
 
 
 async def main(address: str, root: Path, number: int) -> None:
@@ -19,7 +19,7 @@ async def main(address: str, root: Path, number: int) -> None:
     folder = DeviceFolder(root)
     with folder.locked():
         name = folder.device(f"d{number}")
-        store, link = BlobStore(folder.blobs), EarlierLink(address, name)
+        store, link = BlobStore(folder.blobs), LargeLink(address, name)
         reporter = Reporter(Status(name, address), root, lambda text: None, lambda text: None)
         toy, outbox = Toy(number, store), Outbox(folder.outbox)
         try:

@@ -21,7 +21,7 @@ from shoal.core.errors import BucketAway, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
-from shoal.core.exchange.link import Task
+from shoal.core.exchange.link import Idle, Task
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.types import Bytes
 from tests.buckets import Buckets
@@ -54,7 +54,11 @@ class Counted(Direct):
 
 
 class Patient(RpcLink):
-    """Goes on where a fetch was cut, as an agent does."""
+    """Goes on where a fetch was cut, as an agent does. As if models were large, it fetches them all."""
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        found = await super().next_task(wait)
+        return found if isinstance(found, Idle) else replace(found, inline=(), inline_report=0)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         while start < blob.size:

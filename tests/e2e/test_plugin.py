@@ -1,17 +1,24 @@
-"""A plug-in of another distribution is found by its entry point, in the simulator and over gRPC; a broken one
-is named and ends nothing."""
+"""A plug-in of another distribution is found by its entry point, in the simulator and over gRPC, where only
+the server has it; a broken one is named and ends nothing."""
 
-import asyncio
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from fedclient.config import read
+from fedclient.work.data import open_views
+from fedclient.work.runtime import open_learner
+from fedclient.work.settings import work_config
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
 from shoal import contract
 from shoal.core.algorithm import State, discover, find, rejected
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
@@ -19,13 +26,13 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.simulation.simulated import Simulated
-from tests.e2e.visiting import context, visit
-from tests.server.processes import daemon
+from tests.e2e.places import Place
+from tests.waiting import HANG
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
-DEVICES, SEED = 2, 5
-PARAMETERS = {"rounds": 3, "epochs": 1, "batch_size": 32, "learning_rate": 0.1, "server_momentum": 0.5}
-POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
+NAMES = ("attic", "cellar")
+POLICY = RoundPolicy(devices=2, minimum=2, wait_for_devices=600.0)
+PLUG_INS = ("shoal_fedavgm", "shoal_census", "varied")
 BROKEN = {
     "flux": "from shoal_fedavgm import ALGORITHM\nfrom dataclasses import replace\n"
     "ALGORITHM = replace(ALGORITHM, name='flux')\n",
@@ -35,6 +42,12 @@ BROKEN = {
     "ALGORITHM = replace(ALGORITHM, name='Un Named')\n",
     "halfless": "from shoal_fedavgm import ALGORITHM\nfrom dataclasses import replace\n"
     "ALGORITHM = replace(ALGORITHM, name='halfless', server_module='shoal_fedavgm.nowhere')\n",
+    "idle": "from shoal_fedavgm import ALGORITHM\nfrom dataclasses import replace\n"
+    "ALGORITHM = replace(ALGORITHM, name='idle', device_module='shoal_lab.algorithms.haccs.device')\n",
+    "odd": "from shoal_fedavgm import ALGORITHM\nfrom dataclasses import replace\n"
+    "from shoal.core.exchange.messages import Message\n"
+    "class Ask(Message):\n    kind = 'ask\\x1b[2J'\n"
+    "ALGORITHM = replace(ALGORITHM, name='odd', messages=(Ask,))\n",
     "thing": "ALGORITHM = 3\n",
 }
 """Modules of plug-ins, each of which breaks another rule."""
@@ -51,42 +64,164 @@ def distribution(folder: Path, name: str, points: dict[str, str]) -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The example, installed in a folder that this process and those that it starts look into."""
+    """The example, installed in a folder that this process looks into, and not those that it starts."""
     folder = tmp_path / "site"
     distribution(folder, "shoal-fedavgm", {"fedavgm": "shoal_fedavgm:ALGORITHM"})
     (folder / "shoal_fedavgm").symlink_to(PLUGIN / "shoal_fedavgm")
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
     yield folder
-    for module in [name for name in sys.modules if name.split(".")[0] == "shoal_fedavgm"]:
+    for module in [name for name in sys.modules if name.split(".")[0] in PLUG_INS]:
         del sys.modules[module]  # the next test has it at another place
 
 
-def simulated() -> State:
-    card, _ = find("fedavgm")
-    parameters, memories = card.configure("default", PARAMETERS), dict[str, Tensors]()
-    devices = {f"d{n}": Simulated(card.device(), context(n), f"d{n}", memories) for n in range(DEVICES)}
-    outcome = simulate(Bootstrap(card.server(), parameters), Unstarted(), devices, POLICY, SEED)
+VARIED = """
+from dataclasses import replace
+from shoal_fedavgm import ALGORITHM
+ALGORITHM = replace(
+    ALGORITHM,
+    name="varied",
+    variants={"varied-light": {"server_momentum": 0.1}},
+    presets={"short": {"rounds": 2, "batch_size": 16}},
+)
+"""
+RUNS = {
+    "as it is": ("fedavgm", "default", {"rounds": 3, "server_momentum": 0.5}),
+    "variant": ("varied-light", "default", {"rounds": 3}),
+    "preset": ("varied", "short", {}),
+    "variant, with DP-SGD": ("varied-light", "short", {"dp_epsilon": 3.0, "evaluate": False}),
+}
+
+
+@pytest.fixture
+def place(installed: Path, tmp_path: Path) -> Place:
+    """A server that has the plug-in, and devices that do not: only the server's processes look there."""
+    (installed / "varied.py").write_text(VARIED)
+    distribution(installed, "shoal-varied", {"varied": "varied:ALGORITHM"})
+    return Place(tmp_path, {"PYTHONPATH": str(installed)})
+
+
+def simulated(place: Place, algorithm: str, preset: str, changes: Mapping[str, Any]) -> State:
+    """The same run in the simulator, on the devices' own files."""
+    card, variant = find(algorithm)
+    parameters, memories = card.configure(preset, {**variant, **changes}), dict[str, Tensors]()
+
+    def device(name: str) -> Simulated:
+        work = work_config(read(place.root / name / "device.yaml", {}))
+        assert work.learner is not None
+        context = DeviceContext(
+            open_learner(work.learner), open_views(work), "cpu", 0, np.random.default_rng(0)
+        )
+        return Simulated(card.device(), context, name, memories)
+
+    devices = {name: device(name) for name in NAMES}
+    outcome = simulate(Bootstrap(card.server(), parameters), Unstarted(), devices, POLICY, 0)
     assert not outcome.failed
     return outcome.state
 
 
-def test_over_grpc_it_gives_the_models_of_the_simulator(installed: Path, tmp_path: Path) -> None:
-    async def play(address: str) -> None:
-        await asyncio.gather(*(visit(address, tmp_path, number) for number in range(DEVICES)))
+def started(place: Place, name: str, algorithm: str, *more: str) -> None:
+    policy = ("--devices", "2", "--minimum", "2", "--wait-for-devices", "600")
+    patient = ("--retry-after", "1", "--max-abandoned-rounds", "100")
+    place.server("run", "start", name, "--algorithm", algorithm, *policy, *patient, *more)
 
-    with daemon(tmp_path / "s") as server, OperatorClient(tmp_path / "s") as operator:
-        operator.start_run(RunSpec("trial", "fedavgm", parameters=PARAMETERS, policy=POLICY, seed=SEED), None)
-        asyncio.run(play(server.address))
-        *_, status = operator.watch("trial")
+
+def trained(place: Place, settings: Mapping[str, Path]) -> None:
+    """Let the devices serve until no run is left."""
+    with ExitStack() as stack:
+        agents = [
+            stack.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path, "--until-finished"))
+            for name, path in settings.items()
+        ]
+        for agent in agents:
+            assert agent.wait(HANG) == 0, {name: place.log(name) for name in settings}
+
+
+@pytest.mark.parametrize("which", RUNS)
+def test_on_the_server_only(place: Place, which: str) -> None:
+    """It gives the models of the simulator."""
+    algorithm, preset, changes = RUNS[which]
+    if "dp_epsilon" in changes:
+        pytest.importorskip("opacus")
+    with place.up():
+        settings = {name: place.joined(name) for name in NAMES}
+        missing = place.call("fedclient", "check", "-c", settings["attic"])
+        assert missing.returncode == 0, missing.stderr
+        sets = [f"{name}={value}" for name, value in changes.items()]
+        options = [each for pair in sets for each in ("--set", pair)]
+        started(place, "trial", algorithm, "--preset", preset, *options)
+        trained(place, settings)
+        with OperatorClient(place.state) as operator:
+            status = operator.show("trial")
         assert status.summary.stage == "finished"
-        assert {key: model.blob.sha256 for key, model in status.models.items()} == {
-            key: digest(model) for key, model in simulated().models.items()
-        }
-        assert server.stop() == 0
+        if "dp_epsilon" not in changes:  # whose noise is the operating system's
+            assert {key: model.blob.sha256 for key, model in status.models.items()} == {
+                key: digest(model)
+                for key, model in simulated(place, algorithm, preset, changes).models.items()
+            }
+        found = place.call("fedclient", "place", "-c", settings["attic"], "--run", "trial", "--json")
+        assert found.returncode == 0, found.stderr
+        known = place.call("fedclient", "consent", "-c", settings["attic"])
+        card, variant = find(algorithm)
+        rounds = card.configure(preset, {**variant, **changes}).rounds
+        assert f"run trial: {card.name}, which trains {rounds} times" in known.stdout
+        ledger = place.call("fedclient", "status", "-c", settings["attic"], "--json")
+        released = json.loads(ledger.stdout)["data"]["privacy"]["total"]
+        assert (released["epsilon"] is None) == ("dp_epsilon" not in changes)
 
 
-def test_it_keeps_the_contract(installed: Path) -> None:
+def test_its_owner_is_asked_before_anything_leaves(place: Place) -> None:
+    with place.up():
+        settings = {"attic": place.joined("attic", rules=False), "cellar": place.joined("cellar")}
+        started(place, "trial", "fedavgm", "--set", "rounds=1")
+        agent = ("-m", "fedclient", "run", "--until-finished", "-c")
+        with (
+            place.running("attic", *agent, settings["attic"]) as asked,
+            place.running("cellar", *agent, settings["cellar"]) as other,
+        ):
+            place.wait_for(lambda: "error[no-consent]: run trial asks for weights" in place.log("attic"))
+            seen = place.call("fedclient", "consent", "-c", settings["attic"])
+            assert "run trial: fedavgm, which trains once" in seen.stdout
+            assert "run trial: weights trained without DP-SGD: waits for your consent" in seen.stdout
+            assert "run trial: accuracy and loss as measured: waits for your consent" in seen.stdout
+            given = place.call("fedclient", "consent", "give", "trial", "-c", settings["attic"])
+            assert given.returncode == 0, given.stderr
+            assert (asked.wait(HANG), other.wait(HANG)) == (0, 0)
+        assert place.server("run", "show", "trial")["stage"] == "finished"
+
+
+def test_a_device_that_lacks_it(place: Place, installed: Path) -> None:
+    """It says which package to install for the tasks that it cannot do; with the package, it does them."""
+    distribution(installed, "shoal-census", {"census": "shoal_census:ALGORITHM"})
+    (installed / "shoal_census").symlink_to(Path(__file__).parent / "plugins" / "shoal_census")
+    with place.up():
+        settings = {name: place.joined(name) for name in NAMES}
+        shown = place.call("fedserver", "algorithm", "show", "census")
+        assert "devices need the package shoal-census, too" in shown.stdout
+        started(place, "trial", "census", "--set", "rounds=1")
+        with ExitStack() as stack:
+            for name, path in settings.items():
+                stack.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path))
+            lacks = "error[no-algorithm]: algorithm census has tasks of its own"
+            place.wait_for(lambda: any(lacks in place.log(name) for name in NAMES))
+            place.wait_for(lambda: "lacks the package" in json.dumps(place.server("run", "logs", "trial")))
+        found = next(place.log(name) for name in NAMES if lacks in place.log(name))
+        assert "this device cannot do: census_look (install the package shoal-census" in found
+
+        newcomer = place.joined("newcomer")
+        place.of_devices["PYTHONPATH"] = str(installed)
+        trained(place, settings)
+        assert place.server("run", "show", "trial")["stage"] == "finished"
+        here = place.call("fedclient", "place", "-c", newcomer, "--run", "trial")
+        assert (here.returncode, "it was counted" in here.stdout) == (0, True), here
+        del place.of_devices["PYTHONPATH"]
+        lacking = place.call("fedclient", "place", "-c", newcomer, "--run", "trial")
+        assert lacking.returncode == 8
+        assert "error[no-algorithm]" in lacking.stderr
+        assert "install the package shoal-census" in lacking.stderr
+
+
+def test_it_keeps_the_contract(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(installed))  # one rule imports each half in a process of its own
     verdict = contract.check("fedavgm")
     assert verdict.passed, str(verdict)
 
@@ -115,4 +250,6 @@ def test_broken_ones_are_named_and_end_nothing(installed: Path) -> None:
     assert "SystemExit" in reasons["exits"]
     assert "not a legal name" in reasons["unnamed"]
     assert "there is no module shoal_fedavgm.nowhere" in reasons["halfless"]
+    assert "it has a device half, and no task that asks for it" in reasons["idle"]
+    assert "is not a legal kind of messages" in reasons["odd"]
     assert "is not an Algorithm" in reasons["thing"]

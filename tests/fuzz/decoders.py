@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import discover
-from shoal.core.algorithm.asks import read_terms, terms_of
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange import admit, wire
 from shoal.core.exchange._pb.fed.v1 import (
@@ -25,6 +25,7 @@ from shoal.core.exchange._pb.fed.v1 import (
 from shoal.core.exchange.link import Failure
 from shoal.core.exchange.messages import Describe, Message, Train, TrainingSettings
 from shoal.core.identity import certificates, join
+from shoal.core.privacy.asks import read_terms
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CORPUS = Path(__file__).parent / "corpus"
@@ -70,14 +71,6 @@ def join_string(data: bytes) -> object:
         raise BadPayload(error.message, error.hint) from None
 
 
-def terms(data: bytes) -> object:
-    """The terms of a run: what means nothing here is a reason to refuse it, as what is damaged."""
-    try:
-        return read_terms(data.decode("utf-8", "replace"))
-    except ConfigError as error:
-        raise BadPayload(error.message, error.hint) from None
-
-
 TARGETS: Mapping[str, Callable[[bytes], object]] = {
     # what a server reads
     "hello": of(device_service_pb2.HelloRequest, wire.hello_from_pb),
@@ -104,7 +97,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "identity": of(enrollment_service_pb2.Identity, wire.identity_from_pb),
     "certificate": certificates.certificate,
     "join-string": join_string,
-    "terms": terms,
+    "terms": lambda data: read_terms(data.decode("utf-8", "replace")),
     # what both read of their disks and pipes
     "stored-task": wire.task_from_bytes,
     "stored-report": wire.report_from_bytes,
@@ -130,7 +123,7 @@ def seeds() -> dict[str, list[bytes]]:
     for name in TARGETS:
         kept = [path.read_bytes() for path in sorted(CORPUS.glob(f"{name}-*.bin"))]
         if name == "terms":
-            kept += [terms_of(each, card.configure()).encode() for each, card in sorted(discover().items())]
+            kept += [terms_of(card, card.configure()).encode() for _, card in sorted(discover().items())]
         found[name] = [*kept, *recorded, *(inside(field, data) for field in (1, 2) for data in recorded)]
     return found
 

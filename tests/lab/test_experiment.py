@@ -177,7 +177,7 @@ def test_what_cannot_be_run_is_a_wrong_setting() -> None:
 
 
 def test_what_would_be_left_unused_is_refused() -> None:
-    with pytest.raises(ConfigError, match="elec2 is not of images: samples and model cannot be chosen"):
+    with pytest.raises(ConfigError, match="samples and model cannot be chosen: the devices of elec2 differ"):
         run(Experiment(dataset="elec2", samples=10, model="mlp"))
     with pytest.raises(ConfigError, match="options are for a model, and none is named"):
         run(Experiment(options={"hidden": [8]}))
@@ -233,6 +233,28 @@ def test_devices_that_differ_by_nature(algorithm: str, tmp_path: Path) -> None:
     assert (found["shift"], found["mode"], found["level"]) == ("natural", "in time order", "")
     assert len(found["accuracy"]["per_device"]) == 4
     assert 40.0 < found["accuracy"]["known"] <= 100.0
+
+
+def test_a_class_that_no_test_part_has_is_one_all_the_same(tmp_path: Path) -> None:
+    """Of an activity of fewer than five windows, none is in a person's test part."""
+    arrays = {}
+    for part, people in (("train", (1, 2)), ("test", (3, 4))):
+        person = np.repeat(people, 24)
+        activity = np.tile([*[1] * 10, *[2] * 10, *[12] * 4], 2)
+        order = np.tile(np.arange(24), 2)
+        arrays |= {
+            f"X_{part}": np.random.default_rng(0).random((48, 128, 6)).astype(np.float32),
+            f"y_{part}": activity.astype(np.uint8),
+            f"subject_{part}": person.astype(np.uint8),
+            f"exp_{part}": person.astype(np.uint8),
+            f"start_{part}": (128 * order).astype(np.int32),
+        }
+    np.savez(tmp_path / "hapt-windows-128x6.npz", **arrays)
+    experiment = Experiment("fedavg", dataset="hapt", data_dir=tmp_path, clients=4, rounds=1, changes=SMALL)
+    fleet, _ = fleet_of(experiment)
+    assert fleet.classes == 12
+    assert all(holding.test.y is not None and holding.test.y.max() == 1 for holding in fleet.values())
+    assert len(run(replace(experiment, threads=1))["accuracy"]["per_device"]) == 4
 
 
 def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_given() -> None:

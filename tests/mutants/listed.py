@@ -399,6 +399,14 @@ MUTANTS = (
         "spent = min(divergence * order / (at / size) for at, divergence in _grouped(self.curve, size))",
         "tests/core/privacy/test_filter.py",
     ),
+    # -- what operators see
+    mutant(
+        "a row that cannot be encoded fails the whole list",
+        "fedserver/rpc/wire/rows.py",
+        '            yield bare(each, f"it cannot be shown: {error}")',
+        "            raise",
+        "tests/server/rpc/test_what_operators_see.py",
+    ),
     mutant(
         "what was combined of a damaged report counts once the report was restored",
         "fedserver/coordinator/aggregation/combining.py",

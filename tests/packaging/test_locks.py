@@ -47,7 +47,7 @@ def test_a_lock_has_all_that_is_needed_in_the_versions_that_are_tested(kind: str
     assert {name: lock[name] for name in lock.keys() & tested.keys() if lock[name] != tested[name]} == {}
 
 
-@pytest.mark.parametrize("kind", [*EXTRAS, "build"])
+@pytest.mark.parametrize("kind", [*EXTRAS, "build", "audit"])
 def test_every_package_of_a_lock_has_hashes(kind: str) -> None:
     text = (ROOT / f"requirements/{kind}.lock").read_text()
     packages = re.split(r"^(?=[A-Za-z0-9._-]+==)", text, flags=re.M)[1:]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedserver.config import SETTINGS
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import Unavailable
@@ -29,6 +30,13 @@ class Daemon:
         """Its exit code after this signal."""
         self.process.send_signal(number)
         return self.process.wait(HANG)
+
+
+def add_settings(state: Path, lines: str) -> None:
+    """Add lines to the settings of a server, which may have none yet."""
+    state.mkdir(exist_ok=True)
+    with (state / SETTINGS).open("a") as file:
+        file.write(lines)
 
 
 NOTHING: Mapping[str, str] = {}

@@ -43,7 +43,7 @@ def groups(command: click.Command) -> list[click.Group]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_it_says_a_whole_sentence_about_each_verb(program: str) -> None:
     found = groups(PROGRAMS[program])
-    assert len(found) > 2
+    assert len(found) > 1
     for group in found:
         formatter = click.HelpFormatter(width=80)
         group.format_commands(click.Context(group), formatter)

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from fedserver.__main__ import main
 from shoal.simulation import plot
 from shoal.simulation.own_files import fleet_of
+from shoal_lab.datasets import natural
 from tests.api.wards import ward
 
 LEARNER = """
@@ -93,6 +94,29 @@ def test_options_that_say_how_to_make_devices_are_refused_for_own_ones(files: Pa
     done = simulate("--data", str(files / "*.npz"), "--data-dir", str(files), "--rounds", "2")
     assert done.exit_code == 3
     assert "--data-dir is not for your own devices" in done.stderr
+
+
+@pytest.mark.parametrize("dataset", natural.NAMES)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--shift", "dirichlet"),
+        ("--shift", "px"),  # also the usual one
+        ("--level", "3"),
+        ("--mode", "trDA"),
+        ("--copies", "2"),
+        ("--unseen", "0.5"),
+        ("--samples", "10"),
+        ("--public", "0.1"),
+        ("--model", "mlp"),
+        ("--label", "y"),
+    ],
+)
+def test_devices_that_differ_by_nature_are_not_made_to(dataset: str, option: str, value: str) -> None:
+    done = simulate("--dataset", dataset, option, value, "--rounds", "1")
+    assert done.exit_code == 3
+    assert f"{option} is not for {dataset}, whose devices differ by nature" in done.stderr
+    assert f"hint: leave {option} or --dataset out" in done.stderr
 
 
 def test_devices_are_folders_or_archives_of_pictures(tmp_path: Path) -> None:

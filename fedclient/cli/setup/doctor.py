@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import click
 
-from fedclient.cli.options import CALLING, configured
+from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.store.state import DeviceFolder
@@ -47,7 +47,7 @@ class Finding:
 
 @click.command(epilog="Example: fedclient doctor --config device.yaml")
 @verb
-@configured(*CALLING)
+@configured("server", "insecure_loopback", "state")
 def doctor(console: Console, settings: ClientConfig) -> Result:
     """Find out what keeps this device from working: packages, disk, identity, line, TLS and clock.
 

@@ -46,8 +46,7 @@ def service() -> None:
 @verb
 @click.option("-c", "--config", "path", type=PATH, required=True, help="Settings file, in YAML. Required.")
 @click.option("--state", type=PATH, metavar="FOLDER", help="Folder of this device.  [default: state]")
-@click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
-def install(console: Console, path: Path, state: Path | None, only_print: bool) -> Result:
+def install(console: Console, path: Path, state: Path | None) -> Result:
     """Write a unit of systemd for your user, which runs `fedclient run` with these settings.
 
     The settings are read first. An existing unit is replaced.
@@ -59,8 +58,6 @@ def install(console: Console, path: Path, state: Path | None, only_print: bool) 
     line = shlex.join(command).replace("%", "%%").replace("$", "$$")
     unit = UNIT.format(command=line, folder=str(path.absolute().parent).replace("%", "%%"))
     target = Path.home() / ".config" / "systemd" / "user" / "fedclient.service"
-    if only_print:
-        return Result({"unit": unit, "path": None}, unit.rstrip())
     if "\n" in line or "\n" in str(path):
         raise ConfigError("a path with a line end cannot be written into a unit", "rename the folder")
     with disk.storing(target):

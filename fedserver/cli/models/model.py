@@ -1,4 +1,4 @@
-"""`fedserver cluster ...` and `fedserver model ...`: the clusters of a run and their models."""
+"""`fedserver model ...`: the models of a run, one of each cluster."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,55 +17,22 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Group)
-def cluster() -> None:
-    """List the clusters of a run, and roll their models back."""
+def model() -> None:
+    """List, export and roll back the models of a run."""
 
 
-@cluster.command("ls", epilog="Example: fedserver cluster ls digits")
+@model.command(epilog="Example: fedserver model ls digits")
 @verb
 @connected
 @click.argument("name", metavar="RUN")
 def ls(console: Console, client: "OperatorClient", name: str) -> Result:
-    """List the clusters of a run, with the versions of their models that are kept.
+    """List the models of a run, one of each cluster, with the versions of them that are kept.
 
     Each version is the model with which a round opened; the last one is the current model. To return to one,
-    give its round to `fedserver cluster rollback`.
+    give its round to `fedserver model rollback`.
     """
     found = client.clusters(name)
     return Result({"run": name, "clusters": list(map(asdict, found))}, text.clusters(found))
-
-
-@cluster.command(epilog="Example: fedserver cluster rollback digits --to-round 7 --cluster c0")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.option(
-    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="Return to round N. Required."
-)
-@click.option(
-    "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
-)
-def rollback(console: Console, client: "OperatorClient", name: str, to_round: int, key: str) -> Result:
-    """Return to the models with which round N opened.
-
-    Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later
-    rounds are repeated. With --cluster, only that model is replaced.
-
-    An open round is abandoned and planned again; reports that still arrive for it do not count. A run that is
-    over stays over, with the earlier models. A rollback gets a round number of its own, so it can be undone
-    by another rollback.
-    """
-    status = client.roll_back(name, to_round, key)
-    what = f"the model of {key}" if key else f"run {name}"
-    return Result(
-        text.data(status),
-        f"{what} was rolled back to the start of round {to_round}\n{text.summary(status.summary)}",
-    )
-
-
-@click.group(cls=Group)
-def model() -> None:
-    """Export the models of a run."""
 
 
 @model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
@@ -148,3 +115,31 @@ def export(
         f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
     ]
     return Result(facts, "\n".join(said))
+
+
+@model.command(epilog="Example: fedserver model rollback digits --to-round 7 --cluster c0")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="Return to round N. Required."
+)
+@click.option(
+    "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
+)
+def rollback(console: Console, client: "OperatorClient", name: str, to_round: int, key: str) -> Result:
+    """Return to the models with which round N opened.
+
+    Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later
+    rounds are repeated. With --cluster, only that model is replaced.
+
+    An open round is abandoned and planned again; reports that still arrive for it do not count. A run that is
+    over stays over, with the earlier models. A rollback gets a round number of its own, so it can be undone
+    by another rollback.
+    """
+    status = client.roll_back(name, to_round, key)
+    what = f"the model of {key}" if key else f"run {name}"
+    return Result(
+        text.data(status),
+        f"{what} was rolled back to the start of round {to_round}\n{text.summary(status.summary)}",
+    )

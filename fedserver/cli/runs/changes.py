@@ -1,4 +1,4 @@
-"""`fedserver run pause | resume | set | extend | prune | rm`: change runs, and delete those that are over."""
+"""`fedserver run pause | resume | set | rm`: change runs, and delete those that are over."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,25 @@ from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
+
+
+class Rounds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of rounds, or how many are added.
+
+    Example:
+        >>> Rounds().convert("50", None, None), Rounds().convert("+10", None, None)
+        ((50, False), (10, True))
+    """
+
+    name = "rounds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, bool]:
+        number = str(value).removeprefix("+")
+        if not (number.isascii() and number.isdecimal()):
+            self.fail(f"{value!r} is no number of rounds: use 50 for all of them, or +10 for ten more")
+        return int(number), str(value).startswith("+")
 
 
 def _shown(status: RunStatus) -> Result:
@@ -49,7 +68,9 @@ def resume(console: Console, client: "OperatorClient", name: str) -> Result:
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-@click.option("--rounds", type=int, metavar="N", help="Rounds of training in the whole run.")
+@click.option(
+    "--rounds", type=Rounds(), metavar="N|+N", help="Rounds of training in the whole run; +N: N more."
+)
 @click.option(
     "--readmit", multiple=True, metavar="DEVICE", help="A quarantined device whose updates count again."
 )
@@ -58,7 +79,7 @@ def change(
     console: Console,
     client: "OperatorClient",
     name: str,
-    rounds: int | None,
+    rounds: tuple[int, bool] | None,
     readmit: tuple[str, ...],
     **policy: Any,
 ) -> Result:
@@ -66,62 +87,57 @@ def change(
 
     The change counts at once, also for a round that is open. The number of rounds cannot be raised if the
     devices add noise that was scaled for the present number. `fedserver run logs` names the devices that are
-    quarantined, and why.
+    quarantined, and why. A run that is over cannot go on: start another one from its models (`fedserver model
+    export`, `run start --like RUN --initial-weights`).
     """
     given = {field: value for field, value in policy.items() if value is not None}
     if not given and rounds is None and not readmit:
         raise ConfigError("nothing is to be changed", "give an option, such as --deadline 600")
-    status = client.change_run(name, RunChange(given, rounds, readmit))
+    number = None if rounds is None else _in_all(client, name, *rounds)
+    status = client.change_run(name, RunChange(given, number, readmit))
     return Result(text.data(status), text.status(status))
 
 
-@click.command(epilog="Example: fedserver run extend digits 10")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.argument("more", metavar="ROUNDS", type=click.IntRange(min=1))
-def extend(console: Console, client: "OperatorClient", name: str, more: int) -> Result:
-    """Add ROUNDS rounds of training to a run that goes on.
-
-    The same as `fedserver run set RUN --rounds` with the sum. A run that is over cannot be extended: start
-    another one from its models (`fedserver model export`, `run start --initial-weights`).
-    """
-    summary = client.show(name).summary
-    if not summary.rounds:
+def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int:
+    """The number of all rounds. more: whether `number` is added to those that the run has."""
+    if not more:
+        return number
+    rounds = client.show(name).summary.rounds
+    if not rounds:
         raise ConfigError(
             f"run {name} does not say how many rounds it has",
-            f"set the number of all rounds: fedserver run set {name} --rounds N",
+            f"give the number of all rounds: fedserver run set {name} --rounds N",
         )
-    return _shown(client.change_run(name, RunChange({}, summary.rounds + more)))
+    return rounds + number
 
 
-@click.command(epilog="Example: fedserver run prune digits")
+@click.command(epilog="Examples: fedserver run rm digits; fedserver run rm --earlier")
 @verb
 @connected
 @click.argument("name", metavar="RUN", required=False, default="")
-def prune(console: Console, client: "OperatorClient", name: str) -> Result:
-    """Delete the models of earlier rounds of RUN, which must be over, or of all runs that are over.
-
-    The final models stay. A rollback to an earlier round is not possible afterwards.
-    """
-    deleted = client.prune_runs(name)
-    lines = [f"{run}: {count} states of earlier rounds are deleted" for run, count in sorted(deleted.items())]
-    return Result({"deleted": deleted}, "\n".join(lines) or "there was nothing to delete")
-
-
-@click.command("rm", epilog="Example: fedserver run rm digits")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-def rm(console: Console, client: "OperatorClient", name: str) -> Result:
+@click.option(
+    "--earlier", is_flag=True, help="Delete only the models of earlier rounds; without RUN, of all runs."
+)
+def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
     Export its models first, with `fedserver model export`. What devices have released in it stays known, and
     counts in the privacy over all runs. No other run can have its name, since devices that were away may
     still have results of it.
+
+    With --earlier, the final models stay, and so does the rest of the run. A rollback to an earlier round is
+    not possible afterwards. Without RUN, this is done to all runs that are over.
     """
+    if earlier:
+        deleted = client.prune_runs(name)
+        lines = [
+            f"{run}: {count} states of earlier rounds are deleted" for run, count in sorted(deleted.items())
+        ]
+        return Result({"deleted": deleted}, "\n".join(lines) or "there was nothing to delete")
+    if not name:
+        raise click.UsageError("name the run to delete, or give --earlier")
     client.remove_run(name)
     return Result({"removed": name}, f"run {name} was removed")
 
 
-COMMANDS = (pause, resume, change, extend, prune, rm)
+COMMANDS = (pause, resume, change, rm)

@@ -1,4 +1,4 @@
-"""`fedserver run history | export`: what happened in each round of a run, as text and as tables."""
+"""`fedserver run history`: what happened in each round of a run, as text and as tables."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +9,6 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.shell.console import Console, Result, continued, one_line, verb
 
@@ -20,24 +19,45 @@ LATEST = 30
 """How many rounds `run history` prints by default."""
 
 
-@click.command(epilog="Example: fedserver run history digits --rounds 100")
+@click.command(
+    epilog="Examples: fedserver run history digits --rounds 100; fedserver run history digits --out digits"
+)
 @verb
 @connected
 @click.argument("name", metavar="RUN")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    default=LATEST,
-    show_default=True,
     metavar="N",
-    help="Show the last N rounds.",
+    help=f"Show the last N rounds.  [default: {LATEST}; all with --out]",
 )
 @click.option(
     "--devices", is_flag=True, help="Show what each device reported, too, and why others are missing."
 )
-def history(console: Console, client: "OperatorClient", name: str, rounds: int, devices: bool) -> Result:
-    """Show the loss, the accuracy, the clusters and the events of each round of a run."""
-    found = list(client.history(name, devices=devices))[-rounds:]
+@click.option("--out", type=PATH, metavar="DIR", help="Write all that is known to the folder DIR instead.")
+def history(
+    console: Console,
+    client: "OperatorClient",
+    name: str,
+    rounds: int | None,
+    devices: bool,
+    out: Path | None,
+) -> Result:
+    """Show the loss, the accuracy, the clusters and the events of each round of a run.
+
+    With --out, the tables rounds, clusters, devices, events and positions are written as CSV files, whose
+    rows have the number of the round, and what the run was asked for as run.json. `fedserver model export`
+    writes the models.
+    """
+    if out is not None:
+        from fedserver.cli.runs.tables import write_tables
+
+        written = write_tables(
+            out, text.data(client.show(name)), list(client.history(name))[-(rounds or 0) :]
+        )
+        files = list(map(str, written))
+        return Result({"run": name, "files": files}, "\n".join(files))
+    found = list(client.history(name, devices=devices))[-(rounds or LATEST) :]
     return Result({"run": name, "rounds": list(map(asdict, found))}, _shown(found))
 
 
@@ -90,44 +110,3 @@ def _devices(rounds: Sequence[RoundHistory]) -> list[str]:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} s"
-
-
-@click.command(epilog="Example: fedserver run export digits --csv digits-history")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.option("--csv", type=PATH, metavar="DIR", help="Write CSV files to the folder DIR.")
-@click.option("--parquet", type=PATH, metavar="DIR", help="Write parquet files to the folder DIR.")
-@click.option(
-    "--tensorboard", type=PATH, metavar="DIR", help="Write an event file for TensorBoard to the folder DIR."
-)
-def export(
-    console: Console,
-    client: "OperatorClient",
-    name: str,
-    csv: Path | None,
-    parquet: Path | None,
-    tensorboard: Path | None,
-) -> Result:
-    """Write the history of a run as tables, and what it was asked for as run.json.
-
-    The tables are rounds, clusters, devices, events and positions; their rows have the number of the round.
-    TensorBoard gets the curves over the rounds, of all devices and of each cluster. Parquet needs the extra
-    `data`, and TensorBoard's format the extra `tensorboard`. `fedserver model export` writes the models.
-    """
-    from fedserver.cli.runs.curves import write_events
-    from fedserver.cli.runs.tables import write_tables
-
-    if csv is None and parquet is None and tensorboard is None:
-        raise ConfigError("no format was given", "give --csv DIR, --parquet DIR or --tensorboard DIR")
-    status, rounds = client.show(name), list(client.history(name))
-    written: list[str] = []
-    for folder, kind in ((csv, "csv"), (parquet, "parquet")):
-        if folder is not None:
-            written += map(str, write_tables(folder, kind, text.data(status), rounds))
-    if tensorboard is not None:
-        written.append(str(write_events(tensorboard, name, rounds)))
-    return Result({"run": name, "files": written}, "\n".join(written))
-
-
-COMMANDS = (history, export)

@@ -1,19 +1,11 @@
-"""`fedserver run placements`, and the same in words for `run show` and `device show`."""
+"""What newcomers were answered, in words, for `run show` and `device show`."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import click
-
-from fedserver.cli.options import connected
 from fedserver.cli.text import clock, percent, table
 from fedserver.store.journal import placements as recorded
 from fedserver.store.journal.placements import PlacementRecord
-from shoal.shell.console import Console, Result, verb
-
-if TYPE_CHECKING:
-    from fedserver.rpc.client import OperatorClient
 
 SHOWN = {
     recorded.NOTHING: "nothing",
@@ -78,22 +70,3 @@ def counted(found: Sequence[PlacementRecord]) -> str:
     counts = Counter(last.values())
     parts = [f"{counts[outcome]} {words}" for outcome, words in MANY.items() if counts[outcome]]
     return f"newcomers: {'; '.join(parts)}" if parts else ""
-
-
-@click.command(epilog="Example: fedserver run placements digits --device ward-7")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.option("--device", default="", metavar="DEVICE", help="Only the answers to DEVICE.")
-def placements(console: Console, client: "OperatorClient", name: str, device: str) -> Result:
-    """Show which models newcomers of a run were given, how sure that is, and why.
-
-    A newcomer that compares the models on its own samples keeps its choice: the server only knows which
-    models it gave away. The latest 20 answers to each device are kept, and 10,000 in all.
-    """
-    found = list(client.placements(name, device))
-    text = listed(found) if found else "no newcomer has asked for a model of this run"
-    return Result({"run": name, "placements": list(map(vars, found))}, text)
-
-
-COMMANDS = (placements,)

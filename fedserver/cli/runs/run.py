@@ -3,15 +3,15 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedserver.cli import text
+from fedserver.cli.algorithm import needed_package
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs import changes, history, placements, repeat
+from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 AWAY = 60.0
 """Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
-BUILTIN = "builtin:"
 
 
 class RunFailed(ShoalError):
@@ -46,6 +45,7 @@ def run() -> None:
 @connected
 @click.argument("name", required=False)
 @click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
+@click.option("--like", "other", metavar="RUN", help="Ask for all that RUN was asked for.")
 @click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg, flux or flux-soft. Required.")
 @click.option("--preset", metavar="NAME", help="Named set of the algorithm's parameters.  [default: default]")
 @click.option(
@@ -64,29 +64,17 @@ def run() -> None:
 )
 @click.option(
     "--learner",
+    type=PATH,
     metavar="FILE",
-    help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
-)
-@click.option(
-    "--learner-options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Argument of a built-in learner. Repeatable.",
-)
-@click.option(
-    "--model-seed",
-    type=int,
-    metavar="SEED",
-    help="Random seed for the weights that --learner creates.  [default: 42]",
+    help="Create the initial weights here, with PyTorch, from a learner.py.",
 )
 def start(
     console: Console,
     client: "OperatorClient",
     path: Path | None,
+    other: str | None,
     changes: tuple[str, ...],
-    learner: str | None,
-    learner_options: tuple[str, ...],
-    model_seed: int | None,
+    learner: Path | None,
     **flags: Any,
 ) -> Result:
     """Start a run.
@@ -94,23 +82,44 @@ def start(
     NAME must not be taken. Without NAME, the run is named after its algorithm, with a number if needed.
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
+
+    With --like, the run gets the parameters, the seed, the policy, the learner, the graph and the initial
+    weights of RUN; other options change some of it. On the same devices with the same data it trains the same
+    models, bit for bit, unless devices or the server add noise for privacy. Weights that were made of a
+    learner are made again, and have to be the same.
     """
     from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
+    if path is not None and other is not None:
+        raise click.UsageError("--file and --like exclude each other")
     devices = flags.pop("devices") or Devices()
     flags["policy"] = {name: flags.pop(name) for name in POLICY if name != "devices"} | {
         "devices": devices.number
     }
     flags["labels"] = devices.labels or None
     flags["parameters"] = dict(map(parsed, changes))
-    flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
-    config = read_run(path, flags)
-    started = client.start_run(config.spec(), initial_weights(config), graph_of(config))
+    flags["learner"] = {"file": learner}
+    found = client.show(other).spec if other else None
+    config = read_run(path, flags, like.settings_of(found) if found else None)
+    weights, graph, spec = initial_weights(config), graph_of(config), config.spec()
+    if other and found:
+        weights = weights if config.learner or config.initial_weights else like.weights_of(other, found)
+        graph = graph or like.graph_of(client, found)
+        spec = spec if config.learner else like.with_learner(spec, found, weights)
+    started = client.start_run(spec, weights, graph)
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
-    if expected := _expected(config.spec()):
+    if expected := _expected(spec):
         lines.append(f"{config.algorithm}: {expected}")
-    return Result({"run": started, "clustering": expected or None}, "\n".join(lines))
+    if package := needed_package(find(config.spec().algorithm)[0]):
+        lines.append(f"{config.algorithm}: devices need the package {package}, too")
+    data: dict[str, Any] = {"run": started, "clustering": expected or None, "devices_need": package or None}
+    if found and (made := client.show(started).spec):
+        data["differing"] = differing = compare.differing([found, made])
+        lines.append(
+            f"it differs from {other} in: {', '.join(differing)}" if differing else f"it repeats {other}"
+        )
+    return Result(data, "\n".join(lines))
 
 
 def _expected(spec: RunSpec) -> str:
@@ -119,48 +128,48 @@ def _expected(spec: RunSpec) -> str:
     return card.clustering(card.configure(spec.preset, {**variant, **spec.parameters}))
 
 
-def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any]:
-    """The learner that the options describe, in the form of a settings file."""
-    builtin = learner is not None and learner.startswith(BUILTIN)
-    return {
-        "builtin": learner.removeprefix(BUILTIN) if learner and builtin else None,
-        "file": Path(learner) if learner and not builtin else None,
-        "options": options,
-        "seed": seed,
-    }
-
-
-@run.command("ls", epilog="Example: fedserver run ls --stage finished --algorithm flux")
+@run.command("ls", epilog="Example: fedserver run ls --stage finished --last 5")
 @verb
 @connected
-@click.option("--algorithm", metavar="NAME", help="Only runs of this algorithm.")
 @click.option(
     "--stage",
     type=click.Choice(["active", "over", *STAGES]),
     help="Only runs at this stage; active: those that are not over.",
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
-def ls(
-    console: Console, client: "OperatorClient", algorithm: str | None, stage: str | None, last: int | None
-) -> Result:
+def ls(console: Console, client: "OperatorClient", stage: str | None, last: int | None) -> Result:
     """List the runs, newest first."""
-    runs = [
-        each
-        for each in client.runs()
-        if algorithm in (None, each.algorithm)
-        and stage in (None, each.stage, "over" if each.over else "active")
-    ][:last]
+    found = client.runs()
+    runs = [each for each in found if stage in (None, each.stage, "over" if each.over else "active")][:last]
     return Result({"runs": list(map(vars, runs))}, text.runs(runs))
 
 
-@run.command(epilog="Example: fedserver run show digits")
+@run.command(epilog="Examples: fedserver run show digits; fedserver run show digits-flux digits-fedavg")
 @verb
 @connected
-@click.argument("name", metavar="RUN")
-def show(console: Console, client: "OperatorClient", name: str) -> Result:
-    """Show a run: its parameters, progress, devices, newcomers and models, and what was released."""
-    status, newcomers = client.show(name), placements.counted(list(client.placements(name)))
-    return Result(text.data(status), "\n".join(filter(None, (text.status(status), newcomers))))
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--newcomers", is_flag=True, help="Show what each newcomer was answered, how sure that is, and why."
+)
+def show(console: Console, client: "OperatorClient", names: tuple[str, ...], newcomers: bool) -> Result:
+    """Show a run: its parameters, progress, devices, newcomers and models, and what was released.
+
+    Several runs are shown side by side: accuracy, clusters, rounds, bytes, time, and the settings in which
+    they differ. If one of them has a single model and another has several, it says what grouping gained.
+
+    A newcomer that compares the models on its own samples keeps its choice: the server only knows which
+    models it gave away. The latest 20 answers to each device are kept, and 10,000 in all.
+    """
+    if len(names) > 1:
+        if newcomers:
+            raise click.UsageError("--newcomers is for one run")
+        return compare.side_by_side(client, names)
+    status, found = client.show(names[0]), list(client.placements(names[0]))
+    data, said = text.data(status), placements.counted(found)
+    if newcomers:
+        data["placements"] = list(map(vars, found))
+        said = placements.listed(found) if found else "no newcomer has asked for a model of this run"
+    return Result(data, "\n".join(filter(None, (text.status(status), said))))
 
 
 @run.command(epilog="Example: fedserver run wait digits --timeout 600")
@@ -241,5 +250,5 @@ def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> 
     return Result(text.data(status), text.summary(status.summary))
 
 
-for each in (*changes.COMMANDS, *history.COMMANDS, *placements.COMMANDS, *repeat.COMMANDS):
+for each in (*changes.COMMANDS, history.history):
     run.add_command(each)

@@ -8,7 +8,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit.history.records import (
     ClusterRound,
     DeviceRound,
@@ -52,14 +51,12 @@ def _row(each: RoundHistory, part: Any) -> Row:
     return {"round": each.round, **flat}
 
 
-def write_tables(folder: Path, kind: str, spec: Row, rounds: Sequence[RoundHistory]) -> list[Path]:
-    """Write all tables as files of this kind, "csv" or "parquet", and `spec` as run.json. Returns the files.
+def write_tables(folder: Path, spec: Row, rounds: Sequence[RoundHistory]) -> list[Path]:
+    """Write all tables as CSV files, and `spec` as run.json. Returns the files.
 
-    Each file is whole or not there. Raises ConfigError if parquet needs a package that is not installed.
+    Each file is whole or not there. Raises StorageFault.
     """
-    found = {name: (COLUMNS[name], rows) for name, rows in tables(rounds).items()}
-    write = _csv if kind == "csv" else _parquet
-    contents = {f"{name}.{kind}": write(*table) for name, table in found.items()}
+    contents = {f"{name}.csv": _csv(COLUMNS[name], rows) for name, rows in tables(rounds).items()}
     contents["run.json"] = json.dumps(spec, indent=1, default=str).encode()
     with disk.storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,17 +76,3 @@ def _csv(columns: list[str], rows: Iterable[Row]) -> bytes:
 def _plain(value: Any) -> Any:
     """A device chooses its name, and a spreadsheet would compute a text that begins like a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
-
-
-def _parquet(columns: list[str], rows: Sequence[Row]) -> bytes:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ConfigError(
-            "parquet needs pyarrow, which is not installed", 'pip install "shoal-fed[data]", or use --csv'
-        ) from None
-    stream = io.BytesIO()
-    arrays = {name: [row[name] for row in rows] for name in columns}
-    pyarrow.parquet.write_table(pyarrow.table(arrays), stream)
-    return stream.getvalue()

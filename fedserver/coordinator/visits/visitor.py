@@ -79,15 +79,15 @@ class Visitor:
     answers to a placement named, and their runs. taken: for each run the last round in which it uploaded, and
     the bytes uploaded in it. polling: how many of its calls wait for a task. sent_finished: whether it knows
     that no run is left. changed: fires if there may be something new for it. first_seen, last_seen: clock
-    times. noted: whether these are on disk.
+    times; None until it was heard. noted: whether these are on disk.
     """
 
     device: DeviceId
     software: str = ""
     session: str = ""
     replaced: tuple[str, ...] = ()
-    first_seen: float = 0.0
-    last_seen: float = 0.0
+    first_seen: float | None = None
+    last_seen: float | None = None
     joined: set[RunId] = field(default_factory=set)
     given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
@@ -117,7 +117,8 @@ class Visitor:
 
     def seen(self) -> None:
         self.last_seen, self.noted = time.time(), False
-        self.first_seen = self.first_seen or self.last_seen
+        if self.first_seen is None:
+            self.first_seen = self.last_seen
 
     def grant(self, names: list[str], run: RunId) -> None:
         """Allow the device to fetch these blobs, which the answer to a placement named."""
@@ -144,4 +145,7 @@ class Visitor:
             self.seen()
 
     def record(self) -> DeviceRecord:
+        """Of a device that was heard."""
+        assert self.first_seen is not None
+        assert self.last_seen is not None
         return DeviceRecord(self.device, self.software, self.first_seen, self.last_seen)

@@ -1,9 +1,12 @@
 """Convert tokens, devices, authorities and operators to protobuf, and back."""
 
+from collections.abc import Iterable, Iterator
+
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fedserver.authority.answers import Ended, IssuedOperator, Known, Root
+from fedserver.rpc.wire.rows import shown
 from fedserver.store.identities.records import (
     Certified,
     DeviceStanding,
@@ -15,6 +18,7 @@ from fedserver.store.identities.records import (
 )
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
+from shoal.core.exchange.wire.checks import for_people
 from shoal.core.exchange.wire.identity import OPERATOR_ROLE_OF, OPERATOR_ROLES, ROLE_OF, ROLES
 
 TOKENS = {each: pb.TokenStanding.Value(f"TOKEN_STANDING_{each.name}") for each in TokenStanding}
@@ -90,6 +94,21 @@ def device_to_pb(known: Known) -> pb.Device:
         token=device.token,
         certificates=map(_certificate_to_pb, device.certificates),
         last_seen=_stamp(known.last_seen),
+    )
+
+
+def devices_to_pb(found: Iterable[Known]) -> Iterator[pb.Device]:
+    """Those of a list."""
+    return shown(found, device_to_pb, _bare_device)
+
+
+def _bare_device(known: Known, why: str) -> pb.Device:
+    device = known.device
+    return pb.Device(
+        device=for_people(device.device),
+        display=for_people(why),
+        role=ROLES[device.role],
+        standing=DEVICES[device.standing],
     )
 
 

@@ -1,8 +1,11 @@
 """Convert the history of a run to protobuf, and back."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fedserver.rpc.wire.rows import shown
 from shoal.core.exchange._pb.fed.v1 import history_pb2 as pb
+from shoal.core.exchange.wire.checks import for_people
 from shoal.core.server_kit.history.records import (
     ClusterRound,
     DeviceRound,
@@ -38,6 +41,13 @@ def round_to_pb(found: RoundHistory) -> pb.RoundHistory:
     )
     message.ended.FromMicroseconds(round(found.ended * 1e6))
     return message
+
+
+def rounds_to_pb(found: Iterable[RoundHistory]) -> Iterator[pb.RoundHistory]:
+    """Those of a history."""
+    return shown(
+        found, round_to_pb, lambda each, why: pb.RoundHistory(round=each.round, title=for_people(why))
+    )
 
 
 def round_from_pb(message: pb.RoundHistory) -> RoundHistory:

@@ -1,10 +1,10 @@
 """Convert what operators and the server send to each other to protobuf, and back.
 
 Both programs are ours and of one version, so only the limits of the parts are checked. A value that is not
-legal raises ConfigError.
+legal raises ConfigError. What people are shown has no limits; see `rows`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,13 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
+from fedserver.rpc.wire.rows import shown, span_from_pb, span_to_pb
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.wire.checks import for_people
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, RunId
@@ -123,7 +125,6 @@ def change_from_pb(request: pb.ChangeRunRequest) -> RunChange:
 
 
 def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
-    left = summary.time_left
     found = pb.RunSummary(
         run=summary.run,
         name=summary.name,
@@ -134,17 +135,27 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         title=summary.title,
         waiting_for=summary.waiting_for,
         waiting_devices=summary.waiting_devices,
-        time_left=None if left is None else wire.seconds_to_pb(left),
+        time_left=span_to_pb(summary.time_left),
         cluster_count=summary.cluster_count,
         accuracy=summary.accuracy,
         progress=summary.progress,
         rounds=summary.rounds,
-        pace=None if summary.pace is None else wire.seconds_to_pb(summary.pace),
+        pace=span_to_pb(summary.pace),
     )
     for name in ("created", "ended"):
         if (at := getattr(summary, name)) is not None:
             getattr(found, name).FromNanoseconds(round(at * 1e9))
     return found
+
+
+def summaries_to_pb(summaries: Iterable[RunSummary]) -> Iterator[pb.RunSummary]:
+    """Those of a list."""
+    return shown(summaries, summary_to_pb, _bare_summary)
+
+
+def _bare_summary(summary: RunSummary, why: str) -> pb.RunSummary:
+    stage = STAGE_OF.get(summary.stage, pb.STAGE_UNSPECIFIED)
+    return pb.RunSummary(run=for_people(summary.run), stage=stage, waiting_for=for_people(why))
 
 
 def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
@@ -171,9 +182,9 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
 
 def status_to_pb(status: RunStatus) -> pb.RunStatus:
     return pb.RunStatus(
-        summary=summary_to_pb(status.summary),
+        summary=next(summaries_to_pb([status.summary])),
         clusters=[pb.Cluster(key=key, members=members) for key, members in status.clusters.items()],
-        devices=[pb.DeviceFigures(**vars(figures)) for figures in status.devices],
+        devices=shown(status.devices, _figures_to_pb, _bare_figures),
         abandoned_rounds=[
             pb.AbandonedRound(round=number, reason=reason) for number, reason in status.abandoned.items()
         ],
@@ -247,6 +258,15 @@ def _released_from_pb(released: Iterable[pb.Released]) -> dict[DeviceId, Stateme
     }
 
 
+def _figures_to_pb(figures: DeviceFigures) -> pb.DeviceFigures:
+    return pb.DeviceFigures(**vars(figures))
+
+
+def _bare_figures(figures: DeviceFigures, why: str) -> pb.DeviceFigures:
+    """Only that the device takes part: there is no field for words, and the log has them."""
+    return pb.DeviceFigures(device=for_people(figures.device))
+
+
 def _figures_from_pb(figures: pb.DeviceFigures) -> DeviceFigures:
     return DeviceFigures(
         figures.device,
@@ -277,8 +297,8 @@ def versions_from_pb(cluster: pb.ClusterVersions) -> ClusterVersions:
 def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:
     return pb.GetStatusResponse(
         version=status.version,
-        devices=map(_device_to_pb, status.devices),
-        runs=map(summary_to_pb, status.runs),
+        devices=shown(status.devices, _device_to_pb, _bare_device),
+        runs=summaries_to_pb(status.runs),
         notices=status.notices,
         released=_released_to_pb(status.released),
     )
@@ -298,9 +318,17 @@ def _device_to_pb(device: DeviceStatus) -> pb.DeviceStatus:
     return pb.DeviceStatus(
         device=device.device,
         presence=_PRESENCES[device.presence],
-        last_seen=None if device.last_seen is None else wire.seconds_to_pb(device.last_seen),
+        last_seen=span_to_pb(device.last_seen),
         software=device.software,
         lease=wire.lease_to_pb(wire.Lease(*device.lease)) if device.lease else None,
+    )
+
+
+def _bare_device(device: DeviceStatus, why: str) -> pb.DeviceStatus:
+    return pb.DeviceStatus(
+        device=for_people(device.device),
+        presence=_PRESENCES.get(device.presence, pb.PRESENCE_UNSPECIFIED),
+        software=for_people(why),
     )
 
 
@@ -321,6 +349,11 @@ def line_to_pb(line: LogLine) -> pb.LogLine:
     return found
 
 
+def lines_to_pb(lines: Iterable[LogLine]) -> Iterator[pb.LogLine]:
+    """Those of a log."""
+    return shown(lines, line_to_pb, lambda line, why: pb.LogLine(number=line.number, text=for_people(why)))
+
+
 def line_from_pb(line: pb.LogLine) -> LogLine:
     return LogLine(line.number, line.at.ToNanoseconds() / 1e9, line.device, line.text)
 
@@ -330,4 +363,4 @@ def _name(table: Mapping[str, int], number: int) -> str:
 
 
 def _seconds(message: Message, field: str, duration: Duration) -> float | None:
-    return wire.seconds_from_pb(duration, field) if message.HasField(field) else None
+    return span_from_pb(duration) if message.HasField(field) else None

@@ -1,7 +1,11 @@
 """Convert what newcomers were answered to protobuf, and back."""
 
+from collections.abc import Iterable, Iterator
+
+from fedserver.rpc.wire.rows import shown
 from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange.wire.checks import for_people
 
 _PLAIN = ("run", "device", "cluster", "runner_up", "reason", "progress", "times", "number")
 
@@ -17,6 +21,22 @@ def placement_to_pb(found: PlacementRecord) -> pb.PlacementRecord:
     message.since.FromMicroseconds(round(found.since * 1e6))
     message.at.FromMicroseconds(round(found.at * 1e6))
     return message
+
+
+def placements_to_pb(found: Iterable[PlacementRecord]) -> Iterator[pb.PlacementRecord]:
+    """Those of a list."""
+    return shown(found, placement_to_pb, _bare)
+
+
+def _bare(found: PlacementRecord, why: str) -> pb.PlacementRecord:
+    return pb.PlacementRecord(
+        run=for_people(found.run),
+        device=for_people(found.device),
+        number=found.number,
+        evidence=EVIDENCE.index(found.evidence) + 1,  # type: ignore[arg-type]
+        outcome=OUTCOMES.index(found.outcome) + 1,  # type: ignore[arg-type]
+        reason=for_people(why),
+    )
 
 
 def placement_from_pb(message: pb.PlacementRecord) -> PlacementRecord:

@@ -25,7 +25,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -48,6 +48,14 @@ LONGEST = 500
 ACTING: ContextVar[str] = ContextVar("operator", default="")
 """The operator whose call is carried out, if it came over the network: each line that is recorded meanwhile
 has that name. A call on the Unix socket has none: everyone who can open the socket is the same user."""
+
+
+def by_no_one() -> Context:
+    """The present context, without the operator whose call is carried out: for work that outlives the call,
+    such as that which a round sets off when it closes."""
+    found = copy_context()
+    found.run(ACTING.set, "")
+    return found
 
 
 class Event(Enum):

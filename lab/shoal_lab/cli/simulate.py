@@ -1,6 +1,6 @@
 """`fedserver simulate` where the laboratory is installed: one's own files, or an experiment of the papers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from shoal.shell.console import Console, Result, verb
 from shoal.simulation.results import files_text
 from shoal.simulation.verb import on_files, options_of_files, options_of_training, over_seeds
 from shoal_lab.cli.text import experiment_text
+from shoal_lab.datasets import natural
 
 PATH = click.Path(path_type=Path)
 OF_EXPERIMENTS = (
@@ -139,25 +140,29 @@ def simulate(
     guarantee leaves of the accuracy, use --set privacy=balanced.
     """
     if data is not None:
-        _only_for_experiments()
+        _refuse(OF_EXPERIMENTS, "your own devices", "--data")
         own = on_files(data, label, test, regression, learner)
         return over_seeds(console, settings, own, files_text, data)
     if learner is not None or regression:
         name = "--regression" if learner is None else "--learner"
         raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
+    if (dataset := settings["dataset"]) in natural.NAMES:
+        _refuse(natural.NOT_FOR, f"{dataset}, whose devices differ by nature", "--dataset")
     level = settings.pop("level")
     settings |= {"level": int(level) if level.isdecimal() else level, "label": label or ""}
     return over_seeds(console, settings, _experiment, experiment_text, settings["dataset"])
 
 
-def _only_for_experiments() -> None:
-    """Raise ConfigError for an option that was given and says how to make devices, where files are the
-    devices."""
+def _refuse(names: Iterable[str], whose: str, other: str) -> None:
+    """Raise ConfigError for an option that was given and says how to make devices, where they are there.
+
+    whose: devices they are. other: the option that has chosen them.
+    """
     context = click.get_current_context()
-    for name in OF_EXPERIMENTS:
+    for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is not for your own devices", f"leave {option} or --data out")
+            raise ConfigError(f"{option} is not for {whose}", f"leave {option} or {other} out")
 
 
 def _experiment(console: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.types import Array
 
 NAMES = ("elec2", "hapt")
+NOT_FOR = ("label", "shift", "level", "mode", "samples", "copies", "unseen", "public", "model")
+"""The settings of an experiment that say how to make devices of one data set: here they are there already."""
 HALF_HOURS, PEOPLE, TEST, WINDOW = 48, 30, 5, 128
 COLUMNS = "period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
 

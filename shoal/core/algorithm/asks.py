@@ -1,104 +1,29 @@
-"""What a run asks of a device over all of its rounds, by the algorithm's parameters: the run's terms.
+"""The terms of a run, of an algorithm's card and the run's parameters. Only the server, and a simulation, has
+the card; a device gets what comes out (`shoal.core.privacy.asks`)."""
 
-The server sends the terms with every task, as JSON. The device reads them before its first task of the run,
-computes what all of it will cost, and refuses where its owner does not want that.
-
-    {"algorithm": "fedavg", "parameters": {"rounds": 20, "dp_epsilon": 3.0, ...}}
-"""
-
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.algorithm.card import Algorithm
-from shoal.core.algorithm.discovery import find
-from shoal.core.errors import BadPayload
+from shoal.core.algorithm.discovery import package_of
+from shoal.core.algorithm.training import settings_of_training
+from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.privacy.cost import Cost, epsilon_of, rho_of
+from shoal.core.privacy.asks import Asks, RunTerms
 from shoal.core.privacy.report import OPEN, opened_by
-from shoal.core.privacy.sums import REPLACED
 
 BY_DESCRIPTION = {
-    "losses of the models": OPEN["figures"],
-    "mean embeddings": OPEN["prototypes"],
-    "mean embeddings of classes": OPEN["prototypes"],
+    "losses of the models": "figures",
+    "mean embeddings": "prototypes",
+    "mean embeddings of classes": "prototypes",
 }
 """What `TrainingParameters.OPEN` of an algorithm means, where no message of its own says so."""
+NAMES = {text: name for name, text in OPEN.items()}
 
 
-@dataclass(frozen=True)
-class Asks:
-    """Of one device, if no round is repeated, and at most.
-
-    lessons: how many times it trains. private: whether by DP-SGD. descriptor: the guarantee of what it
-    releases about its data, None for none or no guarantee. accuracies: with noise, and rho, what each costs.
-    sums: whether it sends masked updates; noise: in the sum of each, in units of the clipping norm, by all
-    devices. opened: what leaves without a guarantee.
-    """
-
-    lessons: int
-    private: bool
-    descriptor: PrivacySettings | None
-    accuracies: int
-    rho: float
-    sums: bool
-    noise: float
-    opened: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class WholeRun:
-    """algorithm: its name. asks: of this device. cost: of all of that, for one sample."""
-
-    algorithm: str
-    asks: Asks
-    cost: Cost
-
-    def facts(self, delta: float, group_size: int) -> dict[str, Any]:
-        """For the owner, at the owner's delta and group size.
-
-        epsilon, if_replaced: of what has a guarantee. sums: epsilon of the masked updates for all data of the
-        device together, as long as all devices add their noise; None for none. noise: see `Asks`.
-        """
-        rho = self.asks.lessons * rho_of(self.asks.noise) if self.asks.noise else 0.0
-        return {
-            "algorithm": self.algorithm,
-            "lessons": self.asks.lessons,
-            "epsilon": self.cost.epsilon(delta, group_size),
-            "if_replaced": self.cost.epsilon_if_replaced(REPLACED, delta, group_size),
-            "delta": delta,
-            "sums": epsilon_of(rho, delta) if rho else None,
-            "noise": self.asks.noise,
-            "opened": list(self.asks.opened),
-        }
-
-
-def terms_of(algorithm: str, parameters: Any) -> str:
-    """The terms of a run, for its devices."""
-    values = {name: value for name, value in vars(parameters).items() if not name.startswith("_")}
-    return json.dumps({"algorithm": algorithm, "parameters": values})
-
-
-def read_terms(terms: str) -> tuple[Algorithm, Any]:
-    """The algorithm of a run and its parameters. Those that this version does not know are left out.
-
-    Raises BadPayload, and ConfigError for an algorithm that is not installed or for an illegal value.
-    """
-    try:
-        found = json.loads(terms)
-        name, given = found["algorithm"], found["parameters"]
-        if not isinstance(name, str) or not isinstance(given, Mapping):
-            raise ValueError("terms have an algorithm and parameters")
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise BadPayload("the terms of the run cannot be read", "update the server or the device") from None
-    card, _ = find(name)
-    known = {key: value for key, value in given.items() if key in card.settings}
-    try:
-        return card, card.configure("default", known)
-    except (OverflowError, TypeError, ValueError) as error:  # numbers beyond all numbers
-        raise BadPayload(f"the terms of the run cannot be: {error}") from None
+def terms_of(card: Algorithm, parameters: Any) -> str:
+    """The terms of a run, for its devices. Raises BadPayload for parameters that no run can have."""
+    return str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks_of(card, parameters)))
 
 
 def asks_of(card: Algorithm, parameters: Any) -> Asks:
@@ -109,6 +34,7 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
         >>> asks_of(card, card.configure("default", {"dp_epsilon": 3.0, "rounds": 4})).accuracies
         1
     """
+    lessons = getattr(parameters, "lessons", getattr(parameters, "rounds", 1))
     private = getattr(parameters, "private", False)
     measured = getattr(parameters, "measured", False)  # by which accuracies FLUX ends its warm-up
     longest = math.ceil(parameters.rounds * parameters.latest) if measured else 0
@@ -117,27 +43,46 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
     calibrated = asked is not None and asked.calibrated
     secure = getattr(parameters, "secure_aggregation", False)
     noised = secure and parameters.aggregation == "noised"
+    opened, reports = _opened(card, parameters, private, secure, bool(accuracies))
+    training = settings_of_training(parameters)
     return Asks(
-        lessons=getattr(parameters, "lessons", getattr(parameters, "rounds", 1)),
-        private=private,
+        lessons=lessons,
+        training=_training(parameters, lessons) if private else None,
+        epochs=training.epochs if private else 1,  # without a guarantee, no cost depends on them
+        batch_size=training.batch_size if private else 1,
         descriptor=asked if calibrated else None,
+        classes=parameters.classes if calibrated else 0,
         accuracies=accuracies if private else 0,
-        rho=parameters.dp_accuracy if private else 0.0,
+        rho=parameters.dp_accuracy if private and accuracies else 0.0,
         sums=secure,
         noise=parameters.central_noise if noised else 0.0,
-        opened=_opened(card, parameters, private, secure, bool(accuracies)),
+        opened=opened,
+        reports=reports,
     )
 
 
-def _opened(card: Algorithm, parameters: Any, private: bool, secure: bool, measures: bool) -> tuple[str, ...]:
-    found = [OPEN["summed"]] if secure else [] if private else [OPEN["weights"]]
+def _training(parameters: Any, lessons: int) -> PrivateTraining:
+    return PrivateTraining(
+        parameters.dp_clip, parameters.dp_noise, parameters.dp_epsilon, parameters.dp_delta, lessons
+    )
+
+
+def _opened(
+    card: Algorithm, parameters: Any, private: bool, secure: bool, measures: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What leaves in the open, and the kinds of the reports that leave as they were computed."""
+    found, reports = ["summed"] if secure else [] if private else ["weights"], list[str]()
     if not private and (measures or getattr(parameters, "select", "last") != "last"):
-        found.append(OPEN["figures"])
+        found.append("figures")
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     if asked is not None and not asked.calibrated:
-        found += [OPEN[asked.mode], OPEN["bounds"], OPEN["figures"]]  # bounds come with accuracies
+        found += [asked.mode, "bounds", "figures"]  # bounds come with accuracies
     if described := BY_DESCRIPTION.get(getattr(parameters, "OPEN", "")):
         found.append(described)
     for message in card.messages:
-        found += opened_by(message, not private)
-    return tuple(dict.fromkeys(found))
+        for what in opened_by(message, not private):
+            if what in NAMES:
+                found.append(NAMES[what])
+            else:
+                reports.append(message.reply.kind)
+    return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(reports))

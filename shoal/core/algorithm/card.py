@@ -18,6 +18,7 @@ from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD, Message
 from shoal.core.exchange.summing import SECURE
+from shoal.core.privacy.asks import WORD
 
 STANDARD_DEVICE = "shoal.core.device_kit.standard"
 """The device half of an algorithm that needs only the standard messages."""
@@ -105,6 +106,11 @@ class Algorithm:
         return {message.kind: message for message in (*STANDARD, *SECURE, *ENCODED, *self.messages)}
 
     @property
+    def own_tasks(self) -> tuple[str, ...]:
+        """The kinds of the tasks that only its own device half can do, so that devices need it, too."""
+        return tuple(message.kind for message in self.messages if hasattr(message, "reply"))
+
+    @property
     def settings(self) -> dict[str, Setting]:
         """Every parameter by name: type, legal values, unit, default and meaning."""
         return settings_of(self.parameters)
@@ -186,8 +192,8 @@ class Algorithm:
 
 
 def check_rules(card: Algorithm) -> None:
-    """Check what can be checked without importing a half: the name, the parameters, the presets and, if their
-    source can be read, the functions of the halves. Raises ConfigError."""
+    """Check what can be checked without importing a half: the names, the parameters, the presets and, if
+    their source can be read, the functions of the halves. Raises ConfigError."""
     for name in (card.name, *card.variants):
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise ConfigError(
@@ -199,6 +205,17 @@ def check_rules(card: Algorithm) -> None:
     settings_of(kind)
     for changes in card.presets.values():
         checked(card.name, kind, changes)
+    for message in card.messages:
+        if not WORD.fullmatch(message.kind):
+            raise ConfigError(
+                f"{message.kind!r} is not a legal kind of messages", "use letters, digits and _, at most 100"
+            )
+    if card.device_module != STANDARD_DEVICE and not card.own_tasks:
+        raise ConfigError(
+            "it has a device half, and no task that asks for it: devices answer the standard messages by the "
+            "standard half",
+            "put a message of its own, with a reply, into `messages`, or leave the device half out",
+        )
     _check_half(card.server_module, SERVER_FUNCTIONS)
     if card.device_module != STANDARD_DEVICE:  # a server must not load even the package around ours
         _check_half(card.device_module, ("perform",))

@@ -17,6 +17,8 @@ from shoal.core.exchange.messages import STANDARD
 from shoal.core.exchange.summing import SECURE
 
 GROUP = "shoal.algorithms"
+DISTRIBUTION = "shoal-fed"
+"""What the algorithms in the folders come with."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ def discover() -> dict[str, Algorithm]:
 def rejected() -> tuple[Rejected, ...]:
     """The plug-ins that cannot be used, and why."""
     return _plug_ins(tuple(sys.path))[1]
+
+
+def package_of(name: str) -> str:
+    """The distribution that an algorithm comes with; "" for one that was registered in this process."""
+    if name in _built_in():
+        return DISTRIBUTION
+    return _plug_ins(tuple(sys.path))[2].get(name, "")
 
 
 def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
@@ -90,12 +99,16 @@ def _built_in() -> dict[str, Algorithm]:
 
 
 @functools.cache
-def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Rejected, ...]]:
-    """path: the value of `sys.path`, so that a distribution that is installed later is found."""
+def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Rejected, ...], dict[str, str]]:
+    """The plug-ins, those that cannot be used, and the distribution of each.
+
+    path: the value of `sys.path`, so that a distribution that is installed later is found.
+    """
     from importlib.metadata import entry_points  # it loads a megabyte that a light device does not use
 
     found: dict[str, Algorithm] = {}
     refused: list[Rejected] = []
+    packages: dict[str, str] = {}
     # Sorted, so that the order does not depend on where the distributions are on the disk.
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     for point in points:
@@ -114,7 +127,8 @@ def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Reject
             refused.append(Rejected(point.name, source, reason))
         else:
             found[card.name] = card
-    return found, tuple(refused)
+            packages[card.name] = point.dist.name if point.dist else ""
+    return found, tuple(refused), packages
 
 
 def _check_free(card: Algorithm, others: Mapping[str, Algorithm]) -> None:

@@ -85,7 +85,7 @@ class Task:
     `attempt` fences off older leases.
 
     seed: the seed of the device's shuffling. title: for people. terms: of the run, as
-    `shoal.core.algorithm.asks` reads them; "" for what a device asks of itself. inline: the bytes of some of
+    `shoal.core.privacy.asks` reads them; "" for what a device asks of itself. inline: the bytes of some of
     the payload's blobs; the others are fetched. inline_report: bytes of the largest blob that its report may
     carry itself.
     """
@@ -159,11 +159,12 @@ class Receipt:
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
     that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
-    device wished for it."""
+    device wished for it. terms: of the run, as in `Task`; they say whose question this is."""
 
     run: RunId
     payload: Payload
     graph: BlobRef | None = None
+    terms: str = ""
 
 
 @dataclass(frozen=True)

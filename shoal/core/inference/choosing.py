@@ -61,7 +61,7 @@ def chosen(
 
 
 def with_model(found: Chosen, question: Choose) -> Chosen:
-    """The answer together with the models to use, which are nowhere else if they were given in few bits."""
+    """The answer together with the models to use, which are nowhere else: they came in few bits."""
     chosen = question.keys.index(found.assignment.cluster)
     others = [question.models[number] for number in members(found) if number != chosen]
     return replace(found, model=question.models[chosen], others=tuple(others) or None)

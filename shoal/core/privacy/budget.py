@@ -149,7 +149,7 @@ class Budget:
         ways = [f"ask the run's operator for a smaller {smaller}"] if is_some_left else []
         if any(each.kept for each in over):
             ways.append("wait for those runs")
-            ways.append("refuse one (`fedclient consent show`, `revoke`)")
+            ways.append("refuse one (`fedclient consent revoke`)")
         ways += self._raised(cost, over)
         if not is_some_left and (without := self._without(asked, cost)):
             ways.append(f"ask the run's operator for a run {without}")

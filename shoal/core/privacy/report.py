@@ -199,5 +199,10 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
     if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])
     if reply not in (Evaluated, Scored, Trained, TrainedEncoded, Described, Represented):
-        found.append(f"a {reply.kind!r} report, as computed")
+        found.append(as_computed(reply.kind))
     return tuple(found)
+
+
+def as_computed(kind: str) -> str:
+    """What is said of a report of this kind, which may contain everything."""
+    return f"a {kind!r} report, as computed"

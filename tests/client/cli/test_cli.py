@@ -250,7 +250,7 @@ def test_several_models_predict_together_and_one_if_it_is_named(
         placed = await call("place", data, *given)
         assert placed.code == 0, placed.err
         assert "predictions mix c0 (0.5" in placed.out
-        assert (await call("ledger", "show", "-c", settings, "--json")).data["entries"] == []
+        assert (await call("ledger", "-c", settings, "--json")).data["entries"] == []
         said = []
         for more in ((), ("--model", tmp_path / "state" / "model" / "model.safetensors")):
             ended = await call("predict", data, "-c", settings, "--out", tmp_path / "out.npz", *more)

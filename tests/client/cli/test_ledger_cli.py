@@ -37,7 +37,7 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     config = read(settings, {})
     ledger_of(config).release(order(), exact)
     Ledger(config.account, config.privacy, "another file").release(order(data="b"), exact)
-    shown = fedclient("ledger", "show", "-c", settings, "--json")
+    shown = fedclient("ledger", "-c", settings, "--json")
     assert shown.code == 0
     first, second = shown.data["entries"]
     assert (first["mode"], first["number"], second["number"]) == ("balanced", 1, 2)
@@ -48,13 +48,13 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     assert total["epsilon"] == pytest.approx(7.428, abs=1e-3)  # two releases cost less than their sum
     left = rho_for(8.0, 1e-6) - rho_for(5.0, 1e-6)
     assert of_data["left"] == pytest.approx(epsilon_of(left, 1e-6))
-    people = fedclient("ledger", "show", "-c", settings)
+    people = fedclient("ledger", "-c", settings)
     assert (
         "in total: epsilon 7.428 at delta 1e-06 (12.96 where one sample is replaced by another); "
         in people.out
     )
     assert people.out.rstrip().endswith(NO_WEIGHTS)
-    assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
+    assert fedclient("ledger", "--verify", "-c", settings, "--json").data == {"lines": 4}
 
 
 def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Pa
     ledger.failed("r1", "bug")
     replaced = "epsilon 5 at delta 1e-06 (8.581 where one sample is replaced by another)"
     wanted = f"{replaced}; besides, the server learned that 1 task failed; "
-    assert f"in total: {wanted}" in fedclient("ledger", "show", "-c", settings).out
+    assert f"in total: {wanted}" in fedclient("ledger", "-c", settings).out
     assert line(summary(read(settings, {}))).startswith(wanted)
     ledger.unprotected(OPEN["bounds"], "d" * 64)
     assert f"; the rest: {wanted}" in line(summary(read(settings, {})))
@@ -72,12 +72,12 @@ def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Pa
 def test_when_more_of_the_budget_is_free(settings: Path) -> None:
     """Unless all of it that there ever is was spent."""
     ledger_of(read(settings, {})).release(order(), exact)
-    shown = fedclient("ledger", "show", "-c", settings, "--json").data
+    shown = fedclient("ledger", "-c", settings, "--json").data
     (of_data,) = shown["data"].values()
     assert of_data["more_from"] == pytest.approx(shown["entries"][0]["at"] + 30 * DAY)
-    assert " is left, and more from 2" in fedclient("ledger", "show", "-c", settings).out
+    assert " is left, and more from 2" in fedclient("ledger", "-c", settings).out
     settings.write_text(SETTINGS.replace("epsilon: 8", "epsilon: 5, total_epsilon: 5"))
-    for_good = fedclient("ledger", "show", "-c", settings)
+    for_good = fedclient("ledger", "-c", settings)
     assert "; 0 is left\n" in for_good.out
     assert "more from" not in for_good.out
 
@@ -99,8 +99,8 @@ def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: P
     ledger_of(config).release(order(), exact)
     path = config.state / "privacy" / LEDGER
     path.write_bytes(path.read_bytes().replace(b'"rho": 0', b'"rho": 1'))
-    for verb in ("show", "verify"):
-        ended = fedclient("ledger", verb, "-c", settings, "--json")
+    for options in ((), ("--verify",)):
+        ended = fedclient("ledger", *options, "-c", settings, "--json")
         assert ended.code == 8
         error = json.loads(ended.out)["error"]
         assert error["code"] == "bad-ledger"
@@ -111,5 +111,5 @@ def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: P
 
 
 def test_nothing_was_released_yet(settings: Path) -> None:
-    assert "in total: nothing was released; " in fedclient("ledger", "show", "-c", settings).out
+    assert "in total: nothing was released; " in fedclient("ledger", "-c", settings).out
     assert Ledger(settings.parent / "none", Budget()).verify() == []

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import trustme
 
-from fedclient.faults import NotApproved, SomeoneElse
+from fedclient.faults import SomeoneElse
 from fedclient.identity import keyring as keyrings
 from fedclient.identity.join import join, read_join_string
 from fedclient.identity.keyring import Identity, Keyring
@@ -241,11 +241,19 @@ def test_a_wrong_secret_is_refused_and_the_right_one_goes_on(
     assert folder.known_device() == "cellar"
 
 
-def test_an_operator_approves_first(federation: Federation, folder: DeviceFolder) -> None:
-    federation.pending, console = 1, Silent()
-    with pytest.raises(NotApproved, match="attic is not approved yet") as caught:
-        ask(federation, folder, wait=False, console=console)
-    assert caught.value.exit_code == 6
+def test_an_operator_approves_first_and_an_interrupted_join_continues(
+    federation: Federation, folder: DeviceFolder
+) -> None:
+    class Interrupting(Silent):
+        """Where Ctrl-C is pressed as soon as it says what it waits for."""
+
+        def say(self, text: str) -> None:
+            super().say(text)
+            raise KeyboardInterrupt
+
+    federation.pending, console = 1, Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        ask(federation, folder, console=console)
     asking = Keyring(folder.identity).asking()
     shown = keyrings.fingerprint_of(asking.key)
     assert any(shown in text and "fedserver device approve attic" in text for text in console.said)

@@ -179,13 +179,13 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     def fedclient(*arguments: object) -> Ended:
         return asyncio.run(call("consent", *arguments, "-c", path))
 
-    shown = fedclient("show").out
+    shown = fedclient().out
     assert "allow_unprotected: asked for each run" in shown
     assert "allow_plain_weights: never allowed" in shown
     assert f"run r1: {OPEN['off']}: waits for your consent" in shown
     assert "run r2: epsilon 5 was spent for it" in shown
     assert fedclient("give", "r1").out.strip() == f"run r1 may have: {OPEN['off']}"
-    assert f"run r1: {OPEN['off']}: allowed" in fedclient("show").out
+    assert f"run r1: {OPEN['off']}: allowed" in fedclient().out
     assert fedclient("revoke", "r1").code == 0
     assert fedclient("revoke", "r1").code == NotFound.exit_code
     assert settings.consents.given() == {}
@@ -196,3 +196,20 @@ def test_a_rule_is_true_or_false(tmp_path: Path) -> None:
     path.write_text("privacy: {allow_plain_weights: maybe}\n")
     with pytest.raises(ConfigError, match="allow_plain_weights"):
         read(path, {})
+
+
+def test_the_verb_wants_a_run_and_the_options_of_its_step(tmp_path: Path) -> None:
+    wrong: list[tuple[str, ...]] = [
+        ("give",),
+        ("revoke",),
+        ("allow", "r1"),
+        ("give", "r1", "--unseen"),
+        ("revoke", "r1", "--everything"),
+        ("--everything",),
+    ]
+    for arguments in wrong:
+        assert asyncio.run(call("consent", *arguments, "--state", tmp_path)).code == 2
+    assert not list(tmp_path.iterdir())
+    assert asyncio.run(call("consent", "give", "r1", "--everything", "--state", tmp_path)).code == 0
+    shown = asyncio.run(call("consent", "--state", tmp_path, "--json")).data
+    assert shown["given"] == {"r1": ["*"]}

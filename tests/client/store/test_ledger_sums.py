@@ -11,9 +11,9 @@ import pytest
 from fedclient.store.consent import RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts, sums_by_run, text
-from shoal.core.algorithm.asks import Asks, WholeRun
 from shoal.core.errors import DeviceFault, NoConsent, NotFound
 from shoal.core.privacy.accountant import Lesson, Poll, Share
+from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
 from shoal.core.privacy.dpsgd import TrainingTerms
@@ -63,7 +63,7 @@ def test_devices_that_share_a_ledger_have_a_line_each_in_one_sum(tmp_path: Path)
 
 
 def whole(noise: float) -> WholeRun:
-    asks = Asks(10, False, None, 0, 0.0, True, noise, (OPEN["summed"],))
+    asks = Asks(10, sums=True, noise=noise, opened=("summed",))
     return WholeRun("fedavg", asks, Cost())
 
 
@@ -112,7 +112,7 @@ def test_naming_many_other_runs_makes_no_announced_noise_forgotten(
         ledger.of("r1").agree(whole(5.0), "d" * 64)
     if consented:
         consents.give("r1")
-    terms = whole(1.0) if asking else WholeRun("flux", Asks(1, False, None, 0, 0.0, False, 0.0, ()), Cost())
+    terms = whole(1.0) if asking else WholeRun("flux", Asks(1), Cost())
     for number in range(2 * RUNS):
         with suppress(NoConsent):
             ledger.of(f"x{number}").agree(terms, "d" * 64)

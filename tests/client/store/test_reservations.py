@@ -11,9 +11,9 @@ from fedclient.store.consent import Consents
 from fedclient.store.ledger import CHANGES, DAY, Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import by_run, facts, ledger_of, text
-from shoal.core.algorithm.asks import Asks, WholeRun
 from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
 from shoal.core.privacy.accountant import Tally
+from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
 from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
@@ -28,7 +28,7 @@ ALL = rho_for(5.0, DELTA)
 
 def whole(rho: float, opened: tuple[str, ...] = ()) -> WholeRun:
     """Of a run that measures accuracies."""
-    return WholeRun("fedavg", Asks(1, False, None, 10, rho / 10, False, 0.0, opened), Cost(rho))
+    return WholeRun("fedavg", Asks(1, accuracies=10, rho=rho / 10, opened=opened), Cost(rho))
 
 
 def tally(rho: float, number: int = 0) -> Tally:
@@ -197,7 +197,7 @@ def test_two_devices_in_one_run_may_not_reserve_more_than_a_run_may_spend(
 
 def test_nothing_is_reserved_before_the_owner_consents(tmp_path: Path, clock: Clock) -> None:
     own = ledger(tmp_path, clock, budget=Budget(5.0, DELTA, 5.0, allow_plain_weights=None)).of("a")
-    asked = whole(0.5 * ALL, ("weights trained without DP-SGD",))
+    asked = whole(0.5 * ALL, ("weights",))
     with pytest.raises(NoConsent):
         own.agree(asked, DATA)
     assert own.entries() == []
@@ -363,16 +363,16 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
     assert "is reserved for it, and no other run can spend that" in text(entries, BUDGET)
 
     async def fedclient() -> None:
-        shown = await call("consent", "show", "-c", path)
+        shown = await call("consent", "-c", path)
         assert "is reserved for it" in shown.out
         assert (await call("consent", "revoke", "a", "-c", path)).code == 0
         again = await call("consent", "revoke", "a", "-c", path)
         assert again.code == NotFound.exit_code
         assert "you have refused run 'a' already" in again.err
-        shown = await call("consent", "show", "-c", path)
+        shown = await call("consent", "-c", path)
         assert "run a: you have refused it" in shown.out
         assert "is reserved" not in shown.out
-        listed = await call("ledger", "show", "-c", path)
+        listed = await call("ledger", "-c", path)
         assert "what it has not spent is free again" in listed.out
 
     asyncio.run(fedclient())

@@ -84,9 +84,11 @@ from shoal.core.exchange.summing import (
     letters_part,
 )
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
+from shoal.core.privacy.asks import Asks, RunTerms
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
 
+TERMS = str(RunTerms("fedavg", "shoal-fed", (), Asks(20, opened=("weights",))))
 FOLDER = Path(__file__).parents[2] / "golden"
 
 MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
@@ -260,6 +262,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_wish_own": (("run-1", Wish(64, own=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
+    "question_terms": (Question("run-1", PAYLOAD, terms=TERMS), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
     "placement_abstained": (
         Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),

@@ -213,7 +213,7 @@ def test_a_new_certificate_makes_the_former_one_void_also_after_a_restart(tmp_pa
             assert "a newer one has replaced it" in fault.message
         async with operator(people[1]) as stub:
             await stub.ListRuns(pb.ListRunsRequest())
-            _, fault = await refused(stub.PruneRuns(pb.PruneRunsRequest()))
+            _, fault = await refused(stub.RemoveRun(pb.RemoveRunRequest()))
             assert fault.code == "refused"
 
     play(story, tmp_path / "s")
@@ -261,7 +261,7 @@ def test_a_renewed_certificate_and_the_former_one_are_valid_until_a_new_key_or_a
             each.address = found.api.operators.address
             async with operator(each) as stub:
                 await stub.ListRuns(pb.ListRunsRequest())
-                _, fault = await refused(stub.PruneRuns(pb.PruneRunsRequest()))
+                _, fault = await refused(stub.RemoveRun(pb.RemoveRunRequest()))
                 assert fault.code == "refused"
 
     play(story, tmp_path / "s")

@@ -121,15 +121,16 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert {device["device"] for device in data(command("status", "--json"))["devices"]} == {"d0", "d1", "d2"}
 
 
-def test_options_alone_start_a_run_too(command: Command) -> None:
+def test_options_alone_start_a_run_too(command: Command, tmp_path: Path) -> None:
     arguments = ("--algorithm", "flux-soft", "--preset", "paper", "--set", "rounds=7", "--seed", 3)
     policy = ("--devices", 2, "--minimum", 1, "--deadline", 60, "--wait-for-devices", 5, "--oversample", 1.5)
-    learner = ("--learner", "builtin:mlp", "--learner-options", "inputs=4", "--learner-options", "classes=2")
-    hidden = ("--learner-options", "hidden=[3]")
-    answer = command("run", "start", "options", *arguments, *policy, *learner, *hidden, "--json")
+    file = tmp_path / "learner.py"
+    file.write_text("from torch import nn\n\ndef build():\n    return nn.Linear(4, 2)\n")
+    answer = command("run", "start", "options", *arguments, *policy, "--learner", file, "--json")
     run = data(answer)["run"]
     shown = data(command("run", "show", run, "--json"))
     assert (shown["algorithm"], shown["preset"]) == ("flux-soft", "paper")
+    assert (shown["learner"]["name"], shown["learner"]["seed"]) == (str(file), 42)
     assert shown["waiting_for"] == "0 of 2 devices are here"
     stopped = data(command("run", "stop", run, "--reason", "only a test", "--json"))
     assert (stopped["stage"], stopped["waiting_for"]) == ("stopped", "only a test")

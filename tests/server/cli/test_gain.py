@@ -1,4 +1,4 @@
-"""What `run compare` says of grouping: by hand, for devices whose accuracies are known."""
+"""What `run show` of several runs says of grouping: by hand, for devices whose accuracies are known."""
 
 import math
 

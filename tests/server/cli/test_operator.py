@@ -16,7 +16,7 @@ from fedserver.cli.trust import renewing
 from fedserver.rpc import channel
 from fedserver.rpc.channel import CARD, CERTIFICATE, KEY, read_card
 from shoal.client import Client
-from tests.server.processes import Daemon, daemon
+from tests.server.processes import Daemon, add_settings, daemon
 
 Command = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -38,7 +38,8 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     monkeypatch.chdir(tmp_path)
     init(tmp_path / "server", ("127.0.0.1", "localhost"), "127.0.0.1:0", "127.0.0.1:0", "shoal")
-    with daemon(tmp_path / "server", options=("--operator-listen", "127.0.0.1:0")) as running:
+    add_settings(tmp_path / "server", "operator_listen: 127.0.0.1:0\n")
+    with daemon(tmp_path / "server", options=()) as running:
         yield running
 
 
@@ -112,7 +113,8 @@ def test_any_use_of_an_old_certificate_renews_it_and_so_does_a_verb(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     init(tmp_path / "server", ("127.0.0.1", "localhost"), "127.0.0.1:0", "127.0.0.1:0", "shoal")
-    with daemon(tmp_path / "server", ("-c", EARLY), ("--operator-listen", "127.0.0.1:0")):
+    add_settings(tmp_path / "server", "operator_listen: 127.0.0.1:0\n")
+    with daemon(tmp_path / "server", ("-c", EARLY), ()):
         code, made = command("operator", "add", "anna", "--ttl", "2h")
         assert code == 0
         seen = [Path("anna", CERTIFICATE).read_bytes()]

@@ -11,7 +11,7 @@ import pytest
 
 from fedserver.rpc.client import OperatorClient
 from tests.server.cli.conftest import Verb
-from tests.server.processes import daemon
+from tests.server.processes import PLAIN, add_settings, daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
@@ -26,22 +26,25 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         assert "it is paused (new data arrives)" in paused["waiting_for"]
         changed = verb("set", "toy", "--rounds", "3", "--deadline", "600", "--minimum", "2")
         assert changed["rounds"] == 3
-        assert verb("extend", "toy", "1")["rounds"] == 4
+        assert verb("set", "toy", "--rounds", "+1")["rounds"] == 4
+        assert "use 50 for all of them" in verb("set", "toy", "--rounds", "+-1", code=2)["message"]
         assert (changed["policy"]["deadline"], changed["policy"]["minimum"]) == (600.0, 2)
         assert verb("set", "toy", code=3)["message"] == "nothing is to be changed"
         refused = verb("set", "toy", "--readmit", "d7", code=5)
         assert "d7" in refused["message"]
         assert verb("rm", "toy", code=5)["message"] == "run toy is not over"
-        assert verb("prune", "toy", code=5)["message"] == "run toy is not over"
+        assert verb("rm", "--earlier", "toy", code=5)["message"] == "run toy is not over"
         assert "paused" not in verb("resume", "toy")["waiting_for"]
         asyncio.run(all_devices(server.address))
         done = verb("show", "toy")
         assert (done["stage"], done["progress"]) == ("finished", 4)
-        assert "is over" in verb("extend", "toy", "1", code=5)["message"]
-        compared = verb("compare", "toy")
-        assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy"], [])
-        assert verb("prune")["deleted"]["toy"] > 0
-        assert verb("prune")["deleted"] == {}
+        assert "is over" in verb("set", "toy", "--rounds", "+1", code=5)["message"]
+        compared = verb("show", "toy", "toy")
+        assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy", "toy"], [])
+        assert "name the run to delete" in verb("rm", code=2)["message"]
+        assert verb("rm", "--earlier")["deleted"]["toy"] > 0
+        assert verb("rm", "--earlier")["deleted"] == {}
+        assert verb("show", "toy")["models"] == done["models"]
         assert verb("rm", "toy") == {"removed": "toy"}
         assert verb("show", "toy", code=1)["code"] == "not-found"
         again = verb("start", "toy", "--algorithm", "fedavg", code=3)
@@ -69,8 +72,8 @@ def test_status_is_shown_again_and_again_until_it_is_interrupted(tmp_path: Path)
 def test_a_server_logs_json_and_serves_metrics_where_it_is_told(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="metrics need the extra metrics")
     state = tmp_path / "s"
-    plain = ("--listen", "127.0.0.1:0", "--insecure-loopback", "--metrics", "127.0.0.1:0")
-    with daemon(state, options=(*plain, "--log-format", "json", "--log-level", "info")) as server:
+    add_settings(state, "metrics: 127.0.0.1:0\nlog_format: json\n")
+    with daemon(state, options=(*PLAIN, "--log-level", "info")) as server:
         assert server.stop() == 0
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert any(str(line).find("metrics at http://127.0.0.1:") >= 0 for line in lines), lines

@@ -173,7 +173,7 @@ def test_newcomers_that_keep_coming_and_fit_nowhere_are_reported(
             if name != "c":
                 assert notice.startswith("newcomer a has asked run ifca for a model 3 times, and fits no")
         assert notice.startswith("2 newcomers of run ifca fit no cluster and ask again, c 4 times")
-        assert "fedserver run placements ifca" in notice
+        assert "fedserver run show ifca --newcomers" in notice
 
     scenario(story, tmp_path)
 

@@ -198,7 +198,8 @@ def test_operators_read_what_newcomers_were_answered(tmp_path: Path, monkeypatch
             listeners = await listen(coordinator, "127.0.0.1:0", tmp_path / "s" / SOCKET)
             await start(coordinator)
             await start(coordinator, name="other")
-            assert "no newcomer has asked" in await asyncio.to_thread(cli, "run", "placements", "other")
+            none = await asyncio.to_thread(cli, "run", "show", "other", "--newcomers")
+            assert "no newcomer has asked" in none
             await DeviceApi(coordinator, "first").place("toy", None)
             monkeypatch.setattr(server_half, "place", place)
             for _ in range(2):
@@ -206,7 +207,8 @@ def test_operators_read_what_newcomers_were_answered(tmp_path: Path, monkeypatch
             assert isinstance(refused, Placement)
             assert refused.model is None
             await DeviceApi(coordinator, "near").place("toy", None, accept_nearest=True)
-            found = json.loads(await asyncio.to_thread(cli, "run", "placements", "toy", "--json"))["data"]
+            shown = await asyncio.to_thread(cli, "run", "show", "toy", "--newcomers", "--json")
+            found = json.loads(shown)["data"]
             rows = [
                 (each["device"], each["outcome"], each["models"], each["times"])
                 for each in found["placements"]
@@ -216,11 +218,11 @@ def test_operators_read_what_newcomers_were_answered(tmp_path: Path, monkeypatch
                 ("far", "abstained", [], 2),
                 ("near", "nearest", ["global"], 1),
             ]
-            table = await asyncio.to_thread(cli, "run", "placements", "toy", "--device", "far")
-            assert "not placed; global is nearest" in table
-            assert "25.0 %" in table
-            assert "nothing was compared" in table
-            assert "first" not in table
+            table = await asyncio.to_thread(cli, "run", "show", "toy", "--newcomers")
+            (far,) = (line for line in table.splitlines() if line.startswith("far "))
+            assert "not placed; global is nearest" in far
+            assert "25.0 %" in far
+            assert "nothing was compared" in far
             shown = await asyncio.to_thread(cli, "run", "show", "toy")
             assert "newcomers: 1 placed by the server; 1 given the nearest model; 1 not placed" in shown
             coordinator.stop_serving()

@@ -273,7 +273,7 @@ def test_the_verbs_over_grpc_and_a_kill_right_after(
     def verb(*arguments: str) -> dict[str, Any]:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["cluster", *arguments, "--state", str(state), "--json"])
+            main(["model", *arguments, "--state", str(state), "--json"])
         envelope: dict[str, Any] = json.loads(capfd.readouterr().out)
         assert (envelope["status"] == "ok") is (not ended.value.code)
         found: dict[str, Any] = envelope["data"] or envelope["error"]

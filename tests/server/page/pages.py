@@ -38,8 +38,8 @@ class Page:
             line.close()
 
     def new_link(self) -> str:
-        """Another link, as `fedserver page open` prints it."""
-        command = [sys.executable, "-m", "fedserver", "page", "open", self.by, str(self.state)]
+        """Another link, as `fedserver page --link` prints it."""
+        command = [sys.executable, "-m", "fedserver", "page", "--link", self.by, str(self.state)]
         return subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=HANG
         ).stdout.strip()

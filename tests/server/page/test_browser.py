@@ -195,6 +195,6 @@ def test_a_browser_without_a_session_is_shown_how_to_get_one(
         answer = stranger.goto(page.address)
         assert answer is not None
         assert answer.status == 401
-        assert "fedserver page open" in stranger.content()
+        assert "fedserver page --link" in stranger.content()
     finally:
         context.close()

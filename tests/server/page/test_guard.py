@@ -32,7 +32,7 @@ def test_without_a_session_there_is_only_the_way_to_a_link(served: Page) -> None
     for path in ("/", "/events", "/events?run=x", "/anything"):
         answer = served.get(path)
         assert answer.status == 401
-        assert b"fedserver page open" in answer.body
+        assert b"fedserver page --link" in answer.body
     assert served.get("/", cookie="shoal-page=1; other=2").status == 401
 
 
@@ -181,7 +181,7 @@ def test_a_restart_ends_links_and_keeps_sessions(tmp_path: Path) -> None:
         cookie, unused = first.cookie(), path_of(first.link)
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(HANG) == 0
-    command = [sys.executable, "-m", "fedserver", "page", "open", "--state", str(state)]
+    command = [sys.executable, "-m", "fedserver", "page", "--link", "--state", str(state)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert found.returncode == 4
     assert "no page is served" in found.stderr

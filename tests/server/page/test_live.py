@@ -16,7 +16,7 @@ import pytest
 from fedserver.authority.setup import init
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from tests.server.page.pages import Page, page
-from tests.server.processes import daemon, restored
+from tests.server.processes import add_settings, daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
@@ -88,8 +88,9 @@ def test_the_page_follows_a_run_and_outlives_the_server_and_not_the_other_way_ro
 def test_the_page_is_served_elsewhere_with_a_viewers_certificate(tmp_path: Path) -> None:
     state, anna = tmp_path / "s", tmp_path / "anna"
     init(state, ("127.0.0.1",), "127.0.0.1:0", "127.0.0.1:0", "shoal")
+    add_settings(state, "operator_listen: 127.0.0.1:0\n")
     with (
-        daemon(state, options=("--operator-listen", "127.0.0.1:0")) as server,
+        daemon(state, options=()) as server,
         AuthorityClient(state) as operator,
     ):
         add = [sys.executable, "-m", "fedserver", "operator", "add", "anna", "--state", str(state)]

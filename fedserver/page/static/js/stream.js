@@ -42,7 +42,7 @@ export class Stream {
     source.addEventListener("open", () => this.connected(true, ""));
     source.addEventListener("error", () => {
       const closed = source.readyState === EventSource.CLOSED;
-      this.connected(false, closed ? "Not admitted: get another link with fedserver page open" : "The page's process does not answer");
+      this.connected(false, closed ? "Not admitted: get another link with fedserver page --link" : "The page's process does not answer");
       if (closed) setTimeout(() => this.source === source && this.follow(run), 5000);
     });
   }

@@ -64,7 +64,10 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
 def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
     if isinstance(answer, Question):
         question = pb2.Question(
-            run=answer.run, payload=payload_to_pb(answer.payload), graph=_graph_to_pb(answer.graph)
+            run=answer.run,
+            payload=payload_to_pb(answer.payload),
+            graph=_graph_to_pb(answer.graph),
+            terms=answer.terms,
         )
         return pb2.PlaceResponse(question=question)
     placement = pb2.Placement(
@@ -90,7 +93,8 @@ def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
 
 def _question_from_pb(pb: pb2.Question) -> Question:
     present(pb, "payload", "a question")
-    return Question(name(pb.run, "a question's run"), payload_from_pb(pb.payload), _graph_from_pb(pb))
+    run, terms = name(pb.run, "a question's run"), text(pb.terms, "the terms of a run")
+    return Question(run, payload_from_pb(pb.payload), _graph_from_pb(pb), terms)
 
 
 def _placement_from_pb(pb: pb2.Placement) -> Placement:

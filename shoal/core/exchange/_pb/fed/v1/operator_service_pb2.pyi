@@ -813,29 +813,33 @@ class ChangeRunResponse(_message.Message):
 Global___ChangeRunResponse: _TypeAlias = ChangeRunResponse  # noqa: Y015
 
 @_typing.final
-class PruneRunsRequest(_message.Message):
-    """Which runs."""
+class RemoveRunRequest(_message.Message):
+    """Which run, and how much of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
-    """Set by the operator: the run's id. Unset: all runs that are over."""
+    """Set by the operator: the run's id. Unset: all runs that are over; refused with `whole`."""
+    whole: _builtins.bool
+    """Set by the operator: delete the whole run. Unset: delete only the models of earlier rounds; the final ones stay."""
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
+        whole: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PruneRunsRequest: _TypeAlias = PruneRunsRequest  # noqa: Y015
+Global___RemoveRunRequest: _TypeAlias = RemoveRunRequest  # noqa: Y015
 
 @_typing.final
-class PruneRunsResponse(_message.Message):
+class RemoveRunResponse(_message.Message):
     """What was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -863,7 +867,7 @@ class PruneRunsResponse(_message.Message):
     DELETED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def deleted(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Set by the server: how many states of earlier rounds, by run. Unset: there was nothing to delete."""
+        """Set by the server: how many states of earlier rounds, by run. Unset: there were none, or a whole run is gone."""
 
     def __init__(
         self,
@@ -873,45 +877,6 @@ class PruneRunsResponse(_message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PruneRunsResponse: _TypeAlias = PruneRunsResponse  # noqa: Y015
-
-@_typing.final
-class RemoveRunRequest(_message.Message):
-    """Which run."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RUN_FIELD_NUMBER: _builtins.int
-    run: _builtins.str
-    """Set by the operator: the run's id. Unset: refused."""
-    def __init__(
-        self,
-        *,
-        run: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RemoveRunRequest: _TypeAlias = RemoveRunRequest  # noqa: Y015
-
-@_typing.final
-class RemoveRunResponse(_message.Message):
-    """The run is gone."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,11 +70,6 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.FromString,
                 _registered_method=True)
-        self.PruneRuns = channel.unary_unary(
-                '/fed.v1.OperatorService/PruneRuns',
-                request_serializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.FromString,
-                _registered_method=True)
         self.RemoveRun = channel.unary_unary(
                 '/fed.v1.OperatorService/RemoveRun',
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.RemoveRunRequest.SerializeToString,
@@ -173,15 +168,9 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PruneRuns(self, request, context):
-        """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def RemoveRun(self, request, context):
-        """Deletes a run that is over, with its models and its log. What devices released in it stays known.
+        """Deletes a run that is over, with its models and its log, or only the models of earlier rounds. What devices
+        released in it stays known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -277,11 +266,6 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ChangeRun,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.SerializeToString,
-            ),
-            'PruneRuns': grpc.unary_unary_rpc_method_handler(
-                    servicer.PruneRuns,
-                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.SerializeToString,
             ),
             'RemoveRun': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveRun,
@@ -514,33 +498,6 @@ class OperatorService:
             '/fed.v1.OperatorService/ChangeRun',
             fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PruneRuns(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.OperatorService/PruneRuns',
-            fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.SerializeToString,
-            fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,10 +59,10 @@ class OperatorServiceStub:
     """
     ChangeRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ChangeRunRequest, _operator_service_pb2.ChangeRunResponse]
     """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
-    PruneRuns: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.PruneRunsRequest, _operator_service_pb2.PruneRunsResponse]
-    """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
     RemoveRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RemoveRunRequest, _operator_service_pb2.RemoveRunResponse]
-    """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
+    """Deletes a run that is over, with its models and its log, or only the models of earlier rounds. What devices
+    released in it stays known.
+    """
     ListClusters: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]
     """The clusters of a run, and which earlier versions of their models are kept."""
     RollBack: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]
@@ -110,10 +110,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """
     ChangeRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ChangeRunRequest, _operator_service_pb2.ChangeRunResponse]  # type: ignore[assignment]
     """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
-    PruneRuns: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.PruneRunsRequest, _operator_service_pb2.PruneRunsResponse]  # type: ignore[assignment]
-    """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
     RemoveRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RemoveRunRequest, _operator_service_pb2.RemoveRunResponse]  # type: ignore[assignment]
-    """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
+    """Deletes a run that is over, with its models and its log, or only the models of earlier rounds. What devices
+    released in it stays known.
+    """
     ListClusters: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]  # type: ignore[assignment]
     """The clusters of a run, and which earlier versions of their models are kept."""
     RollBack: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]  # type: ignore[assignment]
@@ -202,20 +202,14 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
 
     @_abc_1.abstractmethod
-    def PruneRuns(
-        self,
-        request: _operator_service_pb2.PruneRunsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_operator_service_pb2.PruneRunsResponse, _abc.Awaitable[_operator_service_pb2.PruneRunsResponse]]:
-        """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
-
-    @_abc_1.abstractmethod
     def RemoveRun(
         self,
         request: _operator_service_pb2.RemoveRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.RemoveRunResponse, _abc.Awaitable[_operator_service_pb2.RemoveRunResponse]]:
-        """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
+        """Deletes a run that is over, with its models and its log, or only the models of earlier rounds. What devices
+        released in it stays known.
+        """
 
     @_abc_1.abstractmethod
     def ListClusters(

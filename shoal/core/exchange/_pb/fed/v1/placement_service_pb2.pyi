@@ -157,8 +157,13 @@ class Question(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run that asks; to be named in the next call. Unset: refused."""
+    terms: _builtins.str
+    """Set by the server: as in Task. A device that cannot do what is asked says by them what it lacks. Unset: that
+    is not known.
+    """
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
         """Set by the server: what to do with the device's data. Unset: refused. The device sends back what this
@@ -177,10 +182,11 @@ class Question(_message.Message):
         run: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
+        terms: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload", "run", b"run", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,8 +106,10 @@ class Task(_message.Message):
     """Set by the server: what the round is for, for people, at most 65,536 characters. Unset: nothing to say."""
     terms: _builtins.str
     """Set by the server: the terms of the run, the same in all of its tasks unless an operator changes the run:
-    JSON, {"algorithm": its name, "parameters": {...}}, at most 65,536 characters. The device computes from
-    them what the whole run asks for and costs, before it does its first task. Unset: refused.
+    JSON, {"algorithm": its name, "package": where it comes from, "tasks": kinds that only it can do, "asks":
+    {...}}, at most 65,536 characters. The device computes from "asks" what the whole run asks for and costs,
+    before it does its first task, without knowing the algorithm. It refuses terms that have more or less than
+    these fields, or what it does not know. Unset: refused.
     """
     inline_report: _builtins.int
     """Set by the server: bytes of the largest blob that the report of this task may carry inline, at most
