@@ -22,7 +22,7 @@ def files_text(found: dict[str, Any]) -> str:
     end = f"{seconds['total']:.0f} s, {seconds['training']:.0f} s of them training"
     if (tuned := found["accuracy"].get("tuned")) is not None:
         end = f"mean accuracy of models that their devices fine-tuned {100 * tuned:.1f} %\n{end}"
-    return "\n".join([*rows, "", found["summary"], end])
+    return "\n".join([*rows, "", found["summary"], *found["remarks"], end])
 
 
 def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
