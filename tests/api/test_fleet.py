@@ -217,6 +217,10 @@ class Endless(torch.utils.data.IterableDataset):
             Own(None),
             r"a: sample 7 .* KeyError: 'no such file' .look at test_fleet.py, line \d+, in __getitem__",
         ),
+        (
+            ([torch.zeros(2, requires_grad=True)] * 4, Y[:4]),
+            "a: x cannot be read as an array: .*requires grad",
+        ),
         ([(X[0], 0), (X[1, :3], 1)], r"a: sample 1 has shape \(3,\), and sample 0 has \(4,\)"),
         (Subset([1, 2, 3], [0, 1, 2]), "a: sample 0 of its data set is a int .samples are pairs"),
         (Subset(TensorDataset(torch.zeros(4, 2), torch.zeros(4)), []), "a has no samples"),

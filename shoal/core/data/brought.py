@@ -30,6 +30,10 @@ def array(what: str, part: str, values: Any) -> Array:
         return np.asarray(values)
     except ValueError:
         raise DataFault(f"{what}: {part} is ragged: its rows differ in length", "pad them") from None
+    except (TypeError, RuntimeError) as error:  # a list of tensors on a GPU, say
+        raise DataFault(
+            f"{what}: {part} cannot be read as an array: {error}"[:500], "stack it first"
+        ) from None
 
 
 def is_frame(data: object) -> bool:

@@ -139,7 +139,7 @@ def placed(what: str, y: Array, names: Sequence[str] | None, named: Named = by_r
     DataFault, which says what is near, for a label that has no place.
     """
     if names is None:
-        return y.astype(np.int64)
+        return _whole(what, y, named, "classes are whole numbers from 0 here")
     place = {name: number for number, name in enumerate(names)}
     if y.dtype.kind != "U" and not any(_is_number(name) or name in BOOLEANS for name in names):
         place = {str(number): number for number in range(len(names))}
@@ -159,19 +159,22 @@ def placed(what: str, y: Array, names: Sequence[str] | None, named: Named = by_r
 def numbers(what: str, y: Array, named: Named = by_row) -> Array:
     """Labels of one device, which are classes from 0 as they are: (n,) int64. Raises DataFault."""
     found = read(what, y, named)
-    if found.dtype.kind == "U":
-        right = np.array([_is_number(str(label)) for label in found], bool)
+    words = sorted({str(label) for label in found.tolist()})[:SHOWN] if found.dtype.kind == "U" else []
+    listed = f"data.classes: [{', '.join(words)}]"
+    hint = f"list the names of all classes, in the same order on every device: {listed}"
+    return _whole(what, found, named, hint)
+
+
+def _whole(what: str, y: Array, named: Named, hint: str) -> Array:
+    """Labels that are whole numbers from 0, as int64. hint: what to do about words."""
+    if y.dtype.kind == "U":
+        right = np.array([_is_number(str(label)) for label in y], bool)
         if not right.all():
             row = int(right.argmin())
-            names = dict.fromkeys(str(label) for label in sorted(set(found.tolist()))[:SHOWN])
-            raise DataFault(
-                f"{what}: {named(row)} is {str(found[row])!r}, and not a number",
-                "list the names of all classes, in the same order on every device: "
-                f"data.classes: [{', '.join(names)}]",
-            )
-    found = found.astype(np.int64)
-    if (found < 0).any() or (found >= MAX_CLASS).any():
-        row = int(((found < 0) | (found >= MAX_CLASS)).argmax())
+            raise DataFault(f"{what}: {named(row)} is {str(y[row])!r}, and not a number", hint)
+    found = y.astype(np.int64)
+    if (wrong := (found < 0) | (found >= MAX_CLASS)).any():
+        row = int(wrong.argmax())
         raise DataFault(f"{what}: {named(row)} is {found[row]}", "classes are whole numbers from 0")
     return found
 

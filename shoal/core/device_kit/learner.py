@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from shoal.core import models
 from shoal.core.data.layouts import AS_THEY_ARE
@@ -160,6 +161,11 @@ class Learner:
             raise LearnerFault(
                 f"{self.name}: build() returned a {type(built).__name__}, not a torch.nn.Module",
                 "end it with `return model`",
+            )
+        if any(isinstance(each, UninitializedParameter) for each in built.parameters()):
+            raise LearnerFault(
+                f"{self.name}: build() returned lazy layers, which have no weights yet",
+                "give the sizes, or let build() run the network once: model(torch.zeros(1, ...))",
             )
         return built
 

@@ -107,7 +107,7 @@ def diagnose(call: Call, model: nn.Module, x: Array) -> Diagnosis:
     they were. x: (n, ...) samples, of which the first is tried. Raises DataFault for samples that are not
     numbers.
     """
-    device = next((each.device for each in model.state_dict().values()), torch.device("cpu"))
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
     refusals: list[Refusal] = []
     handled = sys.exception()
     with _untouched(model), seeded(0, device):
@@ -131,7 +131,8 @@ def diagnose(call: Call, model: nn.Module, x: Array) -> Diagnosis:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    was = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    state: dict[str, object] = model.state_dict()  # other things than tensors may be in it
+    was = {name: value.detach().clone() for name, value in state.items() if isinstance(value, Tensor)}
     modes = [(each, each.training) for each in model.modules()]
     model.eval()
     try:
@@ -140,7 +141,8 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for name, value in model.state_dict().items():
-                value.copy_(was[name])
+                if name in was:
+                    value.copy_(was[name])
         for each, training in modes:
             each.training = training
 

@@ -266,6 +266,8 @@ def test_words_are_numbered_by_the_settings_as_they_are_written(tmp_path: Path) 
     settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz, classes: [no, yes, 1]}\n")
     ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
     assert ended.exit_code == 0, ended.stderr
+    assert " of class 0 (no), " in ended.stdout
+    assert " of class 2 (1)\n" in ended.stdout
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 5, 5)])

@@ -45,6 +45,14 @@ def test_a_label_without_a_place_is_named(values: list[object], names: tuple[str
         labels.placed("a", np.array(values), names)
 
 
+def test_where_classes_have_no_names_a_word_is_none() -> None:
+    with pytest.raises(
+        DataFault, match=r"row 0 .from 0. is 'ill', and not a number .classes are whole numbers"
+    ):
+        labels.placed("a", np.array(["ill"]), None)
+    assert labels.placed("a", np.array(["1", "0"]), None).tolist() == [1, 0]
+
+
 def test_a_device_by_itself_takes_numbers_only() -> None:
     for values in ([2, 0], [2.0, 0.0], ["2", "0"], np.array([2, 0], object)):
         assert labels.numbers("a", np.array(values)).tolist() == [2, 0]

@@ -168,6 +168,32 @@ def test_a_slip_that_no_layout_changes_is_no_matter_of_shape() -> None:
     assert "in forward: return x.no_such_method()" in caught.value.hint
 
 
+def test_lazy_layers_are_named_before_they_fail() -> None:
+    with pytest.raises(LearnerFault, match="lazy layers, which have no weights yet") as caught:
+        Learner("mine", lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).module(0)
+    assert "model(torch.zeros(1, ...))" in caught.value.hint
+
+    def run_once() -> nn.Module:
+        network = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+        network(torch.zeros(1, 4))
+        return network
+
+    assert Learner("mine", run_once).module(0).state_dict()["1.weight"].shape == (3, 4)
+
+
+def test_state_that_is_no_tensor_is_left_as_it_is() -> None:
+    class Noted(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"note": 1}
+
+        def set_extra_state(self, state: object) -> None: ...
+
+    network = Noted(4, 3)
+    found = diagnose(network, network, np.zeros((1, 2, 2), F32))
+    assert found.layout is not None
+    assert found.layout.name == "flattened"
+
+
 def test_a_package_that_is_missing_is_named() -> None:
     def build() -> nn.Module:
         import no_such_package_here.deep  # type: ignore[import-not-found]
