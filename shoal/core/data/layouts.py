@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shoal.core.types import Array
 
 LEAST_SIDE = 8
-"""Pixels or readings: arrays of at least so many in both directions may be images of any format."""
+"""Pixels or readings: arrays of at least this many in both directions may be images of any format."""
 CHANNELS = (1, 3, 4)
 """Of images: gray, color, and color with transparency."""
 
