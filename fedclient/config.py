@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from fedclient.agent.allowance import ALL_DAY, Allowance, Hours
 from fedclient.store.consent import Consents
+from shoal.core.algorithm import Written
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
@@ -73,8 +74,8 @@ class DataConfig:
     label: the column of the class in csv or parquet; unset: the data are unlabeled.
     columns: the columns to take as x, in this order; unset: all but `label`, in the order of the file.
     ignore: columns to leave out, whatever they contain; if `columns` is set, all others are left out.
-    classes: the names of all classes of `images`, in the same order on every device; a class is numbered by
-    its place. Unset: folders are named by the numbers of their classes.
+    classes: the names of all classes, in the same order on every device; a class is numbered by its place.
+    Needed where labels, or the folders of `images`, are words, or numbers that do not begin at 0.
     shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file. Pictures are
     brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
@@ -96,7 +97,7 @@ class DataConfig:
     label: str | None = None
     columns: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
+    classes: tuple[str | Written, ...] = ()
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
     held_out: float = HELD_OUT
@@ -114,8 +115,10 @@ class DataConfig:
                 raise ConfigError(
                     f"{name} goes with {' or '.join(owners)}, not with {self.kind}", f"remove {name}"
                 )
-        if self.classes and self.kind != "images":
-            raise ConfigError(f"classes goes with images, not with {self.kind}", "remove classes")
+        # As they are written: YAML reads no and 1 as something else, and both are names here.
+        object.__setattr__(self, "classes", tuple(map(str, self.classes)))
+        if self.classes and self.regression:
+            raise ConfigError("classes have names, and numbers to predict have not", "remove classes")
         if len(set(self.classes)) < len(self.classes):
             raise ConfigError(f"classes {list(self.classes)} contains a name twice", "name each class once")
         self._check_columns()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Refused
+from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import Tensors
 from shoal.result import Accuracy, Result, Round
 
@@ -165,6 +166,15 @@ class DaemonResult(Result):
     @cached_property
     def models(self) -> Mapping[str, Tensors]:  # type: ignore[override]
         return {key: self._operator.fetch(weights) for key, weights in self._status.models.items()}
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """Of the graph that the run was started with, where its author's settings name the classes."""
+        spec = self._status.spec
+        if spec is None or not spec.graph:
+            return None
+        found = self._operator.fetch(reference_of(spec.graph, spec.graph_bytes))
+        return read_graph(found["graph"].tobytes()).class_names or None
 
     @property
     def accuracy(self) -> Accuracy:

@@ -117,12 +117,14 @@ class Result:
 
     algorithm: its name. models: cluster -> tensors by name. clusters: device -> cluster. history: one
     `Round` each; `pandas.DataFrame(result.history)` is a table of them. accuracy: see `Accuracy`. facts: what
-    else the algorithm has to say.
+    else the algorithm has to say. class_names: the name of class 0, 1 and so on, where the data have names.
+    remarks: what people should know of how the models were made.
 
     Example:
         result.accuracy.mean            # 0.93
         result.clusters["ward-a"]       # "c0"
-        result.module("c0")(x)          # the cluster's model, as a torch module
+        scores = result.module("c0")(x) # of the cluster's model, as a torch module
+        result.class_names[scores[0].argmax()]  # "ill", where the fleet's labels are names
         result.place(x_new).cluster     # "c1", or None where the run abstains
         result.compare("fedavg").plot() # beside another algorithm, on the same fleet and seed
     """
@@ -132,6 +134,8 @@ class Result:
     clusters: Mapping[str, str]
     history: Sequence[Round]
     facts: Mapping[str, Any]
+    class_names: tuple[str, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -198,18 +202,23 @@ class Result:
             "devices": self.rows(),
             "history": list(map(asdict, self.history)),
             "facts": dict(self.facts),
+            "class_names": None if self.class_names is None else list(self.class_names),
         }
 
     def save(self, folder: Path | str) -> Path:
-        """Write each model as CLUSTER.safetensors and the rest as result.json. Returns the folder."""
+        """Write each model as CLUSTER.safetensors and the rest as result.json. Returns the folder.
+
+        Where classes have names, both have them: the header of a model as JSON under "classes".
+        """
         from safetensors.numpy import save
 
         from shoal.shell import disk
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        header = {"classes": json.dumps(self.class_names)} if self.class_names else None
         for cluster, tensors in self.models.items():
-            disk.write(folder / f"{cluster}.safetensors", save(dict(tensors)))
+            disk.write(folder / f"{cluster}.safetensors", save(dict(tensors), header))
         disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
         return folder
 
@@ -235,11 +244,12 @@ class Result:
             f"{row['device']:<16}{row['cluster']:<10}{percent(row['accuracy']):>8}" for row in self.rows()
         ]
         more = [f"... and {len(shown) - 20} more devices"] if len(shown) > 20 else []
-        return "\n".join([*self._heads(), *shown[:20], *more])
+        return "\n".join([*self._heads(), *shown[:20], *more, *self.remarks])
 
     def _repr_html_(self) -> str:
         heads = "<br>".join(html.escape(line) for line in self._heads())
-        return f"<p>{heads}</p>{table(self.rows())}"
+        said = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
+        return f"<p>{heads}</p>{table(self.rows())}{said}"
 
     def _heads(self) -> list[str]:
         """What is said first: whether anything was learned."""

@@ -1,7 +1,7 @@
 """`fedclient check`. The check itself is in `fedclient/work/selfcheck.py`, and runs where tasks run."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -29,19 +29,21 @@ def check(console: Console, settings: ClientConfig) -> Result:
 
     console.progress("loading the learner and the data")
     found = asyncio.run(check(settings)).findings
-    return Result(found, text(found))
+    return Result(found, text(found, settings.data.classes if settings.data is not None else ()))
 
 
 NUMBERS = "none: labels are numbers to predict"
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """The findings of a full self-check, as lines."""
+def text(found: Mapping[str, Any], names: Sequence[str] = ()) -> str:
+    """The findings of a full self-check, as lines. names: of class 0, 1 and so on, if they have some."""
     lowest, highest = found["range"]
     lines = {
         "samples": _samples(found["samples"]),
         "each": f"shape {_shape(found['shape'])}, {found['dtype']}, from {lowest:.6g} to {highest:.6g}",
-        "classes": NUMBERS if found.get("regression") else _classes(found["classes"], found["class_count"]),
+        "classes": (
+            NUMBERS if found.get("regression") else _classes(found["classes"], found["class_count"], names)
+        ),
         **_network(found),
     }
     if found.get("loss") is not None:
@@ -68,11 +70,13 @@ def _samples(counts: Mapping[str, Any]) -> str:
     return f"{counts['train']} to train on, {counts['held_out']} held out, {test}"
 
 
-def _classes(counts: Mapping[str, int] | None, number: int) -> str:
-    """Each class with its number of samples."""
+def _classes(counts: Mapping[str, int] | None, number: int, names: Sequence[str]) -> str:
+    """Each class with its number of samples, and its name."""
     if counts is None:
         return "unlabeled: the data can be placed and classified, not trained on"
-    listed = ", ".join(f"{count} of class {name}" for name, count in list(counts.items())[:MOST_CLASSES])
+    known = {str(place): f" ({name})" for place, name in enumerate(names)}
+    shown = list(counts.items())[:MOST_CLASSES]
+    listed = ", ".join(f"{count} of class {label}{known.get(label, '')}" for label, count in shown)
     return listed if number <= MOST_CLASSES else f"{listed}, and {number - MOST_CLASSES} more classes"
 
 

@@ -71,12 +71,14 @@ def predict(
         measured = {"samples": len(found.values), "lowest": low, "highest": high, "explained": found.accuracy}
         return Result({**measured, "model": model, "out": out}, "\n".join(lines))
     counts = {str(label): count for label, count in found.counts().items()}
-    lines = [f"{len(found.classes)} samples: " + ", ".join(f"{n} of class {c}" for c, n in counts.items())]
+    listed = ", ".join(f"{count} of class {found.name(label)}" for label, count in found.counts().items())
+    lines = [f"{len(found.classes)} samples: {listed}"]
     if found.accuracy is not None:
         lines.append(f"accuracy on labeled samples: {found.accuracy:.4f}")
     if out is not None:
         lines.append(f"written to {out}")
     facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}
+    facts |= {"class_names": list(found.names)} if found.names else {}
     return Result({**facts, "model": model, "out": out}, "\n".join(lines))
 
 

@@ -1,7 +1,8 @@
 """The process that answers predictions over HTTP, started by `serving.py` and never by people.
 
     GET  /model     the model that is used now
-    POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values
+    POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values;
+                    names, where the classes have some
 
 Standard input carries the settings and then orders, each a line of JSON: a model to use from now on, as
 {"graph": PATH, "model": PATH, "facts": {...}}. A line of standard output says "" or why it is not used; until
@@ -15,7 +16,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,11 +48,13 @@ HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, eq=False)
 class Used:
-    """The model that answers, or several together. facts: where they come from."""
+    """The model that answers, or several together. facts: where they come from. names: of class 0, 1 and so
+    on; empty where they have none."""
 
     network: Scorer
     checked: Checked
     facts: Mapping[str, Any]
+    names: Sequence[str]
 
 
 class Predictions:
@@ -76,7 +79,8 @@ class Predictions:
         network = Mixed(parts)
         before = self.used.checked if self.used else None
         checked = check(network, self._data, self._regression, before)
-        self.used = Used(network, checked, facts)
+        own = self._config.data.classes if self._config.data is not None else ()
+        self.used = Used(network, checked, facts, own or opened.class_names)
 
     def answer(self, x: Array) -> dict[str, Any]:
         """What the present model says of these samples. Raises ShoalErrors."""
@@ -89,7 +93,8 @@ class Predictions:
                 return {**used.facts, "values": numbers(used.network, inputs).tolist()}
             found = softmax(class_scores(used.network, inputs, 0))
         classes = found.argmax(axis=1).tolist()
-        return {**used.facts, "classes": classes, "probabilities": found.round(6).tolist()}
+        named = {"names": list(used.names)} if used.names else {}
+        return {**used.facts, **named, "classes": classes, "probabilities": found.round(6).tolist()}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,7 @@
 """Predictions without PyTorch: the graph and the model of `fedclient place`, in a process of its own."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +19,7 @@ from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import decode, encode
+from shoal.core.inference.graph.model import read_graph
 from shoal.core.types import Tensors
 
 
@@ -50,6 +52,7 @@ def read_graph_file(path: Path, model: Path) -> Tensors:
 async def predicted(
     settings: ClientConfig, file: Path | None, graph: Tensors, models: Mixture, folder: Path
 ) -> Prediction:
+    """What the models say. Classes are named as the settings say, or else as the graph's author did."""
     store = BlobStore(folder / "blobs")
     executor = Spawned(light_config(settings, file, store.folder, folder))
     try:
@@ -61,7 +64,8 @@ async def predicted(
     finally:
         await executor.stop()
     assert isinstance(found, Predicted)
-    return prediction_of(found)
+    own = settings.data.classes if settings.data is not None else ()
+    return replace(prediction_of(found), names=own or read_graph(graph["graph"].tobytes()).class_names)
 
 
 async def asked(executor: Executor, store: BlobStore, message: Message) -> Message:

@@ -1,16 +1,17 @@
 """Reads a device's files into `Views`. A file is not trusted: every fault is a DataFault that names it.
 
     npz     arrays x and, with labels, y; perhaps x_test and y_test. Pickled objects are refused.
-    csv     a line of names, then numbers; `label` names the column of classes; x is the columns that
-            `columns` names, in its order, or else all others but those that `ignore` names
+    csv     a line of names, then numbers; `label` names the column of classes, which may be words; x is the
+            columns that `columns` names, in its order, or else all others but those that `ignore` names
     parquet the same columns, where pyarrow is installed; lists of numbers count as columns
     idx     the files of MNIST: images, and labels where there are any
     images  a folder of pictures, or a tar archive of one, with a folder in it for each class; it needs Pillow
-    module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
+    module  "package.module:function" of the owner's: () -> (x, y or None), a data set of torch, a Dataset, or
+            Views
 
-Data without labels can be placed and classified, but not trained on. Classes are integers from 0; with
-`regression` labels are numbers to predict. Words are
-refused, not numbered: two devices would number the same words differently.
+Data without labels can be placed and classified, but not trained on. Classes are integers from 0, or names
+that `classes` lists: two devices that number the same words by themselves would number them differently. With
+`regression` labels are numbers to predict.
 
 Bytes are read as pixels and scaled to 0 to 1; other numbers become float32. `divide_by` overrides both.
 """
@@ -26,7 +27,10 @@ import numpy as np
 
 from fedclient.config import TABLES, DataConfig, WorkConfig
 from shoal.core.data import arrays as checked
+from shoal.core.data import brought
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.labels import Named, by_row, numbers, placed
+from shoal.core.data.labels import read as read_labels
 from shoal.core.data.views import Views
 from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
 from shoal.core.types import Array
@@ -78,7 +82,7 @@ def load(config: DataConfig, labels: bool = True) -> Views:
     Raises DataFault for data that are not usable, ConfigError for a module that is not there.
     """
     if config.module is not None:
-        return _from_module(config.module, config.held_out, config.regression)
+        return _from_module(config.module, config)
     path = config.path
     data = _dataset(path, _read(config.kind, path, config, config.labels if labels else None, labels), config)
     if not labels:
@@ -133,7 +137,7 @@ def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, l
     try:
         if kind in TABLES:
             read = read_csv if kind == "csv" else read_parquet
-            return read(path, config.label, labels, config.columns, config.ignore)
+            return read(path, config.label, labels, config.columns, config.ignore, not config.regression)
         if kind == "images":
             if not labels:
                 return read_images(path, shape=config.shape)[0], None
@@ -149,8 +153,8 @@ def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, l
     return arrays
 
 
-def _from_module(name: str, held_out: float, regression: bool) -> Views:
-    """What the owner's function gives, with this share of it held out. regression: its y are numbers."""
+def _from_module(name: str, config: DataConfig) -> Views:
+    """What the owner's function gives, with the share of it held out that the settings say."""
     module, _, function = name.partition(":")
     try:
         call: Callable[[], Any] = getattr(importlib.import_module(module), function)
@@ -163,14 +167,16 @@ def _from_module(name: str, held_out: float, regression: bool) -> Views:
     except Exception as error:
         problem = f"{name}() failed: {type(error).__name__}: {error}"
         raise DataFault(problem, "call it by itself and fix it") from error
-    if isinstance(found, tuple) and len(found) == 2:
-        x, y = found
-        read = checked.targets if regression else checked.classes
-        found = checked.paired(name, np.asarray(x), None if y is None else read(name, np.asarray(y)))
+    pair = found if isinstance(found, tuple) and len(found) == 2 else brought.pair(name, found)
+    if pair is not None:
+        x, y = brought.features(name, pair[0]), pair[1]
+        found = checked.paired(
+            name, x, None if y is None else _labels(name, brought.array(name, "y", y), config)
+        )
     if isinstance(found, Dataset):
-        return Views.of(found, share=held_out)
+        return Views.of(found, share=config.held_out)
     if not isinstance(found, Views):
-        raise DataFault(f"{name}() returned a {type(found).__name__}", "return (x, y), or (x, None)")
+        raise DataFault(f"{name}() returned {brought.named(found)}", "return (x, y), or (x, None)")
     return found
 
 
@@ -181,16 +187,24 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
         raise DataFault(f"{path} contains no samples", "a device needs at least one")
     x = _shaped(path, checked.samples(str(path), x, config.divide_by), config.shape)
     if y is not None:
-        y = checked.targets(str(path), y) if config.regression else _classes(path, y, config)
+        y = _labels(str(path), y, config, _finder(path, config))
     return checked.paired(str(path), x, y)
 
 
-def _classes(path: Path, y: Array, config: DataConfig) -> Array:
-    """Labels, of which a wrong one is named as its owner finds it."""
+def _labels(what: str, y: Array, config: DataConfig, named: Named = by_row) -> Array:
+    """Numbers to predict, or the numbers of classes."""
+    if config.regression:
+        return checked.targets(what, y)
+    if not config.classes or config.kind == "images":  # whose folders have been numbered
+        return numbers(what, y, named)
+    return placed(what, read_labels(what, y, named), config.classes, named)
+
+
+def _finder(path: Path, config: DataConfig) -> Named:
+    """How a wrong label is named, so that its owner finds it."""
     if (kind_of(path) or config.kind) != "csv":
-        return checked.classes(str(path), y)
-    where = f"column {config.label!r}"
-    return checked.classes(str(path), y, lambda row: f"the label in line {line_of(path, row)}, {where}")
+        return by_row
+    return lambda row: f"the label in line {line_of(path, row)}, column {config.label!r}"
 
 
 def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:

@@ -1,5 +1,6 @@
 """Run a model on data, with PyTorch. `fedclient/light/predict.py` does the same without."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,8 @@ def classify(
         regression = settings.data is not None and settings.data.regression
         learner = open_learner(settings.learner)
         found = predict(learner, models, data, settings.compute.device, regression)
+    if settings.data is not None:
+        found = replace(found, names=settings.data.classes)
     if out is not None:
         write(out, found)
     return found

@@ -10,7 +10,9 @@ with a bit that flipped on the disk, it would still be a model, and predict wron
 are used as they are: other programs write none.
 """
 
+import csv
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,13 +41,19 @@ class Prediction:
     """classes: (n,) int64, the likeliest. probabilities: (n, C) float32. accuracy: None without labels.
 
     values: of regression, (n,) float32, the predicted numbers; classes are then 0, and the accuracy is the
-    share of the labels' variance that is explained.
+    share of the labels' variance that is explained. names: of class 0, 1 and so on; empty where they have
+    none.
     """
 
     classes: Array
     probabilities: Array
     accuracy: float | None
     values: Array | None = None
+    names: Sequence[str] = ()
+
+    def name(self, number: int) -> str:
+        """Of a class: its number, where it has no other name."""
+        return self.names[number] if number < len(self.names) else str(number)
 
     def counts(self) -> dict[int, int]:
         """How many samples of each class there are."""
@@ -143,7 +151,10 @@ def _no_model(path: Path, error: Exception) -> DataFault:
 
 
 def write(path: Path, prediction: Prediction) -> None:
-    """An npz file of `classes` and `probabilities`, or of `values`; else csv with a row for each sample."""
+    """An npz file of `classes` and `probabilities`, or of `values`; else csv with a row for each sample.
+
+    Where classes have names, the npz file has them as `names`, and csv has a column `name`.
+    """
     with replacing(path) as file:
         if prediction.values is not None:
             if path.suffix.lower() == ".npz":
@@ -153,9 +164,15 @@ def write(path: Path, prediction: Prediction) -> None:
             file.write("".join(["row,value\n", *lines]).encode())
             return
         if path.suffix.lower() == ".npz":
-            np.savez(file, classes=prediction.classes, probabilities=prediction.probabilities)
+            found = {"classes": prediction.classes, "probabilities": prediction.probabilities}
+            found |= {"names": np.array(prediction.names)} if prediction.names else {}
+            np.savez(file, **found)  # type: ignore[arg-type]
             return
-        names = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
-        file.write(f"{','.join(['row', 'class', *names])}\n".encode())
+        text = io.StringIO(newline="")
+        lines_of = csv.writer(text, lineterminator="\n")
+        columns = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
+        lines_of.writerow(["row", "class", *(["name"] if prediction.names else []), *columns])
         for row, (label, line) in enumerate(zip(prediction.classes, prediction.probabilities, strict=True)):
-            file.write(f"{','.join([str(row), str(label), *(f'{p:.6g}' for p in line)])}\n".encode())
+            name = [prediction.name(int(label))] if prediction.names else []
+            lines_of.writerow([row, label, *name, *(f"{p:.6g}" for p in line)])
+        file.write(text.getvalue().encode())

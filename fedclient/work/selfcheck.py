@@ -15,16 +15,18 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluation.evaluate import class_scores, evaluate, loss_of
+from shoal.core.device_kit.evaluation.evaluate import UnknownClass, class_scores, evaluate, loss_of
 from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.train import train
-from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 
 FEW, BATCH = 8, 64
 """Samples of a quick and of a full self-check."""
+WRITTEN = 20
+"""The most classes that a hint writes out."""
 LISTED = 1000
 """The most classes that the findings count, lowest first: a message has a size limit."""
 
@@ -66,13 +68,34 @@ def _first(context: DeviceContext, most: int) -> Samples:
 
     Of all parts: a run measures the others at its end, when it is too late.
     """
-    samples, views = context.samples("train"), context.views
+    samples = context.samples("train")
     y, targets = (None if part is None else part[:most] for part in (samples.y, samples.targets))
-    classes = samples.classes
-    if y is not None and targets is None:
-        parts = [part.y for part in (views.train, views.held_out, views.test) if part and part.y is not None]
-        classes = 1 + max(int(labels.max()) for labels in parts)
+    classes = samples.classes if y is None or targets is not None else 1 + _extremes(context)[1]
     return Samples(samples.x[:most], y, classes, targets)
+
+
+def _extremes(context: DeviceContext) -> tuple[int, int]:
+    """The lowest and the highest label of all parts."""
+    views = context.views
+    parts = [part.y for part in (views.train, views.held_out, views.test) if part and part.y is not None]
+    return min(int(labels.min()) for labels in parts), max(int(labels.max()) for labels in parts)
+
+
+@contextmanager
+def _from_one(context: DeviceContext) -> Iterator[None]:
+    """Around the first use of the labels: those that begin at 1 have one that the network does not know."""
+    try:
+        yield
+    except UnknownClass as fault:
+        low, high = _extremes(context)
+        if low < 1 or high != fault.outputs:
+            raise
+        some = ", ".join(map(str, range(1, min(high, WRITTEN) + 1)))
+        raise DataFault(
+            f"the labels go from {low} to {high}, and the network knows {fault.outputs} classes, from 0 on",
+            "if they begin at 1, list them, on every device the same: "
+            f"data.classes: [{some}{f', and so on to {high}' if high > WRITTEN else ''}]",
+        ) from None
 
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
@@ -100,7 +123,8 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
         return None
     if learner.loss is None and learner.train is not None:
         return None
-    with _part("loss()" if learner.loss else "network", where, model, batch.x), torch.no_grad():
+    what = "loss()" if learner.loss else "network"
+    with _from_one(context), _part(what, where, model, batch.x), torch.no_grad():
         value = float(loss_of(learner, batch)(model, batch.x, batch.goals))
         if not math.isfinite(value):
             raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "check the scale of the data")

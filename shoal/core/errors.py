@@ -35,7 +35,12 @@
 `code` is stable and is what programs match on; `exit_code` is the exit code of a command.
 """
 
-from typing import Any, ClassVar
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ShoalError(Exception):
@@ -207,3 +212,17 @@ def near(word: str, known: list[str]) -> str:
 
     close = get_close_matches(word, known, n=1)
     return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(known))}"
+
+
+def brief(function: Callable[P, R]) -> Callable[P, R]:
+    """Around a function that people call from Python: a ShoalError says what is wrong by itself, so its
+    traceback ends at their own line."""
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*arguments, **named)
+        except ShoalError as error:
+            raise error.with_traceback(None) from None
+
+    return call

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.data import arrays
+from shoal.core.data import arrays, brought, labels
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.layouts import AS_THEY_ARE, Layout, are_images
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import HELD_OUT, Views
-from shoal.core.errors import DataFault
+from shoal.core.errors import DataFault, brief
+from shoal.core.types import Array
 
 HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
 PARTS = ("x", "y", "x_test", "y_test")
@@ -36,14 +38,26 @@ class Holding:
         """A device whose data stay as they are."""
         return cls(lambda stage: train, (0,), test, concept)
 
+    def arranged(self, layout: Layout) -> "Holding":
+        """The same device with its samples in another layout."""
+
+        def turned(data: Dataset) -> Dataset:
+            return Dataset(layout.apply(data.x), data.y)
+
+        return Holding(lambda stage: turned(self.stage(stage)), self.begins, turned(self.test), self.concept)
+
 
 class Fleet(Mapping[str, Holding]):
     """Named devices with labeled data, for `shoal.simulate`. The names are yours.
 
-    A device's data are a pair (x, y) of arrays, a dictionary with "x" and "y", a `shoal.Dataset`, or a
-    `pandas` or `torch` object that numpy can read in their place. x is (n, ...): bytes are taken for pixels
-    and scaled to 0..1, other numbers become float32 (a `Dataset` is used as it is). y is (n,): classes
-    numbered from 0, the same on all devices.
+    A device's data are a pair (x, y) of arrays, tensors or pandas objects, a dictionary with "x" and "y", a
+    data set of torch that has a length, such as a TensorDataset, a Subset or a list of pairs (x, y), or a
+    `shoal.Dataset`. One DataFrame of all devices becomes a fleet by `Fleet.from_frame`.
+
+    x is (n, ...): bytes are taken for pixels and scaled to 0..1, other numbers become float32 (a `Dataset` is
+    used as it is); of a DataFrame, columns of numbers and booleans are features. y is (n,): classes, the same
+    on all devices. They may be whole numbers, text, categories or booleans. Where they are not 0 to C-1
+    already, the names of all devices' classes are sorted and numbered from 0, and `class_names` has them.
 
     test: the share of each device's samples on which its accuracy is measured and nothing is trained; it is
     drawn at random by `seed`. A device that brings a test part of its own, as (x, y, x_test, y_test) or under
@@ -54,16 +68,23 @@ class Fleet(Mapping[str, Holding]):
     held_out: the share of what remains that a device measures on during a run and does not train on; some
     algorithms, such as flux, need one.
 
+    shape: of a sample. classes: how many there are; 1 where numbers are predicted. class_names: of class 0, 1
+    and so on; None where the labels were these numbers.
+
     Raises DataFault, which names the device, for data that cannot be trained on.
 
     Example:
         >>> import numpy as np, shoal
         >>> chance = np.random.default_rng(0)
-        >>> ward = lambda: (chance.normal(size=(50, 4)), chance.integers(0, 2, size=50))
-        >>> shoal.Fleet({"ward-a": ward(), "ward-b": ward()}, test=0.2)
-        Fleet of 2 devices: 80 samples to train on, 20 to test on, shape (4,), 2 classes
+        >>> ward = lambda: (chance.normal(size=(50, 4)), chance.choice(["ill", "well"], size=50))
+        >>> fleet = shoal.Fleet({"ward-a": ward(), "ward-b": ward()}, test=0.2)
+        >>> fleet
+        Fleet of 2 devices: 80 samples to train on, 20 to test on, shape (4,), 2 classes: ill, well
+        >>> fleet.class_names
+        ('ill', 'well')
     """
 
+    @brief
     def __init__(
         self,
         devices: Mapping[str, Any],
@@ -74,7 +95,12 @@ class Fleet(Mapping[str, Holding]):
         regression: bool = False,
     ) -> None:
         if not isinstance(devices, Mapping):
-            raise DataFault(f"a fleet is a mapping of names to data, not a {type(devices).__name__}", HINT)
+            hint = (
+                "use shoal.Fleet.from_frame(frame, device=..., label=...)"
+                if brought.is_frame(devices)
+                else HINT
+            )
+            raise DataFault(f"a fleet is a mapping of names to data, not a {type(devices).__name__}", hint)
         for name, share in (("test", test), ("held_out", held_out)):
             if not 0.0 <= share < 1.0:
                 raise DataFault(f"{name} is {share}", "give a share from 0 to below 1, such as 0.2")
@@ -82,25 +108,89 @@ class Fleet(Mapping[str, Holding]):
             raise DataFault(
                 "test and held_out are both 0, so nothing is left to measure on", "set one of them"
             )
-        holdings: dict[str, Holding] = {}
+        given: dict[str, _Given] = {}
         for name, data in devices.items():
             if not isinstance(name, str) or not name:
                 raise DataFault(f"a device is named {name!r}", f"names are texts: {HINT}")
-            holdings[name] = _holding(name, data, test, held_out, seed, regression)
-        self._take(holdings, held_out=held_out)
+            given[name] = _read(name, data, regression)
+        names = None
+        if not regression:
+            known = {name: [y for y in one.labels if y.dtype.kind != "f"] for name, one in given.items()}
+            names = labels.names_of(known) if any(known.values()) else None
+        holdings = {name: _holding(name, one, names, test, held_out, seed) for name, one in given.items()}
+        self._take(holdings, len(names or ()), held_out, names, regression)
 
     @classmethod
-    def of(cls, holdings: Mapping[str, Holding], classes: int = 0, held_out: float = HELD_OUT) -> "Fleet":
+    @brief
+    def from_frame(
+        cls,
+        frame: Any,
+        device: str,
+        label: str,
+        *,
+        test: float = 0.2,
+        held_out: float = HELD_OUT,
+        seed: int = 42,
+        regression: bool = False,
+    ) -> "Fleet":
+        """A fleet of one DataFrame: a row for each sample, and a column that says which device has it.
+
+        device: the column of devices, each of which becomes one. label: the column of classes, or of numbers
+        to predict. All other columns are features: numbers, or booleans. test, held_out, seed, regression: as
+        for a fleet.
+
+        Raises DataFault for a column that is not there, for one of text or times, and for missing values. It
+        names the column, and the row and its device.
+
+        Example:
+            fleet = shoal.Fleet.from_frame(frame, device="ward", label="ill")
+            fleet = shoal.Fleet.from_frame(frame.drop(columns="name"), device="ward", label="ill", test=0.3)
+        """
+        if not brought.is_frame(frame):
+            raise DataFault(f"a frame is a pandas.DataFrame, not a {type(frame).__name__}", HINT)
+        if device == label:
+            raise DataFault(f"{device!r} is the column of devices and of labels", "name two columns")
+        column = brought.column_named(frame, device, "which should name the devices")
+        owners = np.array([str(name) for name in _complete(column, device, lambda row: "")], np.str_)
+        column = brought.column_named(frame, label, "which should have the labels")
+        y = _complete(column, label, lambda row: f", of {owners[row]}").to_numpy()
+        others = frame.loc[:, [str(name) not in (device, label) for name in frame.columns]]
+        x = brought.features("the frame", others, lambda row: f"in row {row} (from 0), of {owners[row]}")
+        rows = {name: np.flatnonzero(owners == name) for name in dict.fromkeys(owners.tolist())}
+        return cls(
+            {name: (x[own], y[own]) for name, own in rows.items()},
+            test=test,
+            held_out=held_out,
+            seed=seed,
+            regression=regression,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        holdings: Mapping[str, Holding],
+        classes: int = 0,
+        held_out: float = HELD_OUT,
+        class_names: tuple[str, ...] | None = None,
+        regression: bool = False,
+    ) -> "Fleet":
         """A fleet of ready-made devices, whose data may change stage by stage. classes: 0 counts them."""
         fleet = cls.__new__(cls)
-        fleet._take(holdings, classes, held_out)
+        fleet._take(holdings, classes, held_out, class_names, regression)
         return fleet
 
-    def _take(self, holdings: Mapping[str, Holding], classes: int = 0, held_out: float = HELD_OUT) -> None:
+    def _take(
+        self,
+        holdings: Mapping[str, Holding],
+        classes: int,
+        held_out: float,
+        class_names: tuple[str, ...] | None,
+        regression: bool,
+    ) -> None:
         if not holdings:
             raise DataFault("the fleet has no devices", HINT)
         self._holdings = dict(holdings)
-        self.held_out = held_out
+        self.held_out, self.class_names, self._regression = held_out, class_names, regression
         shapes = {name: one.test.x.shape[1:] for name, one in holdings.items()}
         first = next(iter(shapes))
         for name, shape in shapes.items():
@@ -117,6 +207,22 @@ class Fleet(Mapping[str, Holding]):
             if part.y is not None
         )
 
+    def arranged(self, layout: Layout) -> "Fleet":
+        """The same fleet with its samples in another layout."""
+        if layout is AS_THEY_ARE:
+            return self
+        found = {name: one.arranged(layout) for name, one in self.items()}
+        return self.like(found)
+
+    def like(self, holdings: Mapping[str, Holding]) -> "Fleet":
+        """A fleet of other devices with the same classes."""
+        return Fleet.of(holdings, self.classes, self.held_out, self.class_names, self._regression)
+
+    def read(self, device: str, x: Any, y: Any = None) -> Dataset:
+        """The data of a device that is not in the fleet, read as those of its own devices are: y has the
+        fleet's labels. Raises DataFault, which names the device."""
+        return _numbered(device, _part(device, x, y, self._regression), self.class_names)
+
     def __getitem__(self, name: str) -> Holding:
         return self._holdings[name]
 
@@ -125,6 +231,24 @@ class Fleet(Mapping[str, Holding]):
 
     def __len__(self) -> int:
         return len(self._holdings)
+
+    @property
+    def are_images(self) -> bool:
+        """Whether samples of shape (h, w) are taken for gray images, and not for windows of readings, where
+        no network says it: see `shoal.core.data.layouts.are_images`."""
+        if len(self.shape) != 2:
+            return False
+        parts = self._samples()
+        low, high = min(float(x.min()) for x in parts), max(float(x.max()) for x in parts)
+        return are_images(self.shape, parts[0].dtype, low, high)
+
+    @property
+    def has_whole_numbers(self) -> bool:
+        """Whether no sample has a fraction."""
+        return all(bool((x == np.floor(x)).all()) for x in self._samples())
+
+    def _samples(self) -> list[Array]:
+        return [part.x for one in self.values() for part in (one.stage(0), one.test)]
 
     @property
     def concepts(self) -> list[int] | None:
@@ -138,8 +262,19 @@ class Fleet(Mapping[str, Holding]):
         tested = sum(len(one.test) for one in self.values())
         return (
             f"Fleet of {devices}: {train} samples to train on, {tested} to test on, "
-            f"shape {self.shape}, {self.classes} classes"
+            f"shape {self.shape}, {self._classes_text()}"
         )
+
+    def _classes_text(self) -> str:
+        test = next(iter(self.values())).test
+        if test.y is not None and test.y.dtype.kind == "f":
+            return "numbers to predict"
+        count = f"{self.classes} class{'' if self.classes == 1 else 'es'}"
+        if self.class_names is None:
+            return count
+        if labels.are_numbers(self.class_names):
+            return f"{count}; {labels.sentence(self.class_names)}"
+        return f"{count}: {labels.listed(self.class_names)}"
 
 
 def stage_at(begins: Sequence[int], trained: int) -> int:
@@ -157,10 +292,61 @@ def numbered(holdings: Sequence[Holding], classes: int = 0, held_out: float = HE
     return Fleet.of({name(number): one for number, one in enumerate(holdings)}, classes, held_out)
 
 
-def dataset(device: str, x: Any, y: Any = None, regression: bool = False) -> Dataset:
-    """Arrays, checked, as a data set; y: classes, or numbers to predict. Raises DataFault, which names the
-    device."""
-    x = _array(device, "x", x)
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """x, and y as the labels that a device brings: as `labels.read` gives them, or float32 to predict."""
+
+    x: Array
+    y: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What a device was given. own: its test part, if it brings one."""
+
+    train: _Part
+    own: _Part | None
+
+    @property
+    def labels(self) -> list[Array]:
+        return [part.y for part in (self.train, self.own) if part is not None and part.y is not None]
+
+
+def _read(device: str, data: Any, regression: bool) -> _Given:
+    """What a device was given, checked. Raises DataFault, also where labels are missing."""
+    found = _parts(device, data, regression)
+    if found.train.y is None or (found.own is not None and found.own.y is None):
+        raise DataFault(f"{device} has no labels", "training needs y; unlabeled data go to result.place(x)")
+    if found.own is not None and found.own.x.shape[1:] != found.train.x.shape[1:]:
+        shapes = f"{found.own.x.shape[1:]}, and {found.train.x.shape[1:]} for training"
+        raise DataFault(f"{device}: a test sample has shape {shapes}", "bring them into one shape")
+    return found
+
+
+def _parts(device: str, data: Any, regression: bool) -> _Given:
+    if isinstance(data, Dataset):
+        return _Given(_Part(data.x, data.y), None)
+    if isinstance(data, Views):
+        own = None if data.test is None else _Part(data.test.x, data.test.y)
+        return _Given(_Part(data.train.x, data.train.y), own)
+    if isinstance(data, Mapping):
+        unknown = sorted(set(map(str, data)) - set(PARTS))
+        if unknown or "x" not in data or "y" not in data:
+            found = ", ".join(map(repr, data)) or "nothing"
+            raise DataFault(f"{device} has {found}", 'give "x" and "y", and perhaps "x_test" and "y_test"')
+        data = tuple(data[part] for part in PARTS if part in data)
+    elif (pair := brought.pair(device, data)) is not None:
+        data = pair
+    if not isinstance(data, tuple | list) or len(data) not in (2, 4):
+        raise DataFault(f"{device} is given {brought.named(data)}", brought.cure(data))
+    x, y, *test = data
+    apart = _part(f"{device}, test part", test[0], test[1], regression) if test else None
+    return _Given(_part(device, x, y, regression), apart)
+
+
+def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
+    """Samples and labels, checked. Raises DataFault, which names the device."""
+    x = brought.features(device, x)
     if x.ndim == 0 or len(x) == 0:
         raise DataFault(f"{device} has no samples", "x is an array with one sample in each row")
     if x.ndim == 1:
@@ -170,38 +356,53 @@ def dataset(device: str, x: Any, y: Any = None, regression: bool = False) -> Dat
         )
     if x.size == 0:
         raise DataFault(f"{device}: x has shape {x.shape}, so its samples are empty", "give their features")
-    read = arrays.targets if regression else arrays.classes
-    labels = None if y is None else read(device, _array(device, "y", y))
-    return arrays.paired(device, arrays.samples(device, x), labels)
+    x = arrays.samples(device, x)
+    if y is None:
+        return _Part(x, None)
+    y = brought.array(device, "y", y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]  # a column, as data frames have it
+    return _Part(x, arrays.targets(device, y) if regression else labels.read(device, y))
 
 
-def _array(device: str, part: str, values: Any) -> Any:
-    try:
-        found = np.asarray(values)
-    except ValueError:
-        raise DataFault(f"{device}: {part} is ragged: its rows differ in length", "pad them") from None
-    if part == "y" and found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]  # a column, as data frames have it
-    return found
+def _numbered(device: str, part: _Part, names: tuple[str, ...] | None) -> Dataset:
+    """A data set with the numbers of the classes, or the numbers to predict."""
+    y = part.y
+    if y is not None and y.dtype.kind != "f":
+        y = labels.placed(device, y, names)
+    return arrays.paired(device, part.x, y)
 
 
-def _holding(device: str, data: Any, test: float, held_out: float, seed: int, regression: bool) -> Holding:
-    given, own = _read(device, data, regression)
-    if given.y is None or (own is not None and own.y is None):
-        raise DataFault(f"{device} has no labels", "training needs y; unlabeled data go to result.place(x)")
-    if own is not None:
+def _complete(column: Any, name: str, whose: Callable[[int], str]) -> Any:
+    """A column of a frame without missing values. Raises DataFault, which says in which row, and whose."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        row = int(missing.argmax())
+        raise DataFault(
+            f"the frame: column {name!r} is missing in row {row} (from 0){whose(row)}",
+            "fill or drop such rows",
+        )
+    return column
+
+
+def _holding(
+    device: str, given: _Given, names: tuple[str, ...] | None, test: float, held_out: float, seed: int
+) -> Holding:
+    data = _numbered(device, given.train, names)
+    if given.own is not None:
+        own = _numbered(f"{device}, test part", given.own, names)
         if len(own) == 0:
             raise DataFault(f"{device} has an empty test part", "leave it out, and test=0.2 holds some apart")
-        _enough(device, given, 2)
-        return Holding.steady(given, own)
+        _enough(device, data, 2)
+        return Holding.steady(data, own)
     if not test:
-        _enough(device, given, 2)
-        return Holding.steady(given, Views.of(given, share=held_out).held_out)
-    _enough(device, given, 3)
+        _enough(device, data, 2)
+        return Holding.steady(data, Views.of(data, share=held_out).held_out)
+    _enough(device, data, 3)
     # Two samples at least stay: Views holds one out of the training part.
-    count = min(max(1, round(test * len(given))), len(given) - 2)
-    order = generator(seed, "test part", device).permutation(len(given))
-    return Holding.steady(given.subset(order[count:]), given.subset(order[:count]))
+    count = min(max(1, round(test * len(data))), len(data) - 2)
+    order = generator(seed, "test part", device).permutation(len(data))
+    return Holding.steady(data.subset(order[count:]), data.subset(order[:count]))
 
 
 def _enough(device: str, data: Dataset, least: int) -> None:
@@ -211,23 +412,3 @@ def _enough(device: str, data: Dataset, least: int) -> None:
         )
         samples = "1 sample" if len(data) == 1 else f"{len(data)} samples"
         raise DataFault(f"{device} has {samples}", f"a device needs at least {least}: {parts}")
-
-
-def _read(device: str, data: Any, regression: bool) -> tuple[Dataset, Dataset | None]:
-    """What a device was given, and its own test part, if any."""
-    if isinstance(data, Dataset):
-        return data, None
-    if isinstance(data, Views):
-        return data.train, data.test
-    if isinstance(data, Mapping):
-        unknown = sorted(set(data) - set(PARTS))
-        if unknown or "x" not in data or "y" not in data:
-            found = ", ".join(map(repr, data)) or "nothing"
-            raise DataFault(f"{device} has {found}", 'give "x" and "y", and perhaps "x_test" and "y_test"')
-        data = tuple(data[part] for part in PARTS if part in data)
-    if not isinstance(data, tuple | list) or len(data) not in (2, 4):
-        kind = f"{len(data)} things" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
-        raise DataFault(f"{device} is given {kind}", "give a pair of arrays (x, y), or a shoal.Dataset")
-    x, y, *test = data
-    apart = dataset(f"{device}, test part", test[0], test[1], regression) if test else None
-    return dataset(device, x, y, regression), apart

@@ -1,5 +1,6 @@
 """The history of a simulated run, written while it goes on."""
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 
@@ -29,13 +30,14 @@ class Recorder:
         self.fault: LearnerFault | None = None
 
     def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
-        """The same device, with its answers recorded, and the last fault of the learner."""
+        """The same device, with its answers recorded, and the last fault of the learner, with its name."""
 
         def perform(message: Message, seed: int) -> Message:
             try:
                 answer = call(message, seed)
             except LearnerFault as fault:
-                self.fault = fault
+                self.fault = copy.copy(fault)
+                self.fault.message = f"{name}: {fault.message}"
                 raise
             self._figures[name] = figures_of(message, answer)
             return answer

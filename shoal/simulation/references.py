@@ -14,7 +14,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import Tensors
 from shoal.result import Accuracy, Result, Round
-from shoal.simulation.fleet import Fleet, Holding
+from shoal.simulation.fleet import Holding
 from shoal.simulation.recorder import Progress
 from shoal.simulation.simulated import SimulatedDevices
 
@@ -55,7 +55,7 @@ def _local(result: "SimulationResult", say: Progress) -> Reference:
     fleet, found, models = result.fleet, Accuracy(), dict[str, Tensors]()
     for number, (name, holding) in enumerate(fleet.items(), 1):
         say(f"local: {name}, device {number} of {len(fleet)}")
-        alone = result.again("fedavg", Fleet.of({name: holding}, fleet.classes, fleet.held_out))
+        alone = result.again("fedavg", fleet.like({name: holding}))
         found[name], models[name] = alone.accuracy[name], alone.models[GLOBAL]
     return Reference(LOCAL, found, {name: name for name in fleet}, models)
 
@@ -69,9 +69,9 @@ def _pooled(result: "SimulationResult", say: Progress) -> Reference:
         stages,
         _together([one.test for one in holdings]),
     )
-    pooled = result.again("fedavg", Fleet.of({EVERYONE: everyone}, fleet.classes, fleet.held_out))
+    pooled = result.again("fedavg", fleet.like({EVERYONE: everyone}))
     card, _ = find("fedavg")
-    devices = SimulatedDevices(card, fleet, result.learner, "cpu", result.seed)
+    devices = SimulatedDevices(card, fleet.arranged(result.layout), result.learner, "cpu", result.seed)
     task = measurement(card.server(), pooled.state, GLOBAL)
     found = Accuracy({name: devices.accuracy(name, task) for name in fleet})
     return Reference(POOLED, found, dict.fromkeys(fleet, GLOBAL), pooled.models)

@@ -23,7 +23,7 @@ def files_text(found: dict[str, Any]) -> str:
     if (tuned := found["accuracy"].get("tuned")) is not None:
         end = f"mean accuracy of models that their devices fine-tuned {100 * tuned:.1f} %\n{end}"
     said = [found["verdict"]["text"], ""] if found["verdict"] else []
-    return "\n".join([*said, *rows, "", found["summary"], end])
+    return "\n".join([*said, *rows, "", found["summary"], *found["remarks"], end])
 
 
 def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:

@@ -13,21 +13,26 @@ from functools import cached_property
 from typing import Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.labels import sentence
+from shoal.core.data.layouts import AS_THEY_ARE
 from shoal.core.device_kit.learner import Latent, Learner, initial_weights
+from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused, brief
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
-from shoal.simulation.fleet import Fleet, dataset
-from shoal.simulation.learners import learner_of
+from shoal.simulation.fleet import Fleet
+from shoal.simulation.learners import guess, layout_for, learner_of
 from shoal.simulation.recorder import Progress, Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
 from shoal.simulation.workers import BackendName
 from shoal.simulation.workers import workers as beside
 
 
+@brief
 def simulate(
     algorithm: str | Algorithm,
     fleet: Fleet | Mapping[str, Any],
@@ -50,7 +55,9 @@ def simulate(
 
     algorithm: its name or a variant's, see `shoal.algorithms()`. fleet: a `shoal.Fleet`, or what makes one.
     model: a torch module class or a function that builds one, a `shoal.Learner`, the path of a learner.py,
-    the name of a built-in network with its `options`, or None for a small network that fits the data.
+    the name of a built-in network with its `options`, or None for a small network that fits the data. Samples
+    go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
+    first, or flattened: the result's `remarks` say it.
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
     (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
@@ -121,8 +128,13 @@ def attempt(
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     configured = configure(card, variant, preset, parameters, fleet)
     learner = learner_of(model, latent, options, fleet)
+    layout = layout_for(learner, fleet)
+    taken = guess(fleet) if model is None else ""
+    remarks = list(filter(None, (taken, applied(layout, fleet.shape), sentence(fleet.class_names))))
+    for each in remarks:
+        say(each)
     started = time.perf_counter()
-    devices = SimulatedDevices(card, fleet, learner, device, seed, spooled)
+    devices = SimulatedDevices(card, fleet.arranged(layout), learner, device, seed, spooled)
     server = card.server()
     first, *others = (
         initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
@@ -155,14 +167,17 @@ def attempt(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started,
     )  # fmt: skip
-    result.fault = recorder.fault
+    result.fault, result.layout = recorder.fault, layout
+    result.remarks = (*remarks, *result.remarks)
     return result
 
 
 class SimulationResult(Result):
     """A `Result` that can place newcomers and be compared, since the fleet is here.
 
-    remarks: what the server has to say of how the models were made, such as a model that does not learn.
+    remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
+    and what the server has to say of how the models were made, such as a model that does not learn. layout:
+    how the samples were arranged.
     state: the algorithm's last state. parameters: all of them, with their defaults. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
     """
@@ -197,6 +212,8 @@ class SimulationResult(Result):
         self.facts = dict(self.state.facts)
         self.remarks = tuple(self.state.remarks)
         self.fault: LearnerFault | None = None
+        self.layout = AS_THEY_ARE
+        self.class_names = fleet.class_names
 
     def completed(self) -> "SimulationResult":
         """The same. Raises Refused when the run failed, or the learner's own fault if that is the cause."""
@@ -238,9 +255,12 @@ class SimulationResult(Result):
                 found[name] = self.devices.accuracy(name, task)
         return Accuracy(found)
 
+    @brief
     def place(self, x: Any, y: Any = None) -> Placement:
-        data = dataset(NEWCOMER, x, y)
-        if data.x.shape[1:] != self.fleet.shape:
+        data, arranged = self.fleet.read(NEWCOMER, x, y), self.layout.shape(self.fleet.shape)
+        if data.x.shape[1:] == self.fleet.shape:
+            data = Dataset(self.layout.apply(data.x), data.y)
+        elif data.x.shape[1:] != arranged:
             raise BadPayload(
                 f"a sample of the newcomer has shape {data.x.shape[1:]}, and the fleet's {self.fleet.shape}",
                 "give an array of samples, one in each row",
@@ -262,6 +282,7 @@ class SimulationResult(Result):
             placed.mixture,
         )
 
+    @brief
     def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 

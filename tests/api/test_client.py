@@ -1,19 +1,25 @@
 """`shoal.Client`: a real daemon, and results that say what only a simulation knows."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shoal
 from fedserver.rpc.channel import SOCKET
+from fedserver.rpc.client import OperatorClient
+from shoal.client import DaemonResult
 from shoal.core.algorithm import find
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.inference.graph.wire import message
 from shoal.core.types import Tensors
 from shoal.result import NotKnown
 from tests.api.wards import Net
+from tests.core.inference.graphs import graph
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, spec
 from tests.server.test_daemon import all_devices
@@ -57,6 +63,18 @@ def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) ->
                 ask()
         with pytest.raises(ConfigError, match="has no parameter"):
             client.start("fedavg", round=3)
+
+
+def test_the_names_of_the_classes_are_those_of_the_runs_graph(tmp_path: Path) -> None:
+    """Only there a server can know them."""
+    named = graph(file=[(14, message([(1, "shoal.classes"), (2, '["cat", "dog", "eel"]')]))])
+    with daemon(tmp_path / "s"), OperatorClient(tmp_path / "s") as operator:
+        for name, given, names in (("plain", None, None), ("named", named, ("cat", "dog", "eel"))):
+            first = {"weight": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
+            operator.start_run(replace(spec(), name=name), first, given)
+            result = DaemonResult(operator, operator.show(name), [])
+            assert result.class_names == names
+            assert result.to_dict()["class_names"] == (None if names is None else list(names))
 
 
 def test_without_a_server_it_is_said_how_to_start_one(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`shoal.simulate` and its result."""
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.tuning import tune
-from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
+from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
 from shoal.simulation.simulate import SimulationResult, attempt
@@ -338,4 +339,169 @@ def test_a_network_that_does_not_fit_the_data_ends_the_simulation_with_the_learn
 
     with pytest.raises(LearnerFault, match="shapes cannot be multiplied") as caught:
         shoal.simulate("fedavg", fleet(), model=build, rounds=1)
-    assert "Traceback" in caught.value.details
+    assert caught.value.hint == "its first layer takes 3 values, and a sample has 4"
+    assert caught.value.details == ""  # no line of the author's
+
+
+def test_a_slip_in_the_model_is_shown_by_its_own_line_and_device() -> None:
+    class Slip(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.ofset  # type: ignore[operator]
+
+    with pytest.raises(
+        LearnerFault, match=r"ward-\d: the learner's training failed: AttributeError"
+    ) as caught:
+        shoal.simulate("fedavg", fleet(2), model=Slip, rounds=1)
+    assert caught.value.hint.startswith("fix test_simulate.py, line ")
+    assert "in forward: return super().forward(x) + self.ofset" in caught.value.hint
+    assert caught.value.__cause__ is None
+    files = {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
+    assert {Path(file).name for file in files} == {"test_simulate.py", "errors.py"}
+
+
+# -- layouts of samples, and names of classes -----------------------------------------------------------
+
+
+def pictures(*shape: int, kind: Any = np.uint8) -> dict[str, Any]:
+    """Two devices with 30 samples of this shape, of classes that have names."""
+    chance = np.random.default_rng(0)
+    y = np.array(["cat", "dog", "eel"])[np.arange(30) % 3]
+    return {f"d{number}": (chance.integers(0, 200, (30, *shape)).astype(kind), y) for number in range(2)}
+
+
+class Pictures(nn.Module):
+    """A network for images as users write it, with a submodule `seen`."""
+
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.seen = nn.Sequential(nn.Conv2d(channels, 2, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.seen(x))
+
+
+def test_images_without_a_channel_get_one_and_it_is_said() -> None:
+    lines: list[str] = []
+    found = shoal.simulate("fedavg", pictures(9, 9), model=Pictures, rounds=1, progress=lines.append)
+    said = "samples of shape (9, 9) are given to the network with a channel in front, (1, 9, 9)"
+    assert found.remarks == (said, "classes cat, dog, eel are numbered from 0")
+    assert lines[:2] == list(found.remarks)
+    assert repr(found).splitlines()[-2:] == list(found.remarks)
+    assert said in found._repr_html_()
+    assert found.to_dict()["remarks"] == list(found.remarks)
+    given = {name: (x[:, None], y) for name, (x, y) in pictures(9, 9).items()}
+    same = shoal.simulate("fedavg", given, model=Pictures, rounds=1)
+    assert same.remarks == found.remarks[1:]
+    assert digest(same.models["global"]) == digest(found.models["global"])
+    assert same.accuracy == found.accuracy
+
+
+def test_a_newcomer_shows_its_images_as_the_fleet_does_or_as_the_network_takes_them() -> None:
+    found = shoal.simulate("flux", pictures(9, 9), model=Pictures, latent="seen", rounds=3, batch_size=8)
+    x = pictures(9, 9)["d0"][0][:5]
+    assert found.place(x) == found.place(x[:, None])
+    with pytest.raises(BadPayload, match=r"has shape \(8, 9\), and the fleet's \(9, 9\)"):
+        found.place(x[:, 1:])
+    assert found.compare("fedavg")["fedavg"].remarks == found.remarks
+
+
+@pytest.mark.parametrize(
+    ("shape", "model", "said"),
+    [
+        ((9, 7, 3), lambda: Pictures(3), "with the last axis first, (3, 9, 7)"),
+        ((81,), Pictures, "as square images of one channel, (1, 9, 9)"),
+        ((9, 9), lambda: nn.Linear(81, 3), "flattened, (81,)"),
+    ],
+)
+def test_other_layouts_are_found_and_said(shape: tuple[int, ...], model: Any, said: str) -> None:
+    found = shoal.simulate("fedavg", pictures(*shape), model=model, rounds=1)
+    assert found.remarks[0] == f"samples of shape {shape} are given to the network {said}"
+
+
+def test_tokens_stay_whole_numbers_where_the_network_embeds_them() -> None:
+    def words() -> nn.Module:
+        return nn.Sequential(nn.Embedding(200, 4), nn.Flatten(), nn.Linear(24, 3))
+
+    found = shoal.simulate("fedavg", pictures(6, kind=np.int64), model=words, rounds=1)
+    assert found.remarks[0] == "samples of shape (6,) are given to the network as whole numbers"
+    broken = pictures(6, kind=np.float32)
+    broken["d1"][0][3, 3] += 0.5
+    with pytest.raises(DataFault, match="takes whole numbers, and some samples have fractions"):
+        shoal.simulate("fedavg", broken, model=words, rounds=1)
+
+
+def test_where_no_layout_works_it_is_said_before_anything_is_trained() -> None:
+    lines: list[str] = []
+    with pytest.raises(
+        LearnerFault, match=r"refused samples of shape \(9, 9\), also with a channel"
+    ) as caught:
+        shoal.simulate("fedavg", pictures(9, 9), model=lambda: Pictures(3), rounds=1, progress=lines.append)
+    assert "to have 3 channels, but got 1 channels" in caught.value.message
+    assert "(test_simulate.py, line " in caught.value.message
+    assert "in forward: return self.head(self.seen(x)))" in caught.value.message
+    assert caught.value.hint == "its first layer takes 3 channels"
+    assert lines == []
+
+
+def test_a_network_with_too_few_outputs_is_named() -> None:
+    with pytest.raises(
+        DataFault, match=r"gives 2 scores, and the fleet has 3 classes .end the network with 3"
+    ):
+        shoal.simulate("fedavg", pictures(4), model=lambda: nn.Linear(4, 2), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "named", "said", "layers"),
+    [
+        (pictures(9, 9), None, "are taken for gray images; for readings, give model='cnn1d'", {(64, 81)}),
+        (pictures(28, 28), None, "are taken for gray images; for readings", {(6, 1, 5, 5)}),
+        (pictures(28, 28, 3), None, "with the last axis first, (3, 28, 28)", {(6, 3, 5, 5)}),
+        (pictures(6, 20, kind=np.float32), None, "windows of 20 readings of 6 sensors", {(16, 6, 5)}),
+        (pictures(6, 9, kind=np.float32), None, "windows of 9 readings of 6 sensors", {(32, 54)}),
+        (pictures(28, 28), "cnn1d", "", {(16, 28, 5)}),
+        (pictures(28, 28), "lenet5", "", {(6, 1, 5, 5)}),
+        (pictures(784), "lenet5", "as square images of one channel", {(6, 1, 5, 5)}),
+        (pictures(9, 9), "mlp", "", {(128, 81)}),
+        (pictures(20), "cnn1d", "with a channel in front", {(16, 1, 5)}),
+    ],
+)
+def test_without_a_network_it_is_said_what_samples_are_taken_for(
+    fleet: Any, named: Any, said: str, layers: Any
+) -> None:
+    found = shoal.simulate("fedavg", fleet, model=named, rounds=1)
+    first = found.remarks[0]
+    assert said in first
+    assert said or first.startswith("classes")
+    assert {next(iter(found.models["global"].values())).shape} == layers
+
+
+def test_a_network_for_images_needs_images() -> None:
+    with pytest.raises(ConfigError, match=r"the network takes images, and a sample has 20 values .name mlp"):
+        shoal.simulate("fedavg", pictures(20), model="lenet5")
+
+
+def test_the_names_of_the_classes_travel_with_the_result(tmp_path: Path) -> None:
+    found = shoal.simulate("fedavg", pictures(4), rounds=1)
+    assert found.class_names == found.fleet.class_names == ("cat", "dog", "eel")
+    found.save(tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text())["class_names"] == ["cat", "dog", "eel"]
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "global.safetensors", "numpy") as file:
+        assert json.loads(file.metadata()["classes"]) == ["cat", "dog", "eel"]
+    numbered = shoal.simulate("fedavg", fleet(2), model=Net, rounds=1)
+    assert numbered.class_names is None
+    assert numbered.to_dict()["class_names"] is None
+
+
+def test_a_newcomer_s_labels_are_the_fleet_s() -> None:
+    named = {name: (x, np.where(y, "well", "ill")) for name, (x, y) in ((f"w{n}", ward(n)) for n in range(4))}
+    found = shoal.simulate("ifca", named, model=Net, rounds=2, clusters=2, placing="paper", **SMALL)
+    x, y = ward(6)
+    assert found.place(x, np.where(y, "well", "ill")).cluster in found.models
+    with pytest.raises(
+        DataFault, match=r"newcomer: the label of row 0 .from 0. is 'dead', which is not among"
+    ):
+        found.place(x, ["dead"] * len(x))
+    assert "labels" in found.place(x).reason

@@ -139,6 +139,7 @@ def test_devices_are_folders_or_archives_of_pictures(tmp_path: Path) -> None:
         "south": [1, 2],
         "west": [0, 2],
     }
+    assert found.class_names == ("cat", "dog", "eel")
 
 
 def test_a_plot_has_a_line_for_each_cluster_and_each_round_that_was_measured(files: Path) -> None:
@@ -225,6 +226,73 @@ def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
     found = fleet_of(str(tmp_path / "*" / "data.csv"), "ill", 0.2)
     assert [Path(name).parent.name for name in found] == ["site-0", "site-1"]
     assert (found.shape, found.classes) == ((4,), 2)
+
+
+def test_labels_may_be_words_in_a_table(tmp_path: Path) -> None:
+    for number in range(2):
+        x, y = ward(number)
+        rows = [f"{a},{b},{('well', 'ill')[label]}" for (a, b, *_), label in zip(x, y, strict=True)]
+        (tmp_path / f"ward-{number}.csv").write_text("\n".join(["a,b,state", *rows]))
+    own = ("--data", str(tmp_path / "*.csv"), "--label", "state", "--rounds", "1", "--algorithm", "fedavg")
+    shown = simulate(*own)
+    assert shown.exit_code == 0, shown.stderr
+    assert "classes ill, well are numbered from 0" in shown.stdout
+    refused = simulate(*own, "--regression")
+    assert refused.exit_code == 8
+    assert "column 'state': 'well' is not a number" in refused.stderr or "'ill' is not" in refused.stderr
+
+
+IMAGES = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(CHANNELS, 2, 3)
+        self.last = nn.Linear(2, 3)
+    def forward(self, x):
+        return self.last(self.first(x).mean((2, 3)))
+def build():
+    return Net()
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two devices with images without a channel, and labels from 1."""
+    chance = np.random.default_rng(0)
+    for number in range(2):
+        x, y = chance.integers(0, 256, (30, 9, 9)).astype(np.uint8), 1 + np.arange(30) % 3
+        np.savez(tmp_path / f"device-{number}.npz", x=x, y=y)
+    return tmp_path
+
+
+def test_images_without_a_channel_and_labels_from_1_are_used_and_said(pictures: Path) -> None:
+    (pictures / "learner.py").write_text(IMAGES.replace("CHANNELS", "1"))
+    own = ("--data", str(pictures / "*.npz"), "--learner", str(pictures / "learner.py"), "--rounds", "1")
+    said = (
+        "samples of shape (9, 9) are given to the network with a channel in front, (1, 9, 9)",
+        "classes 1 to 3 are numbered from 0",
+    )
+    shown = simulate(*own, "--algorithm", "fedavg")
+    assert shown.exit_code == 0, shown.stderr
+    for sentence in said:
+        assert sentence in shown.stdout.splitlines()
+        assert sentence in shown.stderr.splitlines()
+    data = json.loads(simulate(*own, "--algorithm", "fedavg", "--json").stdout)["data"]
+    assert data["remarks"][:2] == list(said)
+    assert data["class_names"] == ["1", "2", "3"]
+
+
+def test_where_no_layout_works_the_learners_own_line_is_shown(pictures: Path) -> None:
+    (pictures / "learner.py").write_text(IMAGES.replace("CHANNELS", "3"))
+    own = ("--data", str(pictures / "*.npz"), "--learner", str(pictures / "learner.py"), "--rounds", "1")
+    shown = simulate(*own, "--algorithm", "fedavg")
+    assert shown.exit_code == 8
+    frames = [line.strip() for line in shown.stderr.splitlines() if line.strip().startswith("File ")]
+    assert frames == [f'File "{pictures / "learner.py"}", line 9, in forward']
+    assert "the network refused samples of shape (9, 9), also with a channel in front" in shown.stderr
+    assert "(learner.py, line 9, in forward: return self.last(" in shown.stderr
+    assert "hint: its first layer takes 3 channels" in shown.stderr
 
 
 @pytest.mark.parametrize(

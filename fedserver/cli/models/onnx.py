@@ -1,6 +1,5 @@
 """A model as an ONNX file that any runtime opens by itself, with a card for people beside it."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def save(graph: bytes, tensors: Tensors, path: Path, facts: Mapping[str, str]) -
 def card(graph: Graph, name: str, facts: Mapping[str, str]) -> str:
     """What a user of the file has to know, in Markdown."""
     sizes = ", ".join(["n", *map(str, graph.sample.shape)])
-    classes = json.loads(graph.facts.get("classes", "[]"))
+    classes = ", ".join(f"{number} is {each}" for number, each in enumerate(graph.class_names))
     lines = [
         f"# {name}",
         "",
@@ -36,7 +35,7 @@ def card(graph: Graph, name: str, facts: Mapping[str, str]) -> str:
         f"- input `x`: ({sizes}) {graph.sample.dtype}",
         f"- preprocessing: {graph.facts.get('preprocessing', 'not noted')}",
         f"- outputs: {', '.join(f'`{each}`' for each in graph.outputs)}; `scores` are before any softmax",
-        f"- classes: {', '.join(f'{n} is {each}' for n, each in enumerate(classes)) or 'numbered from 0'}",
+        f"- classes: {classes or 'numbered from 0'}",
         f"- privacy: {facts['privacy']}",
         f"- privacy of the same devices over all runs: {facts['privacy_over_all_runs']}",
         "",

@@ -11,7 +11,7 @@
 | a folder with one archive in it      | that archive                                                     |
 
 The fifth is drawn at random, always the same one. Folders of pictures are numbered in the order of their
-names.
+names, and so are labels that are words, or whole numbers other than 0 to C-1.
 """
 
 from functools import lru_cache
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.data import arrays as checked
+from shoal.core.data import labels
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.errors import DataFault
@@ -72,14 +73,28 @@ def _load(path: Path, label: str, shape: tuple[int, ...]) -> Pair:
         own, test = read_npz(path), read_npz(path, "x_test", "y_test")
         if own is None:
             raise DataFault(f"{path} has no array x", "save it with numpy.savez(path, x=..., y=...)")
-        return _split(_dataset(path, own)) if test is None else (_dataset(path, own), _dataset(path, test))
+        return _named(path, own, test)
     if kind in ("csv", "parquet"):
         if not label:
             raise DataFault(f"{path} is a table", "name its column of classes: --label COLUMN")
-        return _split(_dataset(path, (read_csv if kind == "csv" else read_parquet)(path, label, True)))
+        return _named(
+            path, (read_csv if kind == "csv" else read_parquet)(path, label, True, words=True), None
+        )
     raise DataFault(
         f"{path} is no data set", "give an npz, csv or parquet file, or a folder or archive of pictures"
     )
+
+
+def _named(path: Path, own: Arrays, test: Arrays | None) -> Pair:
+    """The two parts of what was read, whose labels may be names."""
+    parts = [own] if test is None else [own, test]
+    read = [None if y is None else labels.read(str(path), y) for _, y in parts]
+    names = labels.names_of({str(path): known}) if (known := [y for y in read if y is not None]) else None
+    found = [
+        _dataset(path, (x, None if y is None else labels.placed(str(path), y, names)))
+        for (x, _), y in zip(parts, read, strict=True)
+    ]
+    return _split(found[0]) if test is None else (found[0], found[1])
 
 
 def _dataset(path: Path, arrays: Arrays) -> Dataset:
@@ -88,7 +103,7 @@ def _dataset(path: Path, arrays: Arrays) -> Dataset:
         raise DataFault(f"{path} has no labels", "experiments need the class of each sample")
     if x.ndim < 2 or x.size == 0:
         raise DataFault(f"{path}: x has shape {x.shape}", "give one sample in each row")
-    return checked.paired(str(path), checked.samples(str(path), x), checked.classes(str(path), y))
+    return checked.paired(str(path), checked.samples(str(path), x), y)
 
 
 def _split(data: Dataset) -> Pair:

@@ -3,7 +3,6 @@
 `what` names the source in an error: a file, or a device of a fleet.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,6 @@ import numpy as np
 from shoal.core.data.dataset import Dataset
 from shoal.core.errors import DataFault
 from shoal.core.types import Array
-
-MAX_CLASS = 1 << 31
 
 
 def samples(what: str, x: Array, divide_by: float | None = None) -> Array:
@@ -52,28 +49,10 @@ def network_input(x: Array) -> Array:
     return found
 
 
-def _by_row(row: int) -> str:
-    return f"the label of row {row} (from 0)"
-
-
-def classes(what: str, y: Array, named: Callable[[int], str] = _by_row) -> Array:
-    """Labels as int64. Whole floats are accepted, since csv files and numpy produce them easily.
-
-    named: how an error names the label of a row.
-    """
-    if y.dtype.kind not in "fiu":
-        hint = "number the classes from 0, the same on all devices"
-        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", hint)
-    right = np.isfinite(y) & (y >= 0) & (y == np.floor(y)) & (y < MAX_CLASS)
-    if not right.all():
-        place = np.unravel_index(int(right.argmin()), y.shape)
-        problem = f"{named(int(place[0]) if place else 0)} is {y[place]}"
-        raise DataFault(f"{what}: {problem}", "classes are whole numbers from 0")
-    return y.astype(np.int64)
-
-
 def targets(what: str, y: Array) -> Array:
     """Numbers to predict, as float32. Raises DataFault for what is not finite, or no number."""
+    if y.dtype.kind == "O":  # a column of pandas, say
+        y = np.array(y.tolist())
     if y.dtype.kind not in "fiub":
         raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", "regression predicts numbers")
     with np.errstate(over="ignore"):

@@ -25,33 +25,30 @@ Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has t
 `shoal.core.device_kit.samples`. `settings` is a `shoal.core.exchange.messages.TrainingSettings`.
 """
 
-import importlib
-import math
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType, ModuleType, TracebackType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from shoal.core import models
+from shoal.core.data.layouts import AS_THEY_ARE
+from shoal.core.device_kit import shapes
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.errors import LearnerFault, ShoalError
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.tracebacks import line_of_author, traceback_of_author
 from shoal.core.types import Array, Tensors
 
 MAX_DETAILS = 4000
 """Characters of a traceback that are kept: its end, which names the cause."""
-
-_OURS = (str(Path(__file__).parents[2]), str(Path(importlib.__file__).parent), "<frozen importlib")
-_TORCH = str(Path(torch.__file__).parent)
 
 
 class WrongShape(LearnerFault):
@@ -60,8 +57,10 @@ class WrongShape(LearnerFault):
     values: of a flat sample, and what the network takes; None where samples are not flat.
     """
 
-    def __init__(self, message: str, hint: str, values: tuple[int, int] | None = None) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self, message: str, hint: str, values: tuple[int, int] | None = None, details: str = ""
+    ) -> None:
+        super().__init__(message, hint, details)
         self.values = values
 
 
@@ -79,50 +78,43 @@ def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) 
     except ShoalError:
         raise
     except (Exception, SystemExit) as error:
-        if model is not None and x is not None and (wrong := _wrong_shape(model, x, str(error))) is not None:
+        if model is not None and x is not None and (wrong := _wrong_shape(model, x, error)) is not None:
             raise wrong from error
         raise LearnerFault(
             f"the learner's {what} failed: {type(error).__name__}: {error}"[:MAX_DETAILS],
-            "fix the line that the traceback points to",
-            details=_details(error),
+            _cure(error),
+            details=details_of(error),
         ) from error
 
 
-def _wrong_shape(model: nn.Module, x: Tensor, error: str) -> WrongShape | None:
-    """What is wrong with the shape of a batch that made the network fail; None where that is not known.
+def _cure(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install {error.name.partition('.')[0]} where the learner runs, or do not import it"
+    where = line_of_author(error)
+    return f"fix {where}" if where else "look at how the layers of build() fit together"
 
-    Only the first layer is looked at, and only after a failure: a network may well reshape what it gets.
+
+def _wrong_shape(model: nn.Module, x: Tensor, error: BaseException) -> WrongShape | None:
+    """What is wrong with the shape of a batch that made the network fail; None where another thing is.
+
+    Only after a failure: a network may well reshape what it gets.
     """
-    first = next((layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)), None)
-    problem, sizes = f"the network refused a batch of shape {tuple(x.shape)}", list(x.shape[1:])
-    if isinstance(first, nn.Conv2d) and len(sizes) == 2 and "channels" in error:
-        if first.in_channels == 1:
-            return WrongShape(problem, f"Images need a channel: set data.shape: {[1, *sizes]}")
-        return WrongShape(problem, f"Images need {first.in_channels} channels: {[first.in_channels, *sizes]}")
-    if not isinstance(first, nn.Linear):
+    found = shapes.diagnose(model, model, x[:1].cpu().numpy())
+    if found.layout is AS_THEY_ARE or not found.is_about_shape:
         return None
-    wanted, values = first.in_features, math.prod(sizes)
-    if len(sizes) == 1 and wanted != values:
-        return WrongShape(problem, f"its first layer takes {wanted} values", (values, wanted))
-    flattened = any(isinstance(layer, nn.Flatten) for layer in model.modules())
-    if flattened and wanted != values and "shapes cannot be multiplied" in error:
-        hint = f"its first layer takes {wanted} values, and a sample has {values}: set data.shape or inputs"
-        return WrongShape(problem, hint)
-    return None
+    problem, sizes = f"the network refused a batch of shape {tuple(x.shape)}", x.shape[1:]
+    if found.layout is not None:
+        return WrongShape(problem, shapes.setting(found.layout, sizes))
+    if found.values is not None:
+        hint = found.takes if len(sizes) == 1 else f"{found.takes}: set data.shape, or inputs"
+        return WrongShape(problem, hint, found.values if len(sizes) == 1 else None)
+    said, hint = shapes.refused(found)
+    return WrongShape(problem + said, hint, details=details_of(found.telling.error))
 
 
-def _details(error: BaseException) -> str:
-    """The traceback from the author's first frame on, without those of Shoal and torch above it."""
-    frames = error.__traceback__
-    # A network made only of torch's own layers may have no frame of the author's at all.
-    start = _first_frame(frames, (*_OURS, _TORCH)) or _first_frame(frames, _OURS)
-    return "".join(traceback.format_exception(type(error), error, start))[-MAX_DETAILS:]
-
-
-def _first_frame(frames: TracebackType | None, skipped: tuple[str, ...]) -> TracebackType | None:
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(skipped):
-        frames = frames.tb_next
-    return frames
+def details_of(error: BaseException) -> str:
+    """The traceback through the author's own lines."""
+    return traceback_of_author(error)[-MAX_DETAILS:]
 
 
 Latent = Callable[[nn.Module, Tensor], Tensor]
@@ -169,6 +161,11 @@ class Learner:
             raise LearnerFault(
                 f"{self.name}: build() returned a {type(built).__name__}, not a torch.nn.Module",
                 "end it with `return model`",
+            )
+        if any(isinstance(each, UninitializedParameter) for each in built.parameters()):
+            raise LearnerFault(
+                f"{self.name}: build() returned lazy layers, which have no weights yet",
+                "give the sizes, or let build() run the network once: model(torch.zeros(1, ...))",
             )
         return built
 

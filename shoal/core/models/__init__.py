@@ -8,6 +8,7 @@ Adding a network is adding a module: there is no list to edit.
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 from typing import Any, cast
 
 from torch import nn
@@ -27,11 +28,20 @@ def build(name: str, **options: Any) -> nn.Module:
 
     Raises ConfigError for an unknown name, an unknown option, or a value that the network cannot have.
     """
-    if name not in names():
-        raise ConfigError(f"there is no network {name!r}", near(name, list(names())))
-    make = importlib.import_module(f"{__name__}.{name}").build
-    known = list(inspect.signature(make).parameters)
+    make, known = _made(name)
     for option in options:
         if option not in known:
             raise ConfigError(f"network {name} has no option {option!r}", near(option, known))
     return cast(nn.Module, make(**options))
+
+
+def options_of(name: str) -> list[str]:
+    """The arguments that a network can be built with. Raises ConfigError for an unknown name."""
+    return _made(name)[1]
+
+
+def _made(name: str) -> tuple[Callable[..., object], list[str]]:
+    if name not in names():
+        raise ConfigError(f"there is no network {name!r}", near(name, list(names())))
+    make = importlib.import_module(f"{__name__}.{name}").build
+    return make, list(inspect.signature(make).parameters)

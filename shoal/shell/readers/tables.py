@@ -20,12 +20,18 @@ MOST_NAMES = 8
 
 
 def read_csv(
-    path: Path, label: str | None, labels: bool, columns: Sequence[str] = (), ignore: Sequence[str] = ()
+    path: Path,
+    label: str | None,
+    labels: bool,
+    columns: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    words: bool = False,
 ) -> Arrays:
     """The columns that are called for as x (n, columns) float64, and `label` as y. The others may hold words.
 
     labels: False lets the column of labels be missing. columns: what x is, in this order; by default all
-    but `label` and `ignore`, as they stand. Raises DataFault, or OSError as `open` does.
+    but `label` and `ignore`, as they stand. words: whether labels may be words too; y is then text where one
+    of them is no number, or booleans in a parquet file. Raises DataFault, or OSError as `open` does.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -35,16 +41,21 @@ def read_csv(
             _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
             left_out = {label, *ignore}
             taken = list(columns) or [name for name in header if name not in left_out]
+            known = [label] if label in header else []
             width = len(taken)
-            taken += [label] if label in header else []
-            table = np.concatenate([np.empty((0, len(taken))), *_blocks(path, header, taken, rows)])
+            numeric, text = (taken, label) if words and known else ([*taken, *known], None)
+            blocks = list(_blocks(path, header, numeric, text, rows))
     except UnicodeDecodeError:
         raise DataFault(f"{path} is not UTF-8 text", "save it as UTF-8") from None
     except csv.Error as error:
         raise DataFault(
             f"{path} is not a csv file: {error}", "separate by commas, quote by double quotes"
         ) from None
-    return table[:, :width], table[:, width] if label in header else None
+    table = np.concatenate([np.empty((0, len(numeric))), *(numbers for numbers, _ in blocks)])
+    if text is None:
+        return table[:, :width], table[:, width] if known else None
+    found = np.concatenate([np.empty(0, "U1"), *(cells for _, cells in blocks)])
+    return table, found.astype(np.float64) if all(map(_is_number, found.tolist())) else found
 
 
 def line_of(path: Path, row: int) -> int:
@@ -96,9 +107,13 @@ def _known(name: str, header: list[str]) -> str:
     return f"known: {', '.join(header[:MOST_NAMES])} and {len(header) - MOST_NAMES} more"
 
 
-def _blocks(path: Path, header: list[str], taken: list[str], rows: Iterator[list[str]]) -> Iterator[Array]:
-    """The columns `taken` as numbers, in that order, a block of lines at a time."""
+def _blocks(
+    path: Path, header: list[str], taken: list[str], text: str | None, rows: Iterator[list[str]]
+) -> Iterator[tuple[Array, Array]]:
+    """The columns `taken` as numbers, in that order, and the column `text` as it is, a block of lines at a
+    time."""
     line, order = 2, [header.index(name) for name in taken]
+    place = None if text is None else header.index(text)
     while block := list(itertools.islice(rows, CSV_BLOCK)):
         if any(len(row) not in (0, len(header)) for row in block):
             raise _bad_line(path, header, taken, block, line)
@@ -108,14 +123,20 @@ def _blocks(path: Path, header: list[str], taken: list[str], rows: Iterator[list
             numbers = np.array(lines, dtype=np.float64).reshape(len(lines), len(taken))
         except ValueError:
             raise _bad_line(path, header, taken, block, line) from None
-        if not np.isfinite(numbers).all():
-            raise _bad_line(path, header, taken, block, line)
-        yield numbers
+        cells = [] if place is None else [row[place].strip() for row in block if row]
+        if not np.isfinite(numbers).all() or not all(cells):
+            raise _bad_line(path, header, taken, block, line, text)
+        yield numbers, np.array(cells, np.str_)
         line += len(block)
 
 
 def _bad_line(
-    path: Path, header: list[str], taken: list[str], block: list[list[str]], line: int
+    path: Path,
+    header: list[str],
+    taken: list[str],
+    block: list[list[str]],
+    line: int,
+    text: str | None = None,
 ) -> DataFault:
     """The first thing that is wrong in a block whose first line is number `line`."""
     for number, row in enumerate(block, line):
@@ -123,14 +144,14 @@ def _bad_line(
             problem = f"{len(row)} values where there are {len(header)} columns"
             return DataFault(f"{path}, line {number}: {problem}", "fix that line")
         for name, cell in zip(header, row, strict=False):
-            if name not in taken:
+            if name not in (*taken, text):
                 continue
             if not cell.strip():
                 return DataFault(
                     f"{path}, line {number}, column {name!r} is empty", "fill it, or drop the line"
                 )
-            if not _is_number(cell):
-                hint = "use finite numbers; classes are whole numbers from 0, the same on all devices"
+            if name != text and not _is_number(cell):
+                hint = "use finite numbers, or leave the column out"
                 return DataFault(
                     f"{path}, line {number}, column {name!r}: {cell[:40]!r} is not a number", hint
                 )
@@ -147,7 +168,12 @@ def _is_number(cell: str) -> bool:
 
 
 def read_parquet(
-    path: Path, label: str | None, labels: bool, columns: Sequence[str] = (), ignore: Sequence[str] = ()
+    path: Path,
+    label: str | None,
+    labels: bool,
+    columns: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    words: bool = False,
 ) -> Arrays:
     """The same of a parquet file. A column may hold lists of numbers, all of one length, such as embeddings:
     its numbers then stand in x side by side.
@@ -173,10 +199,25 @@ def read_parquet(
         except pyarrow.ArrowException as error:
             raise DataFault(f"{path} is not a whole parquet file: {error}", "copy or save it again") from None
     found = [_parquet_column(path, name, table.column(name)) for name in taken]
-    y = _parquet_column(path, label, table.column(label)) if known and label is not None else None
     if not found:
         raise DataFault(f"{path} has no column of samples", "name some with data.columns")
-    return np.concatenate(found, axis=1), None if y is None else y[:, 0]
+    x = np.concatenate(found, axis=1)
+    if not known or label is None:
+        return x, None
+    column = table.column(label)
+    if words and (text := _words(column, pyarrow.types)) is not None:
+        return x, text
+    return x, _parquet_column(path, label, column)[:, 0]
+
+
+def _words(column: Any, types: Any) -> Array | None:
+    """A column of text, of such categories or of booleans; None for another, or one with missing values."""
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if column.null_count:
+        return None
+    if types.is_string(kind) or types.is_large_string(kind):
+        return np.array(column.to_pylist(), np.str_)
+    return np.array(column.to_pylist(), np.bool_) if types.is_boolean(kind) else None
 
 
 def _parquet_column(path: Path, name: str, column: Any) -> Array:
@@ -185,6 +226,8 @@ def _parquet_column(path: Path, name: str, column: Any) -> Array:
         raise DataFault(
             f"{path}, column {name!r}: {column.null_count} values are missing", "fill or drop them"
         )
+    if hasattr(column.type, "value_type") and hasattr(column.type, "index_type"):  # categories
+        column = column.cast(column.type.value_type)
     values = column.to_numpy(zero_copy_only=False)
     try:
         rows = np.stack(values) if values.dtype == object and len(values) else values

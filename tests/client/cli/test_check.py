@@ -195,6 +195,81 @@ def test_images_without_a_channel_are_named(tmp_path: Path, labels: bool) -> Non
     assert "Traceback" not in ended.stderr
 
 
+def checked(folder: Path, learner: str, **arrays: Any) -> str:
+    """What `fedclient check` says of these arrays, on standard error."""
+    (folder / "learner.py").write_text(learner)
+    np.savez(folder / "train.npz", **arrays)
+    settings = folder / "device.yaml"
+    settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz}\n")
+    return CliRunner().invoke(main, ["check", "-c", str(settings)]).stderr
+
+
+def test_other_layouts_are_named_with_what_to_write(tmp_path: Path) -> None:
+    y = np.arange(20) % 3
+    said = checked(tmp_path, IMAGES.replace("Conv2d(1", "Conv2d(3"), x=np.ones((20, 28, 28, 3)), y=y)
+    assert (
+        "the network takes them with the last axis first, [3, 28, 28]: save x.transpose(0, 3, 1, 2)" in said
+    )
+    said = checked(tmp_path, BUILD, x=np.ones((20, 2, 2)), y=y)
+    assert "hint: the network takes them flattened: set data.shape: [4]" in said
+
+
+FORWARD = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 2, 3)
+    def forward(self, x):
+        return self.first(x).mean((2, 3))
+def build():
+    return Net()
+"""
+
+
+def test_where_no_layout_works_the_authors_line_is_named(tmp_path: Path) -> None:
+    said = checked(tmp_path, FORWARD, x=np.ones((20, 9, 9)), y=np.arange(20) % 2)
+    assert (
+        "the network refused a batch of shape (16, 9, 9), also with a channel in front, with the last" in said
+    )
+    assert "to have 3 channels, but got 1 channels instead" in said
+    assert "(learner.py, line 8, in forward: return self.first(x).mean((2, 3)))" in said
+    assert "hint: its first layer takes 3 channels" in said
+    frames = [line for line in said.splitlines() if line.strip().startswith("File ")]
+    assert len(frames) == 1
+    assert 'learner.py", line 8' in frames[0]
+
+
+@pytest.mark.parametrize(("first", "said"), [(1, "[1, 2, 3]"), (2, "[1, 2, 3]")])
+def test_labels_that_begin_at_1_are_told_from_a_network_that_is_too_small(
+    tmp_path: Path, first: int, said: str
+) -> None:
+    """A device may lack some classes; that none is 0, and one is too high by one, is what counts."""
+    labels = first + np.arange(20) % (4 - first)
+    found = checked(tmp_path, BUILD, x=np.ones((20, 4)), y=labels)
+    assert f"the labels go from {first} to 3, and the network knows 3 classes, from 0 on" in found
+    assert f"if they begin at 1, list them, on every device the same: data.classes: {said}" in found
+    settings = tmp_path / "device.yaml"
+    settings.write_text(f"learner: {{file: learner.py}}\ndata: {{npz: train.npz, classes: {said}}}\n")
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings), "--json"])
+    assert ended.exit_code == 0
+    classes = json.loads(ended.stdout)["data"]["classes"]
+    assert sorted(classes) == [str(label) for label in range(first - 1, 3)]
+
+
+def test_words_are_numbered_by_the_settings_as_they_are_written(tmp_path: Path) -> None:
+    """YAML reads no and yes as something else."""
+    labels = np.array(["no", "yes", "1"] * 6)
+    found = checked(tmp_path, BUILD, x=np.ones((18, 4)), y=labels)
+    assert "is 'no', and not a number" in found
+    settings = tmp_path / "device.yaml"
+    settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz, classes: [no, yes, 1]}\n")
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
+    assert ended.exit_code == 0, ended.stderr
+    assert " of class 0 (no), " in ended.stdout
+    assert " of class 2 (1)\n" in ended.stdout
+
+
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 5, 5)])
 def test_samples_of_the_wrong_size_are_named_without_a_traceback(
     tmp_path: Path, shape: tuple[int, ...]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
@@ -19,6 +20,7 @@ from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
 from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.predictions import read_model
 from shoal.core.errors import BadPayload, DataFault, NotFound, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
@@ -122,6 +124,23 @@ def test_the_model_is_used_in_a_process_of_its_own(work: WorkConfig, tmp_path: P
     assert said.probabilities == pytest.approx(wanted, abs=1e-4)
     assert said.classes.tolist() == wanted.argmax(axis=1).tolist()
     assert np.load(tmp_path / "classes.npz")["classes"].tolist() == said.classes.tolist()
+    assert said.names == ()
+
+
+def test_classes_are_named_as_the_settings_say_or_else_as_the_graphs_author_did(
+    work: WorkConfig, tmp_path: Path
+) -> None:
+    noted = graph(file=[(14, message([(1, "shoal.classes"), (2, '["cat", "dog", "eel"]')]))])
+    path = save(placed(server(CHOICE), work), BlobStore(work.blobs), tmp_path / "model")
+    found = read_model(path)
+    path.with_name(GRAPH).write_bytes(noted)
+    save_file(dict(found), path)  # with a header that names no other graph
+    assert work.data is not None
+    by_author = classify(ClientConfig(data=work.data), None, path, tmp_path / "found.csv")
+    assert by_author.names == ("cat", "dog", "eel")
+    assert (tmp_path / "found.csv").read_text().startswith("row,class,name,p0,p1,p2\n0,")
+    own = replace(work.data, classes=("ape", "bee", "cow"))
+    assert classify(ClientConfig(data=own), None, path, None).names == ("ape", "bee", "cow")
 
 
 def test_a_flipped_bit_of_the_graph_is_found(work: WorkConfig, tmp_path: Path) -> None:

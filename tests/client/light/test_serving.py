@@ -22,6 +22,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, PLACEMENT, DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.inference.graph.wire import message
 from shoal.core.inference.network import softmax
 from shoal.core.types import Array, Tensors
 from tests.client.light.asking import ask
@@ -117,6 +118,19 @@ def test_a_newer_model_is_exchanged_without_a_gap_and_a_bad_one_is_not_used(tmp_
         assert all(each in (wanted(FIRST), wanted(SECOND)) for each in seen)
         status, model = await asyncio.to_thread(ask, path, b"", {}, "GET", "/model")
         assert (status, model["cluster"]) == (200, "c2")
+
+    serving(tmp_path, story)
+
+
+def test_classes_that_the_graphs_author_named_are_named(tmp_path: Path) -> None:
+    async def story(endpoint: Endpoint, path: str, said: list[str]) -> None:
+        assert await endpoint.use(folder_of(tmp_path / "c1", FIRST)) == ""
+        assert "names" not in (await asyncio.to_thread(ask, path, BODY, JSON))[1]
+        noted = graph(file=[(14, message([(1, "shoal.classes"), (2, '["cat", "dog", "eel"]')]))])
+        assert await endpoint.use(folder_of(tmp_path / "c2", FIRST, noted)) == ""
+        _, answer = await asyncio.to_thread(ask, path, BODY, JSON)
+        assert answer["names"] == ["cat", "dog", "eel"]
+        assert answer["classes"] == wanted(FIRST)
 
     serving(tmp_path, story)
 

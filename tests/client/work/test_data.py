@@ -99,7 +99,7 @@ def test_whole_float_labels_will_do(tmp_path: Path) -> None:
         ({"x": X, "y": Y + 0.5}, "the label of row 0 (from 0) is 0.5"),
         ({"x": X, "y": np.where(np.arange(10) == 7, np.nan, 1.0)}, "the label of row 7 (from 0) is nan"),
         ({"x": X, "y": Y.astype(np.uint64) + (1 << 40)}, "the label of row 0"),
-        ({"x": X, "y": Y.astype(str)}, "the labels are <U21, not numbers"),
+        ({"x": X, "y": np.array(["dog", "cat"] * 5)}, "is 'dog', and not a number (list the names of all"),
         ({"x": X, "y": np.eye(10, dtype=int)}, "y has shape (10, 10)"),
         ({"x": np.where(X == 7, np.nan, X), "y": Y}, "x holds nan in row 3, column 1 (from 0)"),
         ({"x": np.where(X == 7, 1e300, X.astype(float))}, "x holds 1e+300 in row 3, column 1 (from 0)"),
@@ -252,7 +252,8 @@ def test_csv_may_have_a_mark_empty_lines_and_quotes(tmp_path: Path) -> None:
         ("a,label\n1,0\n2\n", "line 3: 1 values where there are 2 columns"),
         ("a,label\n1,0,2,0\n1,0,2,0\n", "line 2: 4 values where there are 2 columns"),
         ("a,label\n1,0\nred,1\n", "line 3, column 'a': 'red' is not a number"),
-        ("a,label\n1,cat\n", "line 2, column 'label': 'cat' is not a number"),
+        ("a,label\n1,0\n\n1,cat\n", "the label in line 4, column 'label' is 'cat', and not a number"),
+        ("a,label\n1,\n", "line 2, column 'label' is empty"),
         ("a,label\n1,0\n,1\n", "line 3, column 'a' is empty"),
         ("a,label\n1,0\nnan,1\n", "line 3, column 'a': 'nan' is not a number"),
         ("a,label\ninf,1\n", "line 2, column 'a': 'inf' is not a number"),
@@ -272,6 +273,58 @@ def test_csv_that_does_not_fit(tmp_path: Path, text: str, said: str) -> None:
 def test_csv_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
     assert "not UTF-8" in fault(DataConfig(csv=tmp_path / "a.csv"))
+
+
+# -- classes that have names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "classes", "found"),
+    [
+        (["dog", "cat", "dog"], ("cat", "cow", "dog"), [2, 0, 2]),
+        ([3, 1, 2], ("1", "2", "3"), [2, 0, 1]),
+        ([1, 0, 1], ("well", "ill"), [1, 0, 1]),
+        ([True, False, True], ("False", "True"), [1, 0, 1]),
+        (["2", "0", "1"], (), [2, 0, 1]),
+    ],
+)
+def test_the_settings_say_which_class_has_which_number(
+    tmp_path: Path, given: list[Any], classes: tuple[str, ...], found: list[int]
+) -> None:
+    """In each kind of file alike, and the same on a device that lacks a class."""
+    pandas = pytest.importorskip("pandas")
+    x, y = X[:3], np.array(given)
+    table = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": y})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.astype({"kind": "category"}).to_parquet(tmp_path / "a.parquet")
+    shared: dict[str, Any] = {"classes": classes, "held_out": 0.0}
+    for config in (
+        DataConfig(npz=savez(tmp_path / "a.npz", x=x, y=y), **shared),
+        DataConfig(csv=tmp_path / "a.csv", label="kind", **shared),
+        DataConfig(parquet=tmp_path / "a.parquet", label="kind", **shared),
+    ):
+        data = load(config).train
+        assert data.y is not None
+        assert data.y.tolist() == found
+        assert data.x.tolist() == x.tolist()
+
+
+def test_a_label_that_the_settings_do_not_list(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,kind\n1,cat\n2,dgo\n")
+    said = fault(DataConfig(csv=path, label="kind", classes=("cat", "dog")))
+    assert "the label in line 3, column 'kind' is 'dgo', which is not among the classes" in said
+    assert 'did you mean "dog"?' in said
+    said = fault(DataConfig(npz=savez(tmp_path / "a.npz", x=X, y=Y), classes=("1", "2")))
+    assert "the label of row 0 (from 0) is '0', which is not among the classes (known: 1, 2)" in said
+
+
+def test_numbers_to_predict_have_no_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="classes have names, and numbers to predict have not"):
+        DataConfig(npz=tmp_path / "a.npz", classes=("a", "b"), regression=True)
+    path = csv(tmp_path, "a,price\n1,2\n2,dear\n")
+    assert "line 3, column 'price': 'dear' is not a number" in fault(
+        DataConfig(csv=path, label="price", regression=True)
+    )
 
 
 # -- idx ------------------------------------------------------------------------------------------------
@@ -320,6 +373,13 @@ def views(): return Views(Dataset(X, Y), Dataset(X[:1], Y[:1]))
 def nothing(): return None
 def short(): return X, Y[:3]
 def failing(): return 1 / 0
+def frame():
+    import pandas
+    return pandas.DataFrame({"a": X[:, 0], "b": Y > 0}), pandas.Series(["dog", "cat"] * 5)
+def tensors():
+    import torch
+    return torch.utils.data.TensorDataset(torch.from_numpy(X), torch.arange(10) % 2)
+def tokens(): return np.ones((10, 2), np.int64), Y
 """
 
 
@@ -336,6 +396,16 @@ def test_the_owners_function(module: str) -> None:
     assert load(DataConfig(module=f"{module}:unlabeled")).train.y is None
     assert len(load(DataConfig(module=f"{module}:dataset")).held_out) == 2
     assert len(load(DataConfig(module=f"{module}:views")).held_out) == 1
+
+
+def test_the_owners_function_may_give_what_a_fleet_takes(module: str) -> None:
+    named = load(DataConfig(module=f"{module}:frame", classes=("cat", "dog"), held_out=0.0)).train
+    assert (named.x.shape, named.x.dtype) == ((10, 2), np.float32)
+    assert named.y.tolist() == [1, 0] * 5  # type: ignore[union-attr]
+    tensors = load(DataConfig(module=f"{module}:tensors", held_out=0.0)).train
+    assert tensors.y.tolist() == [0, 1] * 5  # type: ignore[union-attr]
+    assert load(DataConfig(module=f"{module}:tokens")).train.x.dtype == np.int64
+    assert "data.classes: [cat, dog]" in fault(DataConfig(module=f"{module}:frame"))
 
 
 def test_the_owners_function_that_fails(module: str) -> None:

@@ -32,6 +32,22 @@ def test_an_npz_file_with_a_test_part_and_without_one(tmp_path: Path) -> None:
     assert [len(part) for part in datasets.read(tmp_path / "b.npz")] == [20, 3]
 
 
+def test_labels_that_are_words_are_numbered_in_both_parts_alike(tmp_path: Path) -> None:
+    x, words = (
+        np.arange(12, dtype=np.float32).reshape(6, 2),
+        np.array(["ape", "cow", "ape", "dog", "cow", "dog"]),
+    )
+    np.savez(tmp_path / "a.npz", x=x, y=words, x_test=x[:2], y_test=np.array(["dog", "bee"]))
+    train, test = files.load(tmp_path / "a.npz")
+    assert (train.y.tolist(), test.y.tolist()) == ([0, 2, 0, 3, 2, 3], [3, 1])  # type: ignore[union-attr]
+    rows = [f"{a},{b},{word}" for (a, b), word in zip(x, words, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,kind", *rows]))
+    found = files.load(tmp_path / "a.csv", "kind")
+    assert sorted(label for part in found for label in part.y.tolist()) == [0, 0, 1, 1, 2, 2]  # type: ignore[union-attr]
+    np.savez(tmp_path / "b.npz", x=x, y=1 + np.arange(6) % 2)
+    assert {label for part in files.load(tmp_path / "b.npz") for label in part.y.tolist()} == {0, 1}  # type: ignore[union-attr]
+
+
 def test_folders_of_pictures_are_numbered_by_name_and_both_parts_alike(tmp_path: Path) -> None:
     for name, level in (("train/cow/1", 10), ("train/ape/1", 20), ("train/dog/1", 30), ("test/dog/9", 40)):
         (tmp_path / f"{name}.png").parent.mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,16 @@ def loss_of(learner: Learner, samples: Samples) -> Loss:
     return cross_entropy if samples.targets is None else squared_error
 
 
+class UnknownClass(DataFault):
+    """The data have a label for which the network has no output. outputs: how many it has."""
+
+    def __init__(self, message: str, hint: str, outputs: int) -> None:
+        super().__init__(message, hint)
+        self.outputs = outputs
+
+
 def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
-    """model(x), (B, C). Raises LearnerFault for another shape, DataFault when `classes` is more than C.
+    """model(x), (B, C). Raises LearnerFault for another shape, UnknownClass when `classes` is more than C.
 
     Otherwise a label that is too high would be an obscure error, and on a GPU one that ends the process.
     """
@@ -42,9 +50,10 @@ def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
             "provide a loss() and an evaluate() if it is not a classifier",
         )
     if classes > scores.shape[1]:
-        raise DataFault(
+        raise UnknownClass(
             f"the data have the label {classes - 1}, and the network knows {scores.shape[1]} classes",
             f"number the classes from 0 to {scores.shape[1] - 1}, or build a network with {classes} outputs",
+            scores.shape[1],
         )
     return scores
 

@@ -6,6 +6,7 @@ only a limited number of bytes and nodes. What is left can still compute for lon
 of the process that runs it is for that.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,6 +66,11 @@ class Graph:
     def classifier(self) -> bool:
         """Whether its scores are of classes, and the learner has no loss or evaluation of its own."""
         return self.facts.get("classifier") == "yes"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of class 0, 1 and so on; empty where the author's machine noted none."""
+        return tuple(map(str, json.loads(self.facts.get("classes", "[]"))))
 
 
 def reference(data: bytes, sha256: str) -> Weights:
