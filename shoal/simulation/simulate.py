@@ -21,6 +21,9 @@ from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused, brief
+from shoal.core.server_kit import placing
+from shoal.core.server_kit.clustered import GLOBAL
+from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
@@ -256,6 +259,12 @@ class SimulationResult(Result):
         return Accuracy(found)
 
     @brief
+    def weights(self, cluster: str) -> Tensors:
+        """The tensors of a cluster, or of the common model, "global", which a newcomer may get, too."""
+        if cluster == GLOBAL and cluster not in self.models:
+            return dict(placing.common_model(self.state))
+        return super().weights(cluster)
+
     def place(self, x: Any, y: Any = None) -> Placement:
         data, arranged = self.fleet.read(NEWCOMER, x, y), self.layout.shape(self.fleet.shape)
         if data.x.shape[1:] == self.fleet.shape:

@@ -2,6 +2,7 @@
 
 import json
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,17 @@ def test_a_comparison_is_plotted(result: SimulationResult) -> None:
     matplotlib.use("Agg")
     axes = result.compare("fedavg").plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "flux"]
+
+
+def test_the_common_model_that_a_newcomer_may_get_is_a_module_too(result: SimulationResult) -> None:
+    """Of a run that has a model for each cluster, it is their mean, weighted by their devices."""
+    assert "global" not in result.models
+    counts = Counter(result.clusters.values())
+    for name, found in result.module("global").state_dict().items():
+        mean = sum(count * result.models[key][name] for key, count in counts.items()) / len(result.clusters)
+        np.testing.assert_allclose(found.numpy(), mean, rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotFound, match="there is no cluster 'c9'"):
+        result.weights("c9")
 
 
 def test_each_device_by_itself_and_all_data_in_one_place(result: SimulationResult) -> None:
