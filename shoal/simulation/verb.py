@@ -3,6 +3,7 @@
 PyTorch is imported when the command runs, so that a server never loads it.
 """
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ import click
 
 from shoal.core.algorithm import Written
 from shoal.core.errors import ConfigError
+from shoal.result import Missing
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 from shoal.simulation import plot as picture
@@ -194,6 +196,9 @@ def over_seeds(
     settings: as `options_of_training` gives them. text: shows one result. about: what is trained on, for the
     picture's title.
     """
+    missing = [name for name in ("torch", "sklearn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Missing("simulating needs PyTorch and scikit-learn", 'pip install "shoal-fed[client,server]"')
     others = dict(settings)
     table, plot, seeds = others.pop("table"), others.pop("plot"), _numbers(others.pop("seeds"))
     others["changes"] = dict(map(parsed, others["changes"]))

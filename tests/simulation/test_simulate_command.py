@@ -1,6 +1,7 @@
 """`fedserver simulate`: on one's own files and network, over several seeds, and into a csv file."""
 
 import csv
+import importlib.util
 import json
 import shutil
 import tarfile
@@ -67,6 +68,16 @@ def test_own_files_and_an_own_network(files: Path) -> None:
     assert "seconds left" in done.stderr
     assert "rounds of training" in data["summary"]
     assert "tuned" not in data["accuracy"]
+
+
+def test_a_server_without_pytorch_is_told_what_to_install(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    done = simulate("--data", str(files / "*.npz"))
+    assert done.exit_code == 3
+    assert 'pip install "shoal-fed[client,server]"' in done.stderr
 
 
 def test_fine_tuning_is_measured_where_it_is_asked_for(files: Path) -> None:
