@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
@@ -21,6 +21,7 @@ from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused, brief
+from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import Tensors
@@ -302,11 +303,19 @@ class SimulationResult(Result):
         say, results = _progress(progress), dict[str, Result]()
         results[self.algorithm] = self
         for name in algorithms or ("fedavg", *references.NAMES):
-            if name in references.NAMES:
-                results[name] = references.reference(name, self, say)
+            if name == references.LOCAL:
+                results[name] = references.local(self.fleet, partial(self.again, "fedavg"), say)
+            elif name == references.POOLED:
+                train = partial(self.again, "fedavg")
+                results[name] = references.pooled(self.fleet, train, self._measured, say)
             elif name not in results:
                 results[name] = self.again(name, self.fleet, progress)
         return Comparison(results)
+
+    def _measured(self, model: Tensors) -> Accuracy:
+        """The accuracy of another model on each device."""
+        task = Evaluate(model, "test", GLOBAL)
+        return Accuracy({name: self.devices.accuracy(name, task, newcomer=True) for name in self.fleet})
 
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
         """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
