@@ -1,6 +1,7 @@
 """The terms of a run, and what a device makes of them."""
 
 import json
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -136,6 +137,25 @@ def test_what_runs_ask_for() -> None:
     assert OPEN["prototypes"] in asks("fmcl")[3]  # type: ignore[index]
     summed = {"secure_aggregation": True, "aggregation": "mean", "evaluate": False}
     assert asks("fedavg", **summed)[3] == (OPEN["summed"],)  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Strange:
+    """Parameters of a plug-in that has none of ours, or means another thing by the name."""
+
+    rounds: float = 3
+    epochs: int = 0
+    batch_size: float = 0.5
+
+
+def test_a_plug_in_may_have_parameters_of_its_own() -> None:
+    """What says nothing of privacy is not looked at; and what no device would read, no run begins with."""
+    card = replace(CARDS["fedavg"], name="strange", parameters=Strange)
+    found = read_terms(terms_of(card, Strange()))
+    assert (found.algorithm, found.package, found.asks.lessons) == ("strange", "", 3)
+    assert found.asks.in_the_open == (OPEN["weights"], OPEN["figures"])
+    with pytest.raises(BadPayload, match="terms of the run cannot be read"):
+        terms_of(card, Strange(rounds=2.5))
 
 
 def test_noise_of_all_devices_is_added_up_over_the_run() -> None:

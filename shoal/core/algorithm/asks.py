@@ -9,7 +9,7 @@ from shoal.core.algorithm.discovery import package_of
 from shoal.core.algorithm.training import settings_of_training
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.privacy.asks import Asks, RunTerms
+from shoal.core.privacy.asks import Asks, RunTerms, read_terms
 from shoal.core.privacy.report import OPEN, opened_by
 
 BY_DESCRIPTION = {
@@ -22,8 +22,10 @@ NAMES = {text: name for name, text in OPEN.items()}
 
 
 def terms_of(card: Algorithm, parameters: Any) -> str:
-    """The terms of a run, for its devices. Raises BadPayload for parameters that no run can have."""
-    return str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks_of(card, parameters)))
+    """The terms of a run, for its devices. Raises BadPayload for those that no device would read."""
+    found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks_of(card, parameters)))
+    read_terms(found)
+    return found
 
 
 def asks_of(card: Algorithm, parameters: Any) -> Asks:
@@ -51,7 +53,7 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
         epochs=training.epochs if private else 1,  # without a guarantee, no cost depends on them
         batch_size=training.batch_size if private else 1,
         descriptor=asked if calibrated else None,
-        classes=parameters.classes if calibrated else 0,
+        classes=getattr(parameters, "classes", 0) if calibrated else 0,
         accuracies=accuracies if private else 0,
         rho=parameters.dp_accuracy if private and accuracies else 0.0,
         sums=secure,

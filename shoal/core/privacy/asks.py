@@ -39,7 +39,7 @@ class Asks:
     """Of one device, if no round is repeated, and at most.
 
     lessons: how many times it trains. training: by DP-SGD, with these numbers; None for training without.
-    epochs, batch_size: of each, in passes over its data and in samples. descriptor: the guarantee of what it
+    epochs, batch_size: of such training, in passes and in samples. descriptor: the guarantee of what it
     releases about its data, None for none or no guarantee; classes: of the run's labels. accuracies: with
     noise, and rho, what each costs. sums: whether it sends masked updates; noise: in the sum of each, in
     units of the clipping norm, by all devices. opened: what leaves without a guarantee, by its name in
