@@ -148,7 +148,7 @@ class RunConfig:
     all."""
 
     name: str = ""
-    algorithm: str | None = None
+    algorithm: str = "flux"
     preset: str = "default"
     parameters: Mapping[str, bool | int | float | str | Written] = field(default_factory=dict)
     policy: RoundPolicy = field(default_factory=RoundPolicy)
@@ -159,16 +159,11 @@ class RunConfig:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.algorithm is None:
-            raise ConfigError(
-                "no algorithm is given", "give --algorithm flux, or write `algorithm: flux` in the file"
-            )
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"seed is {self.seed}", "it must be at least 0 and below 2^63")
 
     def spec(self) -> RunSpec:
         """What the server is asked for, apart from the weights. Raises ConfigError: no such algorithm."""
-        assert self.algorithm is not None
         learner, options, seed = "", {}, None
         if self.learner is not None:
             learner = self.learner.builtin or str(self.learner.file)

@@ -46,6 +46,11 @@ def test_a_run_file_says_it_all_and_its_paths_are_its_own(tmp_path: Path) -> Non
     )
 
 
+def test_nothing_has_to_be_set() -> None:
+    found = read_run(None, {"name": "digits"})
+    assert found.spec() == RunSpec("digits", "flux")
+
+
 def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
     flags: dict[str, Any] = {
         "name": "other",
@@ -68,7 +73,6 @@ def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
         ("algorithm: flux\nround: 3", "unknown setting round"),
         ("algorithm: flux\npolicy: {minimum: 3, devices: 2}", "policy: a round of 2 devices"),
         ("algorithm: flux\npolicy: {deadlin: 3}", 'did you mean "deadline"'),
-        ("name: x", "no algorithm is given"),
         ("algorithm: flux\nlearner: {}", r"exactly one of builtin and file \(none is set\)"),
         ("algorithm: flux\nlearner: {file: a.py, options: {x: 1}}", "options are only for a built-in"),
         ("algorithm: flux\nseed: -1", "seed is -1"),

@@ -38,15 +38,13 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-@run.command(
-    epilog="Example: fedserver run start digits --algorithm flux --set rounds=20 --devices 8 --minimum 6"
-)
+@run.command(epilog="Example: fedserver run start digits --devices 8 --minimum 6")
 @verb
 @connected
 @click.argument("name", required=False)
 @click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
 @click.option("--like", "other", metavar="RUN", help="Ask for all that RUN was asked for.")
-@click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg, flux or flux-soft. Required.")
+@click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg.  [default: flux]")
 @click.option("--preset", metavar="NAME", help="Named set of the algorithm's parameters.  [default: default]")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Parameter of the algorithm. Repeatable."

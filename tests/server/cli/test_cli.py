@@ -143,7 +143,6 @@ def test_options_alone_start_a_run_too(command: Command, tmp_path: Path) -> None
     ("arguments", "code", "message", "hint"),
     [
         (("run", "show", "none"), 1, "there is no run 'none'", ""),
-        (("run", "start", "x"), 3, "no algorithm is given", "--algorithm flux"),
         (("run", "start", "x", "--algorithm", "flx"), 3, "no algorithm 'flx'", 'did you mean "flux"?'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rouns=3"), 3, "'rouns'", '"rounds"'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rounds"), 3, "not NAME=VALUE", ""),
