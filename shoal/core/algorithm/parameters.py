@@ -93,7 +93,7 @@ class RoundParameters(SgdParameters):
         AUTO,
         "The learning rate over the rounds: constant; down to nearly 0 along a half cosine or a line; or a "
         "tenth from half of the rounds on and a hundredth from three quarters on (step). auto: constant, and "
-        "in the last third of the rounds down to a tenth along a line, but never before clusters are formed.",
+        "in the last three tenths of the rounds to a tenth along a line, but never before clusters form.",
     )
     restart_momentum: bool = setting(
         False, "Reset what the optimizer remembers at each epoch, not only at each round."

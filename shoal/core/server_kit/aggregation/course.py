@@ -134,6 +134,7 @@ class Course:
         if self.rounds >= PATIENCE and self.last > self.first - LEARNED * abs(self.first):
             return (
                 f"model {key} is not learning: after {self.rounds} rounds its loss is still what it was in "
-                f"the first ({self.first:.3g}); lower the learning rate, or look at the data of its devices",
+                f"the first ({self.first:.3g}); leave learning_rate, batch_size and epochs to auto, or look "
+                "at the data of its devices",
             )
         return ()
