@@ -142,18 +142,20 @@ class Result:
     def accuracy(self) -> Accuracy: ...
 
     def module(self, cluster: str, model: Any = None) -> "nn.Module":
-        """The torch module of a cluster, with its weights, in evaluation mode.
+        """The torch module of a cluster, with its weights, in evaluation mode. It takes samples as they are, and
+        brings them into the run's scale itself.
 
         model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
         an unknown cluster.
         """
         from shoal.core.device_kit.learner import load_weights
+        from shoal.core.device_kit.scaling import in_own_units
         from shoal.simulation.learners import learner_of
 
         weights = self.weights(cluster)
         module = learner_of(self._model() if model is None else model).module(seed=0)
         load_weights(module, weights)
-        return module.eval()
+        return in_own_units(module.eval())
 
     def weights(self, cluster: str) -> Tensors:
         """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""

@@ -11,12 +11,14 @@ from fedclient.work.data import columns_named, load_file
 from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
 from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.scale import scale_of
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import class_scores
 from shoal.core.device_kit.evaluation.regression import explained, predictions
-from shoal.core.device_kit.learner import Learner, authors
+from shoal.core.device_kit.learner import Learner, authors, manifest_of_network
 from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.scaling import outputs
 from shoal.core.errors import ConfigError
 from shoal.core.inference.network import mean_of
 from shoal.core.types import Array, Tensors
@@ -59,10 +61,11 @@ def predict(
     context = DeviceContext(
         learner, Views(data, data.subset(slice(0, 0))), device, 0, np.random.default_rng()
     )
-    samples = context.samples("train")
 
     def said(model: Tensors) -> Array:
-        order = [name for name in context.model.state_dict() if name in model]
+        context.use_scale_of(model)
+        samples = context.samples("train")
+        order = [spec.name for spec in manifest_of_network(context.model) if spec.name in model]
         network = context.load({name: model[name] for name in [*order, *sorted(set(model) - set(order))]})
         network.eval()
         found = []
@@ -70,12 +73,13 @@ def predict(
             x = samples.x[rows]
             with torch.no_grad(), authors("network", network, x):
                 given = predictions(network, x) if regression else class_scores(network, x, 0)
+                given = outputs(given, scale_of(model))
             found.append((given.float() if regression else torch.softmax(given.float(), 1)).cpu().numpy())
         return np.concatenate(found)
 
     found = mean_of(models, said)
     if regression:
-        return _numbers(found, samples)
+        return _numbers(found, context.samples_as_they_are("train"))
     probabilities = found
     classes = probabilities.argmax(1)
     accuracy = None if data.y is None else float((classes == data.y).mean())

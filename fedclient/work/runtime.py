@@ -151,7 +151,7 @@ class Runtime:
         self._check_installed(kind, terms)
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
-        context = self._context.for_task(task.seed, self._memory.before(task.run, work))
+        context = self._context.for_task(task.seed, self._memory.before(task.run, work), message)
         if isinstance(context.account, Ledger):
             context.account = context.account.of(task.run)
             if not isinstance(message, Build):  # initial weights have nothing of the data in them

@@ -21,6 +21,7 @@ from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
+from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
@@ -378,7 +379,8 @@ class OperatorApi:
         tensors = await asyncio.to_thread(storage.blobs.read, stored)
         graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
         if initial is not None:
-            check_manifest(initial.manifest, graph.weights, "the initial model")
+            own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
+            check_manifest(own, graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec, removed: set[RunId]) -> RunId:
         recovery = self._coordinator.recovery

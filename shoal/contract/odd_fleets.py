@@ -60,7 +60,7 @@ def odd_fleet(subject: Subject, name: str) -> str:
         context = DeviceContext(learner(), Views.of(part, part), "cpu", 0, np.random.default_rng(0))
         task = measurement(server_half, outcome.state, outcome.state.assignments[device])
         for memory in (memories.get(device), None):
-            answer = card.device().perform(task, context.for_task(0, memory))
+            answer = card.device().perform(task, context.for_task(0, memory, task))
             sane = isinstance(answer, Evaluated) and 0.0 <= answer.accuracy <= 1.0
             expect(sane, f"with {name} device {device} measures {answer!r}")
     return ""

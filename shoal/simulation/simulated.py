@@ -100,7 +100,7 @@ class Simulated:
         self._memories, self._keep = memories, keep
 
     def __call__(self, message: Message, seed: int) -> Message:
-        context = self._context.for_task(seed, self._memories.get(self._device))
+        context = self._context.for_task(seed, self._memories.get(self._device), message)
         answer = self._device_half.perform(message, context)
         if context.remembered is not None:
             self._memories[self._device] = self._keep(context.remembered)
@@ -149,13 +149,13 @@ class SimulatedDevices:
 
     def _evaluated(self, name: DeviceId, task: Message, newcomer: bool = False) -> Evaluated:
         memory = None if newcomer else self._memories.get(name)
-        answer = self._device_half.perform(task, self._contexts[name].for_task(0, memory))
+        answer = self._device_half.perform(task, self._contexts[name].for_task(0, memory, task))
         assert isinstance(answer, Evaluated)
         return answer
 
     def shown(self, name: DeviceId, question: Message, data: Dataset) -> Evidence:
         """What these data are evidence of. Raises DeviceFault where that takes labels and there are none."""
-        answer = self._device_half.perform(question, self.context(name, data))
+        answer = self._device_half.perform(question, self.context(name, data).for_task(0, None, question))
         parts = (getattr(answer, part) for part in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
@@ -165,11 +165,11 @@ class SimulatedDevices:
         answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
         if isinstance(answer, Choose):
             try:
-                return _chosen(answer, choose(answer, self.context(name, data)))
+                return _chosen(answer, choose(answer, self.context(name, data).for_task(0, None, answer)))
             except NoClassifier:
                 answer = server.place(state, None)
         if isinstance(answer, Vote):
-            ballot = vote(answer, self.context(name, data)).ballot
+            ballot = vote(answer, self.context(name, data).for_task(0, None, answer)).ballot
             answer = placing.place(server, state, ballot, MAX_MODELS)
         if isinstance(answer, Message):
             answer = server.place(state, self.shown(name, answer, data))
@@ -183,7 +183,7 @@ class SimulatedDevices:
         if question is None:
             return None
         try:
-            model = tune(question, self.context_of(name)).model
+            model = tune(question, self._contexts[name].for_task(0, None, question)).model
         except (DeviceFault, LearnerFault):
             model = None
         return Evaluate(question.model if model is None else model, "test", question.cluster)

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
-from shoal.core.algorithm.training import settings_of_training
+from shoal.core.algorithm.training import scales_inputs, settings_of_training
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.asks import Asks, RunTerms, read_terms
@@ -74,6 +74,8 @@ def _opened(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What leaves in the open, and the kinds of the reports that leave as they were computed."""
     found, reports = ["summed"] if secure else [] if private else ["weights"], list[str]()
+    if scales_inputs(parameters):
+        found.append("summary")
     if not private and (measures or getattr(parameters, "select", "last") != "last"):
         found.append("figures")
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)

@@ -36,6 +36,7 @@ PUBLISHED: Mapping[str, Any] = {
     "optimizer": "sgd",
     "weight_decay": 0.0,
     "schedule": "constant",
+    "inputs": "raw",
 }
 """How the papers' common code trained, wherever a preset does not say otherwise."""
 ENOUGH = 3

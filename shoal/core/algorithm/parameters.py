@@ -48,6 +48,11 @@ class CommonParameters:
     learning_rate: float | Literal["auto"] = setting(
         AUTO, "Step size of the optimizer. auto: see `optimizer`.", above=0
     )
+    inputs: Literal["scaled", "raw"] = setting(
+        "scaled",
+        "scaled: each feature, or channel, less the fleet's mean and in units of its deviation, which the "
+        "devices measure first; not where DP-SGD or secure aggregation protects weights. raw: as they are.",
+    )
     aggregation: Rule = setting(
         "clipped",
         "How updates are combined into a model, and how far a hostile one can move it; see "

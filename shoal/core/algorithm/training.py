@@ -18,6 +18,13 @@ DP_RATE, ALL = 0.6, 1_000_000
 """Of DP-SGD: the step size without momentum, and a batch of all samples of a device."""
 
 
+def scales_inputs(parameters: Any) -> bool:
+    """Whether a run with these parameters asks for the scale of its devices' inputs. Where weights have a
+    guarantee, or only sums of them are seen, no mean of one device's inputs is asked for in the open."""
+    protected = getattr(parameters, "private", False) or getattr(parameters, "secure_aggregation", False)
+    return getattr(parameters, "inputs", "raw") == "scaled" and not protected
+
+
 def settings_of_training(parameters: Any) -> TrainingSettings:
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 

@@ -48,6 +48,8 @@ def choose(question: Choose, context: DeviceContext) -> Chosen:
     known = np.concatenate(labels) if len(labels) == len(parts) else None
     projected = None
     if (described := question.described) is not None:
+        context.use_scale_of(described.encoder)  # which may be of an earlier run
+        parts = [context.samples(part) for part in context.usable]
         encoder = context.load(described.encoder)
         batches = (batch for part in parts for batch in latents(context.learner, encoder, part))
         projected = project(batches, described.projector)

@@ -22,10 +22,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from shoal.core.data.scale import same, scale_of
 from shoal.core.data.views import Views
-from shoal.core.device_kit.learner import Learner, load_weights
+from shoal.core.device_kit.learner import Learner, carry, load_weights
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.errors import ConfigError, DeviceFault, near
+from shoal.core.device_kit.scaling import in_scale
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import tensors_of
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.inference.context import DataContext
 from shoal.core.privacy.accountant import Account
@@ -79,13 +83,29 @@ class DeviceContext(DataContext):
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
         self.memory: Tensors | None = None
         self.remembered: Tensors | None = None
+        self._scale: Tensors = {}
         self._samples: dict[str, Samples] = {}
+        self._scaled: dict[str, tuple[Tensors, Samples]] = {}
 
-    def for_task(self, seed: int, memory: Tensors | None = None) -> "DeviceContext":
-        """A context for one task, with this seed and memory; data and network are shared."""
+    def for_task(
+        self, seed: int, memory: Tensors | None = None, message: Message | None = None
+    ) -> "DeviceContext":
+        """A context for one task, with this seed and memory; data and network are shared. message: the task,
+        whose models say in which scale the samples are."""
         context = copy.copy(self)
         context.seed, context.memory, context.remembered = seed, memory, None
+        context.in_scale_of(message)
         return context
+
+    def in_scale_of(self, message: Message | None) -> None:
+        """Give samples in the scale that the message's models carry, from now on."""
+        sets = [] if message is None else [tensors for _, tensors in tensors_of(message)]
+        self.use_scale_of(next((tensors for tensors in sets if scale_of(tensors)), {}))
+
+    def use_scale_of(self, model: Tensors) -> None:
+        """Give samples in the scale that this model carries, from now on."""
+        self._scale = scale_of(model)
+        carry(self.model, self._scale)
 
     def remember(self, tensors: Tensors) -> None:
         """Put these into `memory` from the next task of this run on, instead of what is there.
@@ -107,10 +127,21 @@ class DeviceContext(DataContext):
         return sum(tensor.nbytes for tensor in self.model.state_dict().values())
 
     def samples(self, part: str) -> Samples:
-        """A part of the data: "train", "held_out", or "test" (the held-out part if there is no test part).
+        """A part of the data, in the scale of the task's models, if they have one: "train", "held_out", or
+        "test" (the held-out part if there is no test part).
 
-        Raises DeviceFault if that part is empty, BadPayload for another name, DataFault for unusable data.
+        Raises DeviceFault if that part is empty, BadPayload for another name or a scale of other features,
+        DataFault for unusable data.
         """
+        if not self._scale:
+            return self.samples_as_they_are(part)
+        known = self._scaled.get(part)
+        if known is None or not same(known[0], self._scale):
+            known = self._scaled[part] = self._scale, in_scale(self.samples_as_they_are(part), self._scale)
+        return known[1]
+
+    def samples_as_they_are(self, part: str) -> Samples:
+        """The same in the data's own units, for what no model of the run computes. Raises as `samples`."""
         if part == "test" and self.views.test is None:
             part = "held_out"
         if part not in self._samples:
@@ -119,8 +150,10 @@ class DeviceContext(DataContext):
 
     def load(self, weights: Tensors) -> nn.Module:
         """The context's network with these weights, until the next call. Raises BadPayload if they do not
-        fit.
+        fit, or take inputs in another scale than the task's.
         """
+        if not same(scale_of(weights), self._scale):
+            raise BadPayload("two models of one task take their inputs in different scales")
         load_weights(self.model, weights)
         return self.model
 

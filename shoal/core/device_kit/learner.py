@@ -39,6 +39,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from shoal.core import models
 from shoal.core.data.layouts import AS_THEY_ARE
+from shoal.core.data.scale import RESERVED, scale_of, without_scale
 from shoal.core.device_kit import shapes
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.errors import LearnerFault, ShoalError
@@ -194,16 +195,18 @@ def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
 def tensors_of(model: nn.Module) -> dict[str, Array]:
     """A copy of the network's whole state_dict, buffers included: the network may train on."""
     manifest_of_network(model)
-    return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in _state_of(model).items()}
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
     """Copy `tensors`, which may be read-only views, into the network, on any device.
 
-    Raises BadPayload, naming the first difference, if they are not this network's; then nothing was loaded.
+    A scale among them is kept in the network, as buffers. Raises BadPayload, naming the first difference, if
+    they are not this network's; then nothing was loaded.
     """
+    carry(model, scale_of(tensors))
     check_manifest(manifest_of(tensors), manifest_of_network(model))
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _state_of(model).items():
         # Through numpy: torch warns about read-only arrays, such as views of a file.
         host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
         np.copyto(host.numpy(), tensors[name])
@@ -211,10 +214,25 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
             tensor.copy_(host)
 
 
+def carry(model: nn.Module, scale: Tensors) -> None:
+    """Let the network carry this scale of its inputs, and no other, as buffers. It does not use it."""
+    for name in RESERVED:
+        if name in model._buffers:
+            delattr(model, name)
+    where = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
+    for name, array in scale.items():
+        model.register_buffer(name, torch.from_numpy(np.array(array)).to(where))
+
+
+def _state_of(model: nn.Module) -> dict[str, Any]:
+    """The state_dict, with the scale that it carries at the end: its place must not depend on the network."""
+    state = model.state_dict()
+    return {**without_scale(state), **{name: state[name] for name in RESERVED if name in state}}
+
+
 def manifest_of_network(model: nn.Module) -> Manifest:
-    state: dict[str, object] = model.state_dict()
     specs = []
-    for name, tensor in state.items():
+    for name, tensor in _state_of(model).items():
         if not isinstance(tensor, Tensor):
             raise LearnerFault(
                 f"the network's state {name!r} is not a tensor", "keep extra state out of state_dict"

@@ -17,7 +17,7 @@ def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
     Raises LearnerFault where the learner has no encoder, or its output is not (B, d) and finite; DeviceFault
     where classes are asked for and there are no labels.
     """
-    samples = context.samples("train")
+    samples = context.samples_as_they_are("train")  # as the encoder's author knows them
     if by_class and samples.y is None:
         raise DeviceFault(
             "mean embeddings of classes need labels, and the data have none",

@@ -6,6 +6,8 @@ An author's `train(model, batches, settings)` gets `Batches`, and `evaluate(mode
         for x, y in batches:                      # x: (B, ...), y: (B,); each pass is one epoch
             ...
     scores = model(samples.x)                     # (n, C), to compare with samples.y, (n,)
+
+Both come in the run's scale (`shoal.core.data.scale`), if the run has one.
 """
 
 from collections.abc import Iterator

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoal.core.data.scale import measured
 from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
@@ -45,6 +46,8 @@ from shoal.core.exchange.messages import (
     Represented,
     Score,
     Scored,
+    Summarize,
+    Summarized,
     Train,
     Trained,
     TrainingSettings,
@@ -181,6 +184,15 @@ def _score(message: Score, context: DeviceContext) -> Scored:
     return Scored(score(context, message.models))
 
 
+def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
+    samples, learner = context.samples("train"), context.learner
+    # What an author measures or minimizes may mean something in the targets' own units.
+    own = learner.loss or learner.evaluate or learner.train
+    targets = None if samples.targets is None or own else samples.targets.cpu().numpy()
+    found = measured(samples.x.cpu().numpy(), targets)
+    return Summarized(found.means, found.deviations, found.target)
+
+
 def _represent(message: Represent, context: DeviceContext) -> Represented:
     context.account.unprotected(OPEN["prototypes"], context.version())
     return Represented(prototypes(context, message.by_class), len(context.samples("train")))
@@ -195,5 +207,6 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Ensemble: _ensemble,
     Describe: _describe,
     Score: _score,
+    Summarize: _summarize,
     Represent: _represent,
 }

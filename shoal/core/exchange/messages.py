@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from shoal.core.data.scale import Measured
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import (
     MAX_LATENTS,
@@ -354,6 +355,33 @@ class Score(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Summarized(Message):
+    """See `shoal.core.data.scale.Measured`."""
+
+    kind: ClassVar[str] = "summarized"
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    target: tuple[float, ...] = ()
+
+    @property
+    def measured(self) -> Measured:
+        """Raises BadPayload for what cannot be."""
+        return Measured(self.means, self.deviations, self.target)
+
+
+@dataclass(frozen=True, eq=False)
+class Summarize(Message):
+    """Mean and deviation of each feature of the training part, for the scale of the fleet's inputs."""
+
+    kind: ClassVar[str] = "summarize"
+    reply: ClassVar[type[Message]] = Summarized
+
+    def admit(self, reply: Message) -> None:
+        if isinstance(reply, Summarized):
+            _ = reply.measured
+
+
+@dataclass(frozen=True, eq=False)
 class Represented(Message):
     """The mean embeddings. examples: samples behind them."""
 
@@ -388,6 +416,8 @@ STANDARD: tuple[type[Message], ...] = (
     Described,
     Score,
     Scored,
+    Summarize,
+    Summarized,
     Represent,
     Represented,
 )

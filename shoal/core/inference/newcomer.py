@@ -20,6 +20,7 @@ from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import Manifest, manifest_of
 from shoal.core.inference.choosing import HINT, ONE_OUTPUT, NoClassifier, chosen, with_model
 from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes, moments_of, project
@@ -63,7 +64,7 @@ class InferenceContext(DataContext):
 def perform(message: Message, context: InferenceContext) -> Message:
     """The answer to a question. Raises ShoalErrors only: BadPayload for one of another kind."""
     if isinstance(message, ChooseCompact):
-        question = message.opened(context.network.manifest)
+        question = message.opened(carrying(context.network.manifest, message.scale))
         return with_model(choose(question, context), question)
     if isinstance(message, Vote):
         return vote(message, context)
@@ -74,6 +75,11 @@ def perform(message: Message, context: InferenceContext) -> Message:
         "install PyTorch and the learner on it, or start the run with a placing that needs neither, such as "
         "own-models",
     )
+
+
+def carrying(manifest: Manifest, scale: Tensors | None) -> Manifest:
+    """Of a model of this network that carries a scale of its inputs (`shoal.core.data.scale`)."""
+    return (*manifest, *manifest_of(scale or {}))
 
 
 def choose(question: Choose, context: InferenceContext) -> Chosen:
@@ -115,7 +121,7 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
 def vote(question: Vote, context: InferenceContext) -> Voted:
     """The cluster that a private vote of all samples but those of a test part names. Raises OverBudget."""
     network = context.network
-    described = question.opened(network.manifest)
+    described = question.opened(carrying(network.manifest, question.scale))
     network.load(described.encoder)
     x = context.inputs(context.usable)
 

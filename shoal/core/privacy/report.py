@@ -18,6 +18,7 @@ from shoal.core.exchange.messages import (
     Message,
     Represented,
     Scored,
+    Summarized,
     Trained,
 )
 from shoal.core.exchange.payload import fields_of
@@ -32,11 +33,12 @@ OPEN = {
     "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
+    "summary": "mean and deviation of each feature of the inputs",
     "figures": "accuracy and loss as measured",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
 }
 """What can leave without a guarantee."""
-OF_TRAINING = (OPEN["weights"], OPEN["figures"], OPEN["summed"])
+OF_TRAINING = (OPEN["weights"], OPEN["summary"], OPEN["figures"], OPEN["summed"])
 """What leaves in every round of a run that asks for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
 IN_SUMS = "weights: without DP-SGD, and only in sums over several devices (secure aggregation)"
@@ -198,7 +200,9 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
     if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])
-    if reply not in (Evaluated, Scored, Trained, TrainedEncoded, Described, Represented):
+    if reply is Summarized:
+        found.append(OPEN["summary"])
+    if reply not in (Evaluated, Scored, Summarized, Trained, TrainedEncoded, Described, Represented):
         found.append(as_computed(reply.kind))
     return tuple(found)
 

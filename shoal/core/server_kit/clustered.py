@@ -18,7 +18,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
-from shoal.core.server_kit import summing
+from shoal.core.server_kit import scaling, summing
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard
@@ -43,6 +43,8 @@ class Clustered:
 
     phase: a key of the algorithm's phases, or "done". progress: the number of completed rounds of training.
     summing: of a round with secure aggregation, how far it is; see `shoal.core.server_kit.summing`.
+    scale: of the inputs, which every model carries; empty where they have none, None before the devices have
+    been asked. See `shoal.core.server_kit.scaling`.
     """
 
     parameters: Any
@@ -53,6 +55,7 @@ class Clustered:
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
     summing: Summing | None = None
+    scale: Tensors | None = None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -119,11 +122,17 @@ def phased(
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
         if state.phase == DONE:
             return None
+        if scaling.is_due(state):
+            return replace(scaling.ask(present), quorum=FORMING)
         secure = getattr(state.parameters, "secure_aggregation", False)
         found = summing.plan(state, present, planned) if secure else planned(state, present)
         return replace(found, quorum=FORMING) if state.phase in forming else found
 
     def reduce(state: S, reports: Sequence[Report]) -> S:
+        found = scaling.take(state, reports) if scaling.is_due(state) else reduced(state, reports)
+        return scaling.carried(found)
+
+    def reduced(state: S, reports: Sequence[Report]) -> S:
         taken = table[state.phase][1]
         if getattr(state.parameters, "secure_aggregation", False):
             return summing.reduce(state, reports, planned, taken)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shoal.core.data.scale import scale_of
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, Choose, Chosen
 from shoal.core.exchange.encoding.quantizer import COARSE, FINE, MOST, bytes_of, coded, narrow, wide
@@ -35,7 +36,8 @@ class ChooseCompact(Message):
 
     bits: of a number of a cluster's model; the common model and the encoder have 8. common, models, encoder:
     one, K and one model, as `packed` makes them; the common one is what the others differ from. projector,
-    densities: those of `Choose`, as float32. names, shares: those of `Choose`.
+    densities: those of `Choose`, as float32. names, shares: those of `Choose`. scale: of the models' inputs
+    (`shoal.core.data.scale`), if they have one, so that a device knows what the models consist of.
     """
 
     kind: ClassVar[str] = "choose_compact"
@@ -48,6 +50,7 @@ class ChooseCompact(Message):
     encoder: Tensors | None = None
     projector: Tensors | None = None
     densities: Tensors | None = None
+    scale: Tensors | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in MOST:
@@ -97,6 +100,7 @@ def compact(question: Choose) -> ChooseCompact:
         None if question.encoder is None else packed([question.encoder], FINE),
         projector,
         densities,
+        scale_of(common) or None,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar
 
+from shoal.core.data.scale import scale_of
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, ClusterDensities
 from shoal.core.exchange.choosing.compact import Unpacked, narrowed, packed, widened
@@ -32,7 +33,8 @@ class Vote(Message):
     """Vote for one of the clusters `names`, separated by spaces, at this epsilon.
 
     encoder: in few bits, as `shoal.core.exchange.choosing.compact.packed` makes one model of 8 bits.
-    projector, densities: those of `ClusterDensities`, as float32.
+    projector, densities: those of `ClusterDensities`, as float32. scale: of the encoder's inputs, if it has
+    one (`shoal.core.data.scale`).
     """
 
     kind: ClassVar[str] = "vote"
@@ -42,6 +44,7 @@ class Vote(Message):
     encoder: Tensors
     projector: Tensors
     densities: Tensors
+    scale: Tensors | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= len(set(self.keys)) == len(self.keys) <= MAX_MODELS:
@@ -73,5 +76,10 @@ def vote_on(names: tuple[ModelKey, ...], described: ClusterDensities, epsilon: f
     """The question of which of these clusters a newcomer's data are."""
     encoder = packed([described.encoder], FINE)
     return Vote(
-        " ".join(names), epsilon, encoder, narrowed(described.projector), narrowed(described.clusters)
+        " ".join(names),
+        epsilon,
+        encoder,
+        narrowed(described.projector),
+        narrowed(described.clusters),
+        scale_of(described.encoder) or None,
     )

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, without_scale
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_finite, check_manifest, manifest_of
 from shoal.core.inference.graph import model as onnx
-from shoal.core.inference.graph.model import DTYPES, SAMPLES, Graph
+from shoal.core.inference.graph.model import DTYPES, SAMPLES, SCORES, Graph
 from shoal.core.inference.graph.wire import Fields, field, message
 from shoal.core.types import Array, Tensors
 
@@ -24,8 +25,11 @@ EVERY = dict.fromkeys(range(1, 64), True)
 def bound(graph: Graph, tensors: Tensors, facts: Mapping[str, str] = {}) -> bytes:
     """An ONNX file of this graph with these weights, which any runtime opens by itself: "x" in, scores out.
 
-    facts: more notes for the file. Raises BadPayload if the weights are not this graph's, or not finite.
+    A scale of the inputs that the weights carry (`shoal.core.data.scale`) becomes nodes before and after the
+    graph's own. facts: more notes for the file. Raises BadPayload if the weights are not this graph's, or not
+    finite.
     """
+    scale, tensors = scale_of(tensors), without_scale(tensors)
     ordered = {spec.name: tensors[spec.name] for spec in graph.weights if spec.name in tensors}
     check_manifest(manifest_of({**ordered, **tensors}), graph.weights)
     check_finite(tensors)
@@ -34,11 +38,15 @@ def bound(graph: Graph, tensors: Tensors, facts: Mapping[str, str] = {}) -> byte
     samples = [
         each for each in inner.all(11) if Fields(each, onnx.VALUE, "an input of the graph").text(1) == SAMPLES
     ]
+    nodes = [bytes(each) for each in inner.all(1)]
+    constants = [*map(bytes, inner.all(5)), *(_constant(name, ordered[name]) for name in ordered)]
+    if scale:
+        nodes, more = in_own_units(nodes, scale, 1 + len(graph.sample.shape))
+        constants += more
     parts: list[Part] = [
-        *((1, bytes(each)) for each in inner.all(1)),
+        *((1, each) for each in nodes),
         (2, PRODUCER),
-        *((5, bytes(each)) for each in inner.all(5)),
-        *((5, _constant(name, ordered[name])) for name in ordered),
+        *((5, each) for each in constants),
         *((11, bytes(each)) for each in samples),
         *((12, bytes(each)) for each in inner.all(12)),
     ]
@@ -95,11 +103,63 @@ def _file(graph: bytes, operator_sets: list[bytes], facts: Mapping[str, str]) ->
     )
 
 
+def in_own_units(nodes: list[bytes], scale: Tensors, rank: int) -> tuple[list[bytes], list[bytes]]:
+    """The nodes of a graph that takes inputs, and predicts numbers, in their own units; and its new constants.
+
+    nodes: of a graph that does so in this scale. rank: axes of a batch of samples.
+    """
+    renamed = {}
+    before: list[bytes] = []
+    after: list[bytes] = []
+    constants: dict[str, Array] = {}
+    if MEAN in scale:
+        renamed[SAMPLES] = _inner("samples")
+        shape = (1, -1, *(1,) * (rank - 2))
+        constants |= {"mean": scale[MEAN].reshape(shape), "deviation": scale[DEVIATION].reshape(shape)}
+        constants |= {"linear": np.float32(LINEAR), "minus": np.float32(-LINEAR), "one": np.float32(1.0)}
+        steps = (
+            ("Sub", (SAMPLES, "mean"), "offset"),
+            ("Div", ("offset", "deviation"), "distance"),
+            ("Clip", ("distance", "minus", "linear"), "near"),
+            ("Abs", ("distance",), "length"),
+            ("Sub", ("length", "linear"), "excess"),
+            ("Relu", ("excess",), "beyond"),
+            ("Add", ("beyond", "one"), "factor"),
+            ("Log", ("factor",), "logarithm"),
+            ("Sign", ("distance",), "sign"),
+            ("Mul", ("sign", "logarithm"), "far"),
+            ("Add", ("near", "far"), "samples"),
+        )
+        before = [_step(*step) for step in steps]
+    if TARGET in scale:
+        renamed[SCORES] = _inner("scores")
+        constants |= {"target_mean": scale[TARGET][0], "target_deviation": scale[TARGET][1]}
+        after = [
+            _step("Mul", ("scores", "target_deviation"), "spread"),
+            _step("Add", ("spread", "target_mean"), SCORES),
+        ]
+    own = [_node(Fields(memoryview(each), EVERY, "a node"), renamed) for each in nodes]
+    return [*before, *own, *after], [
+        _constant(_inner(name), np.asarray(each)) for name, each in constants.items()
+    ]
+
+
+def _inner(name: str) -> str:
+    """No name of a learner's, which are those of Python."""
+    return f"shoal/{name}"
+
+
+def _step(operator: str, inputs: Sequence[str], output: str) -> bytes:
+    outside = (SAMPLES, SCORES)
+    names = [(1, each if each == SAMPLES else _inner(each)) for each in inputs]
+    return message([*names, (2, output if output in outside else _inner(output)), (4, operator)])
+
+
 def _node(node: Fields, renamed: Mapping[str, str]) -> bytes:
     """A node with what it computes, and nothing else."""
     names = [
         *((1, renamed.get(name, name)) for name in node.texts(1)),
-        *((2, name) for name in node.texts(2)),
+        *((2, renamed.get(name, name)) for name in node.texts(2)),
     ]
     attributes = ((5, bytes(each)) for each in node.all(5))
     return message([*names, (4, node.text(4)), *attributes, *([(7, node.text(7))] if node.text(7) else [])])

@@ -1,0 +1,176 @@
+"""One scale for the inputs of all devices: each feature less the fleet's mean, in units of its deviation.
+
+    each device: measured(x) --> the server: merged(...) --> a scale in every model --> samples in that scale
+
+A feature is a column of a table; of images and series, a channel, which is the first axis of a sample. It is
+the fleet's scale and not each device's own, which would hide what distinguishes groups of devices.
+
+Far values are heard and do not shout. A device leaves out its most extreme hundredth on either side when it
+measures, so an outlier does not press everything else together. With z a value's distance from the mean in
+deviations, and L = `LINEAR`, the network gets z up to L, and sign(z) (L + log(1 + |z| - L)) beyond. The server
+takes trimmed means, so fewer than a quarter of the devices cannot move a feature out of what the others have,
+and a claim of many samples is worth nothing.
+
+A model carries its scale with it, as two or three tensors of reserved names beside the network's own,
+wherever it goes: to devices, to newcomers, into files.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.errors import BadPayload
+from shoal.core.types import Array, Tensors
+
+MEAN, DEVIATION, TARGET = "shoal_input_mean", "shoal_input_deviation", "shoal_target_scale"
+RESERVED = (MEAN, DEVIATION, TARGET)
+"""The names of the tensors, which a network may not have itself. In a model they come last, in this order."""
+
+EXTREME = 0.01
+"""The share of the values at either end that a device replaces by the value where they begin."""
+LINEAR = 3.0
+"""Up to so many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
+ENOUGH = 1 << 22
+"""Values of a device's inputs that are looked at. More would cost memory and move no number by much."""
+RESOLUTION = 1e-7
+"""Of float32. A deviation below this share of the mean is none."""
+LARGEST = float(np.finfo(np.float32).max) / 4
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a device says of its inputs.
+
+    means, deviations: one for each feature, in its own units; none where inputs are whole numbers, such as
+    tokens. target: mean and deviation of the numbers to predict; () where labels are classes. Raises BadPayload
+    for what cannot be.
+    """
+
+    means: Values
+    deviations: Values
+    target: Values = ()
+
+    def __post_init__(self) -> None:
+        spreads = (*self.deviations, *self.target[1:])
+        sane = len(self.means) == len(self.deviations) and len(self.target) in (0, 2)
+        # `not <=` also catches NaN.
+        far = any(not abs(each) <= LARGEST for each in (*self.means, *self.deviations, *self.target))
+        if not sane or far or any(each < 0.0 for each in spreads):
+            raise BadPayload("the scale of a device's inputs cannot be", "look at the device's data")
+
+
+def measured(x: Array, targets: Array | None = None) -> Measured:
+    """Of samples (n, ...) as a network takes them. targets: (n,), the numbers to predict.
+
+    Example:
+        >>> measured(np.array([[1.0, 500.0], [3.0, 700.0]], np.float32)).means
+        (2.0, 600.0)
+    """
+    target = () if targets is None else tuple(each.item() for each in _spread(targets[:, None]))
+    if x.dtype.kind != "f" or x.ndim < 2:
+        return Measured((), (), target)
+    every = -(-x.size // ENOUGH)
+    features = np.moveaxis(x[::every], 1, -1).reshape(-1, x.shape[1])
+    means, deviations = _spread(features)
+    return Measured(tuple(means.tolist()), tuple(deviations.tolist()), target)
+
+
+def _spread(rows: Array) -> tuple[Array, Array]:
+    """Mean and deviation of each column, without its extremes; with them, where nothing else varies, as in a
+    column that is nearly always 0."""
+    rows = rows.astype(np.float64)
+    ordered = np.sort(rows, axis=0)
+    cut = int(EXTREME * len(rows))
+    usual = np.clip(rows, ordered[cut], ordered[len(rows) - 1 - cut])
+    rare = usual.std(axis=0) == 0.0
+    usual[:, rare] = rows[:, rare]
+    return usual.mean(axis=0), usual.std(axis=0)
+
+
+def merged(found: Sequence[Measured]) -> dict[str, Array]:
+    """The fleet's scale, as tensors; empty where there is nothing to scale.
+
+    Each device counts once. With n devices of which fewer than n / 4 lie, and agree, each number stays within
+    those of the others.
+
+    Example:
+        >>> merged([Measured((0.0,), (3.0,)), Measured((8.0,), (3.0,))])[DEVIATION]
+        array([5.], dtype=float32)
+    """
+    width = Counter(len(each.means) for each in found).most_common(1)[0][0]
+    of_inputs = [each for each in found if len(each.means) == width] if width else []
+    of_targets = [each.target for each in found if each.target]
+    tensors: dict[str, Array] = {}
+    if of_inputs:
+        means, deviations = (
+            np.array([getattr(each, name) for each in of_inputs]) for name in ("means", "deviations")
+        )
+        tensors[MEAN], tensors[DEVIATION] = _pooled(means, deviations)
+    if 2 * len(of_targets) > len(found):
+        pairs = np.array(of_targets)
+        tensors[TARGET] = np.concatenate(_pooled(pairs[:, :1], pairs[:, 1:]))
+    return tensors
+
+
+def _pooled(means: Array, deviations: Array) -> tuple[Array, Array]:
+    """(devices, features) twice -> the mean and the deviation of all devices together, (features,)."""
+    mean = _trimmed(means)
+    deviation = np.sqrt(_trimmed(np.square(deviations) + np.square(means - mean)))
+    deviation[deviation <= RESOLUTION * np.abs(mean)] = 1.0  # a constant stays one
+    return mean.astype(np.float32), np.minimum(deviation, LARGEST).astype(np.float32)
+
+
+def _trimmed(values: Array) -> Array:
+    """The mean over the first axis without as many of either end as could lie: the most below a quarter."""
+    left_out = -(-len(values) // 4) - 1
+    found: Array = np.sort(values, axis=0)[left_out : len(values) - left_out].mean(axis=0)
+    return found
+
+
+def scale_of(tensors: Tensors) -> dict[str, Array]:
+    """The scale that a model carries; empty if it has none. Raises BadPayload for one that cannot be used."""
+    found = {name: tensors[name] for name in RESERVED if name in tensors}
+    if not found:
+        return found
+    mean, deviation, target = (found.get(name) for name in RESERVED)
+    pair = mean is not None and deviation is not None and mean.ndim == 1 and mean.shape == deviation.shape
+    sane = (pair or (mean is None and deviation is None)) and (target is None or target.shape == (2,))
+    spreads = [each for each in (deviation, None if target is None else target[1:]) if each is not None]
+    floats = all(each.dtype == np.float32 and np.isfinite(each).all() for each in found.values())
+    if not (sane and floats and all((each > 0.0).all() for each in spreads)):
+        raise BadPayload("the scale of the model's inputs cannot be used", "use the run's own model")
+    return found
+
+
+def with_scale(model: Tensors, scale: Tensors) -> Tensors:
+    """The same model with this scale, and no other; the same object if it has it already."""
+    if all(name in model and np.array_equal(model[name], scale[name]) for name in scale):
+        return model
+    return {**without_scale(model), **scale}
+
+
+def same(one: Tensors, other: Tensors) -> bool:
+    """Whether two scales are equal."""
+    return one is other or (
+        one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    )
+
+
+def without_scale(model: Tensors) -> Tensors:
+    """The network's own tensors."""
+    return {name: array for name, array in model.items() if name not in RESERVED}
+
+
+def of_features(shape: tuple[int, ...], kind: str, numbers: Array) -> Array:
+    """One number for each feature, in a form that goes together with samples of this shape and kind of type.
+    Raises BadPayload where they have other features."""
+    if kind != "f" or len(shape) < 2 or shape[1] != len(numbers):
+        features = shape[1] if len(shape) > 1 else 0
+        raise BadPayload(
+            f"the run's inputs have {len(numbers)} features, and this device's have {features}",
+            "give the device the same columns, or the same shape, as the others have",
+        )
+    return numbers.reshape(-1, *(1,) * (len(shape) - 2))

@@ -1,0 +1,65 @@
+"""The scale of a run's inputs (`shoal.core.data.scale`), with PyTorch."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.core.data.scale import DEVIATION, LARGEST, LINEAR, MEAN, RESERVED, TARGET, of_features
+from shoal.core.device_kit.samples import Samples
+from shoal.core.types import Tensors
+
+
+def in_scale(samples: Samples, scale: Tensors) -> Samples:
+    """The samples in this scale, and the numbers to predict in theirs. Raises BadPayload where the samples
+    have other features."""
+    targets = samples.targets
+    if TARGET in scale and targets is not None:
+        mean, deviation = scale[TARGET].tolist()
+        targets = (targets - mean) / deviation
+    return replace(samples, x=inputs(samples.x, scale), targets=targets)
+
+
+def inputs(x: Tensor, scale: Tensors) -> Tensor:
+    """Samples (n, ...) in this scale. Raises BadPayload where they have other features."""
+    if MEAN not in scale:
+        return x
+    kind = "f" if x.is_floating_point() else "i"
+    mean, deviation = (
+        torch.from_numpy(of_features(tuple(x.shape), kind, np.array(scale[name]))).to(x.device)
+        for name in (MEAN, DEVIATION)
+    )
+    distance: Tensor = ((x - mean) / deviation).clamp(-LARGEST, LARGEST)
+    beyond = (distance.abs() - LINEAR).clamp_min(0.0).log1p()
+    return distance.clamp(-LINEAR, LINEAR) + distance.sign() * beyond
+
+
+def outputs(values: Tensor, scale: Tensors) -> Tensor:
+    """What a network predicts, in the units of the numbers to predict; scores of classes as they are."""
+    if TARGET not in scale:
+        return values
+    mean, deviation = scale[TARGET].tolist()
+    return values * deviation + mean
+
+
+def in_own_units(model: nn.Module) -> nn.Module:
+    """The same network, which from now on takes inputs in their own units, and predicts in such, by the scale
+    that it carries."""
+    carried = {name: model._buffers.get(name) for name in RESERVED}
+    scale = {name: tensor.cpu().numpy() for name, tensor in carried.items() if tensor is not None}
+    if scale:
+        model.register_forward_pre_hook(partial(_before, scale))
+        model.register_forward_hook(partial(_after, scale))
+    return model
+
+
+def _before(scale: Tensors, model: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    first, *rest = given
+    return (inputs(first, scale), *rest)
+
+
+def _after(scale: Tensors, model: nn.Module, given: tuple[Any, ...], found: Tensor) -> Tensor:
+    return outputs(found, scale)

@@ -1,0 +1,52 @@
+"""The scale of a fleet's inputs, which a run asks its devices for before anything else.
+
+    is_due --> ask --> take --> carried, after each round
+
+`shoal.core.data.scale` says what it is. No algorithm knows of it: the exchange comes before the algorithm's
+first phase, and what a round makes of the models is given the same scale again, whatever devices have sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm.training import scales_inputs
+from shoal.core.data.scale import merged, scale_of, with_scale
+from shoal.core.exchange.messages import Summarize, Summarized
+from shoal.core.types import DeviceId, Tensors
+
+if TYPE_CHECKING:
+    from shoal.core.server_kit.clustered import Clustered
+
+S = TypeVar("S", bound="Clustered")
+
+
+def is_due(state: "Clustered") -> bool:
+    """Whether the next exchange is to ask for the scale. A model that was given to the run may have one."""
+    return state.scale is None and scales_inputs(state.parameters) and not _given(state)
+
+
+def ask(present: Sequence[DeviceId]) -> Plan:
+    return Plan(dict.fromkeys(present, Summarize()), "mean and deviation of the inputs")
+
+
+def take(state: S, reports: Sequence[Report]) -> S:
+    return replace(
+        state,
+        scale=merged([each.message.measured for each in reports if isinstance(each.message, Summarized)]),
+    )
+
+
+def carried(state: S) -> S:
+    """The state whose models have the run's scale. A model that several clusters share stays one object."""
+    scale = _given(state) if state.scale is None else state.scale
+    if not scale:
+        return state
+    made = {id(model): with_scale(model, scale) for model in state.models.values()}
+    return replace(state, scale=scale, models={key: made[id(model)] for key, model in state.models.items()})
+
+
+def _given(state: "Clustered") -> Tensors:
+    """The scale that a model of the run brought with it; empty if none did."""
+    return next((found for found in map(scale_of, state.models.values()) if found), {})
