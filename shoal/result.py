@@ -142,8 +142,8 @@ class Result:
     def accuracy(self) -> Accuracy: ...
 
     def module(self, cluster: str, model: Any = None) -> "nn.Module":
-        """The torch module of a cluster, with its weights, in evaluation mode. It takes samples as they are, and
-        brings them into the run's scale itself.
+        """The torch module of a cluster, with its weights, in evaluation mode. It takes samples as they are,
+        and brings them into the run's scale itself.
 
         model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
         an unknown cluster.

@@ -7,9 +7,9 @@ the fleet's scale and not each device's own, which would hide what distinguishes
 
 Far values are heard and do not shout. A device leaves out its most extreme hundredth on either side when it
 measures, so an outlier does not press everything else together. With z a value's distance from the mean in
-deviations, and L = `LINEAR`, the network gets z up to L, and sign(z) (L + log(1 + |z| - L)) beyond. The server
-takes trimmed means, so fewer than a quarter of the devices cannot move a feature out of what the others have,
-and a claim of many samples is worth nothing.
+deviations, and L = `LINEAR`, the network gets z up to L, and sign(z) (L + log(1 + |z| - L)) beyond. The
+server takes trimmed means, so fewer than a quarter of the devices cannot move a feature out of what the
+others have, and a claim of many samples is worth nothing.
 
 A model carries its scale with it, as two or three tensors of reserved names beside the network's own,
 wherever it goes: to devices, to newcomers, into files.
@@ -45,8 +45,8 @@ class Measured:
     """What a device says of its inputs.
 
     means, deviations: one for each feature, in its own units; none where inputs are whole numbers, such as
-    tokens. target: mean and deviation of the numbers to predict; () where labels are classes. Raises BadPayload
-    for what cannot be.
+    tokens. target: mean and deviation of the numbers to predict; () where labels are classes. Raises
+    BadPayload for what cannot be.
     """
 
     means: Values

@@ -32,9 +32,10 @@ def inputs(x: Tensor, scale: Tensors) -> Tensor:
         torch.from_numpy(of_features(tuple(x.shape), kind, np.array(scale[name]))).to(x.device)
         for name in (MEAN, DEVIATION)
     )
-    distance: Tensor = ((x - mean) / deviation).clamp(-LARGEST, LARGEST)
+    distance = ((x - mean) / deviation).clamp(-LARGEST, LARGEST)
     beyond = (distance.abs() - LINEAR).clamp_min(0.0).log1p()
-    return distance.clamp(-LINEAR, LINEAR) + distance.sign() * beyond
+    found: Tensor = distance.clamp(-LINEAR, LINEAR) + distance.sign() * beyond
+    return found
 
 
 def outputs(values: Tensor, scale: Tensors) -> Tensor:

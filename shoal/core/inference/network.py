@@ -28,7 +28,7 @@ class Network(Scorer, Protocol):
     """One network, into which the weights of several models are loaded in turn.
 
     name: for people. classifier: whether its scores are of classes, by cross-entropy: false where the learner
-    has its own loss() or evaluate(). manifest: of its weights, without a scale of inputs that a model carries.
+    has its own loss() or evaluate(). manifest: of its weights, without a scale of inputs that they carry.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Network(Scorer, Protocol):
     manifest: Manifest
 
     def load(self, weights: Tensors) -> None:
-        """Use these weights from now on, on inputs as they are: if the model carries a scale, the network brings
-        them into it. Raises BadPayload if the weights do not fit."""
+        """Use these weights from now on, on inputs as they are: a scale that the weights carry is applied.
+        Raises BadPayload if the weights do not fit."""
         ...
 
     def latents(self, x: Array) -> Array:

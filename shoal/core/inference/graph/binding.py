@@ -104,7 +104,7 @@ def _file(graph: bytes, operator_sets: list[bytes], facts: Mapping[str, str]) ->
 
 
 def in_own_units(nodes: list[bytes], scale: Tensors, rank: int) -> tuple[list[bytes], list[bytes]]:
-    """The nodes of a graph that takes inputs, and predicts numbers, in their own units; and its new constants.
+    """The nodes of a graph that takes inputs, and predicts numbers, in their own units; its new constants.
 
     nodes: of a graph that does so in this scale. rank: axes of a batch of samples.
     """
@@ -116,7 +116,8 @@ def in_own_units(nodes: list[bytes], scale: Tensors, rank: int) -> tuple[list[by
         renamed[SAMPLES] = _inner("samples")
         shape = (1, -1, *(1,) * (rank - 2))
         constants |= {"mean": scale[MEAN].reshape(shape), "deviation": scale[DEVIATION].reshape(shape)}
-        constants |= {"linear": np.float32(LINEAR), "minus": np.float32(-LINEAR), "one": np.float32(1.0)}
+        numbers = {"linear": LINEAR, "minus": -LINEAR, "one": 1.0}
+        constants |= {name: np.array(number, np.float32) for name, number in numbers.items()}
         steps = (
             ("Sub", (SAMPLES, "mean"), "offset"),
             ("Div", ("offset", "deviation"), "distance"),
@@ -133,7 +134,7 @@ def in_own_units(nodes: list[bytes], scale: Tensors, rank: int) -> tuple[list[by
         before = [_step(*step) for step in steps]
     if TARGET in scale:
         renamed[SCORES] = _inner("scores")
-        constants |= {"target_mean": scale[TARGET][0], "target_deviation": scale[TARGET][1]}
+        constants |= {"target_mean": scale[TARGET][:1], "target_deviation": scale[TARGET][1:]}
         after = [
             _step("Mul", ("scores", "target_deviation"), "spread"),
             _step("Add", ("spread", "target_mean"), SCORES),
