@@ -71,7 +71,7 @@ def simulated_round(learner: Learner, data: list[Dataset]) -> Callable[[], None]
         context = DeviceContext(
             learner, Views(one, nothing, None), "cpu", 0, np.random.default_rng(0), network
         )
-        return lambda message, seed: device_half.perform(message, context.for_task(seed))
+        return lambda message, seed: device_half.perform(message, context.for_task(seed, None, message))
 
     devices = {f"device-{number:02}": device(one) for number, one in enumerate(data)}
     policy = RoundPolicy(minimum=len(data))

@@ -183,7 +183,7 @@ class SimulatedDevices:
         if question is None:
             return None
         try:
-            model = tune(question, self._contexts[name].for_task(0, None, question)).model
+            model = tune(question, self.context_of(name, question)).model
         except (DeviceFault, LearnerFault):
             model = None
         return Evaluate(question.model if model is None else model, "test", question.cluster)
@@ -194,9 +194,9 @@ class SimulatedDevices:
         test = self.fleet[name].test
         return self._few(name, test, labels) if labels else Dataset(test.x)
 
-    def context_of(self, name: DeviceId) -> DeviceContext:
+    def context_of(self, name: DeviceId, task: Message) -> DeviceContext:
         """The context of a device with the data that it has by now, for a task outside of the run."""
-        return self._contexts[name].for_task(0)
+        return self._contexts[name].for_task(0, None, task)
 
     def context(self, name: DeviceId, data: Dataset) -> DeviceContext:
         """The context of a device with these data in place of its own, all of them to train on."""

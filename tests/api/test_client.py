@@ -30,7 +30,9 @@ def simulated() -> dict[str, Tensors]:
     """The models of the same run in the simulator."""
     card, _ = find("fedavg")
     learner = shoal.Learner("net", Net)
-    first = card.server().start(initial_weights(learner, 7), card.configure("default", {"rounds": ROUNDS}))
+    first = card.server().start(
+        initial_weights(learner, 7), card.configure("default", {"rounds": ROUNDS, "inputs": "raw"})
+    )
     return dict(simulate(card.server(), first, fleet(DEVICES), spec().policy, spec().seed).state.models)
 
 
@@ -39,6 +41,7 @@ def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) ->
     with daemon(tmp_path / "s") as server, shoal.Client(tmp_path / "s" / SOCKET) as client:
         run = client.start(
             "fedavg", name="toy", model=Net, model_seed=7, seed=spec().seed, rounds=ROUNDS,
+            inputs="raw",
             devices=DEVICES, minimum=DEVICES,
         )  # fmt: skip
         assert repr(run).startswith("run toy: ")

@@ -59,7 +59,7 @@ def test_fine_tuning_is_measured_as_devices_do_it(result: SimulationResult) -> N
     for name, holding in result.fleet.items():
         question = placing.own(server, result.state, name)
         assert question is not None
-        found = tune(question, result.devices.context_of(name))
+        found = tune(question, result.devices.context_of(name, question))
         module = result.module(result.clusters[name])
         if found.model is not None:
             module.load_state_dict({key: torch.from_numpy(array) for key, array in found.model.items()})

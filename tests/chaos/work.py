@@ -126,7 +126,7 @@ def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missin
         def perform(message: Message, task_seed: int) -> Message:
             if name in missing.get(current, ()):
                 raise DeviceFault("it was missing")
-            return card.device().perform(message, context.for_task(task_seed))
+            return card.device().perform(message, context.for_task(task_seed, None, message))
 
         return perform
 

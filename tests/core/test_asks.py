@@ -126,13 +126,15 @@ def test_what_runs_ask_for() -> None:
         found = asks_of(CARDS[name], CARDS[name].configure("default", changes))
         return found.lessons, found.accuracies, found.descriptor and found.descriptor.mode, found.in_the_open
 
-    plain, figures = OPEN["weights"], OPEN["figures"]
-    assert asks("fedavg", rounds=7) == (7, 0, None, (plain, figures))
-    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain,))
+    plain, summary, figures = OPEN["weights"], OPEN["summary"], OPEN["figures"]
+    assert asks("fedavg", rounds=7) == (7, 0, None, (plain, summary, figures))
+    assert asks("fedavg", rounds=7, inputs="raw") == (7, 0, None, (plain, figures))
+    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain, summary))
     assert asks("fedavg", rounds=7, dp_epsilon=3.0) == (7, 1, None, ())
     assert asks("flux", rounds=7, dp_epsilon=1.0, evaluate=False) == (7, 0, "balanced", ())
     assert asks("flux", rounds=10, dp_epsilon=1.0, warm_up="accuracy") == (10, 9, "balanced", ())
-    assert asks("flux", privacy="off", evaluate=False)[3] == (plain, figures, OPEN["off"], OPEN["bounds"])  # type: ignore[index]
+    left = (plain, summary, figures, OPEN["off"], OPEN["bounds"])
+    assert asks("flux", privacy="off", evaluate=False)[3] == left  # type: ignore[index]
     assert asks("cornflqs", rounds=4)[0] == 5  # type: ignore[index]
     assert OPEN["prototypes"] in asks("fmcl")[3]  # type: ignore[index]
     summed = {"secure_aggregation": True, "aggregation": "mean", "evaluate": False}

@@ -80,7 +80,7 @@ def run(
 ) -> Outcome:
     card, variant = find(algorithm)
     known = {name: value for name, value in QUICK.items() if name not in changes}
-    parameters = card.configure(preset, {**variant, **known, **changes})
+    parameters = card.configure(preset, {"inputs": "raw", **variant, **known, **changes})
     first, *others = (initial_weights(LEARNER, SEED + n) for n in range(card.initial(parameters)))
     server_half = card.server()
     state = server_half.start(first, parameters, *others)
@@ -111,5 +111,5 @@ def reported(device: str, keys: str, counts: list[list[float]], *values: float) 
 
 
 def begin(**changes: Any) -> State:
-    parameters = replace(Parameters(clusters=2, classes=2, rounds=3), **changes)
+    parameters = replace(Parameters(inputs="raw", clusters=2, classes=2, rounds=3), **changes)
     return server_half.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})

@@ -20,7 +20,7 @@ from shoal.core.server_kit.descriptors import BlockScaler, vector
 from shoal.core.types import DeviceId
 from tests.fleet import first_model, fleet, learner
 
-SMALL = {"rounds": 6, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
+SMALL = {"inputs": "raw", "rounds": 6, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
 LIKE = {f"d{number}": {f"d{other}" for other in range(number % 2, 6, 2)} for number in range(6)}
 
 

@@ -26,7 +26,7 @@ from tests.reports import model, scored, trained
 
 def begun(**changes: Any) -> server_half.State:
     """After Algorithm 2, from the model (0, 0), at (0.5, 0.5)."""
-    plain = {"rounds": 6, "clusters": 2, "compare": "weights", "aggregation": "mean"}
+    plain = {"inputs": "raw", "rounds": 6, "clusters": 2, "compare": "weights", "aggregation": "mean"}
     parameters = Parameters(**{**plain, **changes})
     state = server_half.start(model(0, 0), parameters)
     return server_half.reduce(state, [trained("a", 1, 0), trained("b", 0, 1, examples=70)])
@@ -160,7 +160,7 @@ def test_n_rounds_of_training_after_the_first_and_then_the_end() -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_section_3_devices_of_a_concept_find_each_other_however_many_samples_they_hold(level: int) -> None:
     devices = make("qs-features", level, 8, 42, *images.digits())
-    changes = {"rounds": 3, "epochs": 5, "learning_rate": 0.1, "batch_size": 16}
+    changes = {"inputs": "raw", "rounds": 3, "epochs": 5, "learning_rate": 0.1, "batch_size": 16}
     state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = contexts(ALGORITHM, [Views.of(device.train, device.test) for device in devices])
     outcome = simulate(server_half, state, fleet, RoundPolicy(minimum=8), 3)

@@ -26,7 +26,7 @@ def planned(state: server_half.State, *devices: str) -> Plan:
 
 
 def test_algorithm_1_the_next_model_is_the_mean_weighted_by_samples() -> None:
-    state = server_half.start(model(0.0), Parameters(rounds=1))
+    state = server_half.start(model(0.0), Parameters(inputs="raw", rounds=1))
     after = server_half.reduce(state, [trained("a", 1.0, 30), trained("b", 5.0, 10)])
     assert after.models["global"]["w"].tolist() == [2.0, 2.0]
     assert after.progress == 1
@@ -34,7 +34,7 @@ def test_algorithm_1_the_next_model_is_the_mean_weighted_by_samples() -> None:
 
 
 def test_every_device_that_is_there_trains_the_same_model() -> None:
-    plan = planned(server_half.start(model(3.0), Parameters()), "a", "b")
+    plan = planned(server_half.start(model(3.0), Parameters(inputs="raw")), "a", "b")
     assert set(plan.tasks) == {"a", "b"}
     task = plan.tasks["a"]
     assert isinstance(task, Train)
@@ -43,7 +43,9 @@ def test_every_device_that_is_there_trains_the_same_model() -> None:
 
 
 def test_the_run_ends_with_a_measurement_on_the_devices_test_parts() -> None:
-    state = server_half.reduce(server_half.start(model(0.0), Parameters(rounds=1)), [trained("a", 1.0, 1)])
+    state = server_half.reduce(
+        server_half.start(model(0.0), Parameters(inputs="raw", rounds=1)), [trained("a", 1.0, 1)]
+    )
     task = planned(state, "a").tasks["a"]
     assert isinstance(task, Evaluate)
     assert task.part == "test"

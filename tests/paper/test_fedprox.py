@@ -13,7 +13,7 @@ from tests.slope import at, context, slope
 
 def test_equation_2_a_device_is_pulled_back_to_the_model_it_was_sent() -> None:
     """F(w) = w, so the gradient is 1 + mu (w - w^t). From 3: 2.9, then 2.9 - 0.1 (1 - 0.05)."""
-    changes = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.0, "proximal": 0.5}
+    changes = {"inputs": "raw", "epochs": 2, "learning_rate": 0.1, "momentum": 0.0, "proximal": 0.5}
     plan = server_half.plan(server_half.start(at(3.0), ALGORITHM.configure("default", changes)), ["d0"])
     assert plan is not None
     answer = standard.perform(plan.tasks["d0"], context(slope()))

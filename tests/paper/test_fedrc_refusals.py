@@ -75,7 +75,7 @@ def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_cla
 
 
 def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other() -> None:
-    state = server_half.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
+    state = server_half.start(MODELS[0], Parameters(inputs="raw", rounds=2, learning_rate=0.1), *MODELS[1:])
     for _ in range(2):
         plan = server_half.plan(state, ["d0", "d1"])
         assert plan is not None

@@ -26,7 +26,7 @@ from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.core.server_kit.history.changes import changes, parents_of
 from tests.fleet import data, first_model, fleet, learner
 
-SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
+SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off", "inputs": "raw"}
 """As in the paper, and on so few samples, without noise; see test_flux_private.py for that."""
 ANGLES = (0, 90)
 TRUTH = [0, 1, 0, 1, 0, 1]
@@ -143,7 +143,7 @@ def test_c11_bounds_of_either_kind_give_the_same_groups(bounds: str) -> None:
 
 
 def test_one_device_with_another_network_does_not_spoil_the_bounds_of_all() -> None:
-    state = replace(server_half.start(first_model(), Parameters(privacy="off")), phase="bounds")
+    state = replace(server_half.start(first_model(), Parameters(privacy="off", inputs="raw")), phase="bounds")
 
     def measured(device: str, width: int) -> Report:
         bounds = LatentBounds(np.zeros(1), np.full(1, float(width)))

@@ -31,6 +31,7 @@ SMALL = {
     "learning_rate": 0.1,
     "batch_size": 16,
     "privacy": "off",
+    "inputs": "raw",
 }
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
 MOVES = 6

@@ -142,7 +142,7 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
 
         return perform
 
-    changes = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16}
+    changes = {"inputs": "raw", "rounds": 5, "learning_rate": 0.05, "batch_size": 16}
     state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = {f"d{number}": device(number) for number in range(6)}
     found = simulate(server_half, state, fleet, RoundPolicy(minimum=6), 3).state

@@ -185,7 +185,7 @@ def test_one_device_two_devices_and_devices_that_are_all_the_same_are_one_group(
 
 # -- the run ------------------------------------------------------------------------------------------------
 
-SMALL = {"rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 16}
+SMALL = {"inputs": "raw", "rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 16}
 KINDS = ((0, 1, 2), (3, 4, 5), (6, 7, 8))
 
 
@@ -216,7 +216,7 @@ def test_section_3_devices_with_the_same_classes_share_a_model_and_k_is_found(
 
 
 def test_prototypes_are_asked_for_once_before_any_training() -> None:
-    state = server_half.start(model(0.0), Parameters(rounds=1))
+    state = server_half.start(model(0.0), Parameters(inputs="raw", rounds=1))
     plan = server_half.plan(state, ["a", "b"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Represent)
@@ -254,11 +254,11 @@ def test_a_newcomer_that_shares_no_class_is_told_that_none_fits(finished: server
 
 def test_before_the_groups_are_formed_nobody_is_placed() -> None:
     with pytest.raises(Refused, match="not formed"):
-        server_half.place(server_half.start(model(0.0), Parameters()), None)
+        server_half.place(server_half.start(model(0.0), Parameters(inputs="raw")), None)
 
 
 def test_a_late_device_represents_first_and_trains_in_the_next_round() -> None:
-    parameters = Parameters(rounds=3, clusters=2, aggregation="mean")
+    parameters = Parameters(inputs="raw", rounds=3, clusters=2, aggregation="mean")
     state = server_half.start(model(0.0), parameters)
     state = server_half.reduce(
         state, represented(a=holding(c0=(1, 0, 5)), b=holding(c0=(0, 1, 5)), c=holding(c0=(0, 1.1, 5)))
@@ -278,11 +278,11 @@ def test_a_late_device_represents_first_and_trains_in_the_next_round() -> None:
 
 
 def test_a_device_of_one_sample_and_a_class_of_one_sample_take_part() -> None:
-    state = server_half.start(model(0.0), Parameters())
+    state = server_half.start(model(0.0), Parameters(inputs="raw"))
     one = holding(c4=(1, 0, 1))
     state = server_half.reduce(state, represented(a=one))
     assert state.assignments == {"a": "c0"}
-    state = server_half.start(model(0.0), Parameters())
+    state = server_half.start(model(0.0), Parameters(inputs="raw"))
     many = holding(c4=(1, 0.1, 1), c5=(0, 1, 99))
     state = server_half.reduce(state, represented(a=one, b=many, c=many, d=many))
     assert set(state.assignments) == set("abcd")

@@ -56,7 +56,9 @@ def readers(data: Path) -> list[Views]:
 def finished(algorithm: str, data: Path, learner: Learner) -> tuple[Any, float]:
     """The last state, and the mean accuracy of the readers on their test parts."""
     card = discover()[algorithm]
-    parameters = card.configure("default", {"rounds": 3, "learning_rate": 0.05, "batch_size": 16})
+    parameters = card.configure(
+        "default", {"inputs": "raw", "rounds": 3, "learning_rate": 0.05, "batch_size": 16}
+    )
     state = card.server().start(initial_weights(learner, 42), parameters)
     fleet = contexts(card, readers(data), learner)
     outcome = simulate(card.server(), state, fleet, RoundPolicy(minimum=8), 3)

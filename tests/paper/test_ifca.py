@@ -10,7 +10,9 @@ from tests.reports import model, scored, trained, values
 
 
 def test_algorithm_1_choose_train_average() -> None:
-    state = server_half.start(model(1, 2, 3), Parameters(rounds=2, clusters=2, aggregation="mean"))
+    state = server_half.start(
+        model(1, 2, 3), Parameters(inputs="raw", rounds=2, clusters=2, aggregation="mean")
+    )
     assert sorted(values(state)["c1"]) == [1, 2, 3]
     assert values(state)["c0"] != values(state)["c1"], "the models differ from the start"
     plan = server_half.plan(state, ["a", "b", "c"])
@@ -34,10 +36,10 @@ def test_algorithm_1_choose_train_average() -> None:
 
 
 def test_a_single_cluster_and_more_clusters_than_devices() -> None:
-    alone = server_half.start(model(1, 2), Parameters(rounds=1, clusters=1))
+    alone = server_half.start(model(1, 2), Parameters(inputs="raw", rounds=1, clusters=1))
     alone = server_half.reduce(alone, [scored("a", 1)])
     assert server_half.reduce(alone, [trained("a", 5, 5)]).assignments == {"a": "c0"}
-    many = server_half.start(model(1, 2), Parameters(clusters=5))
+    many = server_half.start(model(1, 2), Parameters(inputs="raw", clusters=5))
     assert len(server_half.reduce(many, [scored("a", 5, 4, 3, 2, 1)]).models) == 5
     with pytest.raises(ConfigError, match="clusters"):
         server_half.start(model(1, 2), Parameters(clusters=0))

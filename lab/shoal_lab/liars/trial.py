@@ -97,8 +97,9 @@ class _Fleet:
         for name in honest:
             if alone and not self.groups[name]:
                 continue
-            context = self._contexts[name].for_task(0, self._memories.get(name))
-            answer = self._device_half.perform(measurement(half, outcome.state, assigned[name]), context)
+            task = measurement(half, outcome.state, assigned[name])
+            context = self._contexts[name].for_task(0, self._memories.get(name), task)
+            answer = self._device_half.perform(task, context)
             assert isinstance(answer, Evaluated)
             accuracies.append(answer.accuracy)
         ari = adjusted_rand_score([self.groups[name] for name in honest], [assigned[name] for name in honest])

@@ -21,7 +21,11 @@ DP_RATE, ALL = 0.6, 1_000_000
 def scales_inputs(parameters: Any) -> bool:
     """Whether a run with these parameters asks for the scale of its devices' inputs. Where weights have a
     guarantee, or only sums of them are seen, no mean of one device's inputs is asked for in the open."""
-    protected = getattr(parameters, "private", False) or getattr(parameters, "secure_aggregation", False)
+    protected = (
+        getattr(parameters, "private", False)
+        or getattr(parameters, "secure_aggregation", False)
+        or getattr(parameters, "aggregation", "") == "noised"
+    )
     return getattr(parameters, "inputs", "raw") == "scaled" and not protected
 
 

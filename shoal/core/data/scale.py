@@ -30,6 +30,8 @@ RESERVED = (MEAN, DEVIATION, TARGET)
 
 EXTREME = 0.01
 """The share of the values at either end that a device replaces by the value where they begin."""
+FEWEST = 8
+"""Samples of a device that says anything."""
 LINEAR = 3.0
 """Up to so many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
 ENOUGH = 1 << 22
@@ -63,12 +65,15 @@ class Measured:
 
 
 def measured(x: Array, targets: Array | None = None) -> Measured:
-    """Of samples (n, ...) as a network takes them. targets: (n,), the numbers to predict.
+    """Of samples (n, ...) as a network takes them; nothing of fewer than `FEWEST`, as a mean of so few tells
+    of each. targets: (n,), the numbers to predict.
 
     Example:
-        >>> measured(np.array([[1.0, 500.0], [3.0, 700.0]], np.float32)).means
+        >>> measured(np.array([[1.0, 500.0], [3.0, 700.0]] * 4, np.float32)).means
         (2.0, 600.0)
     """
+    if len(x) < FEWEST:
+        return Measured((), ())
     target = () if targets is None else tuple(each.item() for each in _spread(targets[:, None]))
     if x.dtype.kind != "f" or x.ndim < 2:
         return Measured((), (), target)
@@ -100,8 +105,9 @@ def merged(found: Sequence[Measured]) -> dict[str, Array]:
         >>> merged([Measured((0.0,), (3.0,)), Measured((8.0,), (3.0,))])[DEVIATION]
         array([5.], dtype=float32)
     """
-    width = Counter(len(each.means) for each in found).most_common(1)[0][0]
-    of_inputs = [each for each in found if len(each.means) == width] if width else []
+    widths = Counter(len(each.means) for each in found if each.means)
+    width = widths.most_common(1)[0][0] if widths else 0
+    of_inputs = [each for each in found if each.means and len(each.means) == width]
     of_targets = [each.target for each in found if each.target]
     tensors: dict[str, Array] = {}
     if of_inputs:
@@ -109,7 +115,7 @@ def merged(found: Sequence[Measured]) -> dict[str, Array]:
             np.array([getattr(each, name) for each in of_inputs]) for name in ("means", "deviations")
         )
         tensors[MEAN], tensors[DEVIATION] = _pooled(means, deviations)
-    if 2 * len(of_targets) > len(found):
+    if of_targets:
         pairs = np.array(of_targets)
         tensors[TARGET] = np.concatenate(_pooled(pairs[:, :1], pairs[:, 1:]))
     return tensors

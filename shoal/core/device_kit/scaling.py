@@ -43,7 +43,8 @@ def outputs(values: Tensor, scale: Tensors) -> Tensor:
     if TARGET not in scale:
         return values
     mean, deviation = scale[TARGET].tolist()
-    return values * deviation + mean
+    found: Tensor = values * deviation + mean
+    return found
 
 
 def in_own_units(model: nn.Module) -> nn.Module:

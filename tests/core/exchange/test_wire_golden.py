@@ -53,6 +53,8 @@ from shoal.core.exchange.messages import (
     Represented,
     Score,
     Scored,
+    Summarize,
+    Summarized,
     Train,
     Trained,
     TrainingSettings,
@@ -123,6 +125,8 @@ MESSAGES: Mapping[type[Message], Message] = {
     Described: Described(DESCRIPTOR, 120),
     Score: Score((MODEL, PROJECTOR)),
     Scored: Scored(SCORES),
+    Summarize: Summarize(),
+    Summarized: Summarized((0.5, -2.0), (1.0, 0.25), (10.0, 3.0)),
     Represent: Represent(False),
     Represented: Represented(PROTOTYPES, 11),
     Chosen: Chosen(

@@ -54,6 +54,8 @@ from shoal.core.exchange.messages import (
     Represented,
     Score,
     Scored,
+    Summarize,
+    Summarized,
     Train,
     Trained,
     TrainingSettings,
@@ -281,6 +283,8 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Described: st.builds(Described, descriptors(), counts),
     Score: st.builds(Score, st.lists(tensors, max_size=3).map(tuple)),
     Scored: st.builds(Scored, scores),
+    Summarize: st.builds(Summarize),
+    Summarized: st.just(Summarized((0.5, -2.0), (1.0, 0.0), (3.0, 0.5))),
     Represent: st.builds(Represent, st.booleans()),
     Represented: st.builds(Represented, prototypes(), counts),
 }

@@ -22,7 +22,14 @@ from shoal.simulation.images import unit
 from tests.fleet import data, first_model, fleet, learner
 
 Device = Callable[[Message, int], Message]
-SETTINGS = {"epochs": 2, "schedule": "constant", "batch_size": 16, "learning_rate": 0.05, "evaluate": False}
+SETTINGS = {
+    "inputs": "raw",
+    "epochs": 2,
+    "schedule": "constant",
+    "batch_size": 16,
+    "learning_rate": 0.05,
+    "evaluate": False,
+}
 CLAIM = 10**9
 DEVICES = 10
 

@@ -30,7 +30,7 @@ def test_every_algorithm_with_a_schedule_uses_it() -> None:
     for card in discover().values():
         if "schedule" not in card.settings:
             continue
-        changes = {"schedule": "linear", "rounds": 4, "learning_rate": 0.1}
+        changes = {"inputs": "raw", "schedule": "linear", "rounds": 4, "learning_rate": 0.1}
         parameters, server = card.configure("default", changes), card.server()
         models = [model(number, 0) for number in range(card.initial(parameters))]
         state = replace(server.start(models[0], parameters, *models[1:]), progress=2)
@@ -47,7 +47,10 @@ def test_the_rate_that_devices_get_falls_from_round_to_round() -> None:
     card = find("fedavg")[0]
     server = card.server()
     state = server.start(
-        model(0, 0), card.configure("default", {"rounds": 3, "schedule": "linear", "learning_rate": 0.005})
+        model(0, 0),
+        card.configure(
+            "default", {"inputs": "raw", "rounds": 3, "schedule": "linear", "learning_rate": 0.005}
+        ),
     )
     rates = []
     for _ in range(3):

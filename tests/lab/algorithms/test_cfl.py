@@ -24,13 +24,15 @@ def test_algorithm_1_the_largest_cosine_across_the_halves_is_as_small_as_can_be(
 def test_algorithm_2_a_cluster_is_split_when_the_mean_is_short_and_an_update_long() -> None:
     opposed = np.array([[1.0, 0.0], [-1.0, 0.1]])
     alike = np.array([[1.0, 0.0], [1.0, 0.1]])
-    absolute = Parameters(eps1=0.4, eps2=0.9)
-    for parameters in (Parameters(), absolute):
+    absolute = Parameters(inputs="raw", eps1=0.4, eps2=0.9)
+    for parameters in (Parameters(inputs="raw"), absolute):
         assert server_half.incongruent(parameters, opposed @ opposed.T, np.ones(2))
         assert not server_half.incongruent(parameters, alike @ alike.T, np.ones(2))
     small = opposed / 10
     assert not server_half.incongruent(absolute, small @ small.T, np.ones(2)), "stationary for all"
-    assert server_half.incongruent(Parameters(), small @ small.T, np.ones(2)), "in units of the round's own"
+    assert server_half.incongruent(Parameters(inputs="raw"), small @ small.T, np.ones(2)), (
+        "in units of the round's own"
+    )
     uneven = np.array([[1.0, 0.0], [-1.0, 0.0]])
     assert not server_half.incongruent(absolute, uneven @ uneven.T, np.array([9.0, 1.0])), (
         "the mean is of samples"
@@ -38,7 +40,7 @@ def test_algorithm_2_a_cluster_is_split_when_the_mean_is_short_and_an_update_lon
 
 
 def test_algorithm_3_both_halves_go_on_alone_and_may_be_split_again() -> None:
-    state = server_half.start(model(0, 0), Parameters(rounds=5, earliest=2, aggregation="mean"))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", rounds=5, earliest=2, aggregation="mean"))
     reports = [trained("a", 1, 0), trained("b", 1, 0), trained("c", -1, 0)]
     state = server_half.reduce(state, reports)
     assert set(state.models) == {"c0"}, "not before the earliest round"
@@ -57,7 +59,7 @@ def test_algorithm_3_both_halves_go_on_alone_and_may_be_split_again() -> None:
 
 
 def test_an_absent_device_stays_where_it_was_and_the_last_of_a_cluster_is_not_split_from_itself() -> None:
-    state = server_half.start(model(0, 0), Parameters(rounds=5, earliest=1, aggregation="mean"))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", rounds=5, earliest=1, aggregation="mean"))
     state = server_half.reduce(state, [trained("a", 1, 0), trained("b", -1, 0)])
     state = server_half.reduce(state, [trained("b", -2, 0)])
     assert state.assignments == {"a": "c0", "b": "c1"}
@@ -65,7 +67,7 @@ def test_an_absent_device_stays_where_it_was_and_the_last_of_a_cluster_is_not_sp
 
 
 def test_gamma_keeps_together_what_does_not_pull_apart_enough() -> None:
-    state = server_half.start(model(0, 0), Parameters(earliest=1, gamma=0.99))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", earliest=1, gamma=0.99))
     state = server_half.reduce(state, [trained("a", 1, 0), trained("b", -0.5, 1)])
     assert len(state.models) == 1
 
@@ -75,7 +77,7 @@ def test_the_number_of_clusters_can_be_limited_as_fedrc_compares_with_it() -> No
     first = {"a": (3, 1), "b": (3, -1), "c": (-3, 1), "d": (-3, -1)}
     then = {name: (0, up) for name, (_, up) in first.items()}
     for most, clusters in ((0, 4), (3, 3), (2, 2), (1, 1)):
-        parameters = Parameters(rounds=9, earliest=1, most=most, aggregation="mean")
+        parameters = Parameters(inputs="raw", rounds=9, earliest=1, most=most, aggregation="mean")
         state = server_half.start(model(0, 0), parameters)
         for move in (first, then):
             bases = {name: values(state)[state.assignments.get(name, "c0")] for name in move}
@@ -85,7 +87,7 @@ def test_the_number_of_clusters_can_be_limited_as_fedrc_compares_with_it() -> No
 
 
 def test_identical_devices_are_never_split() -> None:
-    state = server_half.start(model(0, 0), Parameters(earliest=1))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", earliest=1))
     for _ in range(3):
         state = server_half.reduce(state, [trained(device, 1, 1) for device in "abc"])
     assert len(state.models) == 1

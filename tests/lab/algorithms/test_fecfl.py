@@ -28,13 +28,15 @@ FOUR = [embedded("a", 1, 0), embedded("b", 5, 0.1), embedded("c", 0, 1), embedde
 
 
 def test_devices_are_grouped_by_the_angle_of_their_mean_embedding() -> None:
-    state = server_half.start(model(0, 0), Parameters(clusters=2))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", clusters=2))
     plan = server_half.plan(state, ["a"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Represent)
     assert not plan.tasks["a"].by_class
     assert server_half.reduce(state, FOUR).assignments == {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
-    cut = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=0, distance=0.1)), FOUR)
+    cut = server_half.reduce(
+        server_half.start(model(0, 0), Parameters(inputs="raw", clusters=0, distance=0.1)), FOUR
+    )
     assert len(cut.models) == 2
 
 
@@ -57,7 +59,7 @@ def test_a_newcomer_without_labels_gets_the_model_of_the_group_that_sees_what_it
 
 
 def test_a_late_device_represents_and_joins_and_nobody_is_placed_before_there_are_groups() -> None:
-    state = server_half.start(model(0, 0), Parameters(clusters=2))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", clusters=2))
     with pytest.raises(Refused, match="not formed"):
         server_half.place(state, None)
     state = server_half.reduce(state, FOUR)
@@ -66,15 +68,17 @@ def test_a_late_device_represents_and_joins_and_nobody_is_placed_before_there_ar
 
 
 def test_one_device_all_the_same_and_one_with_another_encoder() -> None:
-    assert server_half.reduce(server_half.start(model(0, 0), Parameters()), FOUR[:1]).assignments == {
-        "a": "c0"
-    }
+    assert server_half.reduce(
+        server_half.start(model(0, 0), Parameters(inputs="raw")), FOUR[:1]
+    ).assignments == {"a": "c0"}
     same = [embedded(device, 1, 1) for device in "abc"]
-    assert len(server_half.reduce(server_half.start(model(0, 0), Parameters()), same).models) == 1
+    assert len(server_half.reduce(server_half.start(model(0, 0), Parameters(inputs="raw")), same).models) == 1
     odd = [*FOUR, embedded("wide", 1, 2, 3), embedded("zero", 0, 0)]
-    assert set(server_half.reduce(server_half.start(model(0, 0), Parameters()), odd).assignments) >= {
+    assert set(
+        server_half.reduce(server_half.start(model(0, 0), Parameters(inputs="raw")), odd).assignments
+    ) >= {
         "wide",
         "zero",
     }
     with pytest.raises(ConfigError, match="distance above 0"):
-        server_half.start(model(0, 0), Parameters(clusters=0, distance=0.0))
+        server_half.start(model(0, 0), Parameters(inputs="raw", clusters=0, distance=0.0))

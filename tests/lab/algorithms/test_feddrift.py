@@ -9,7 +9,7 @@ from shoal_lab.algorithms.feddrift import ALGORITHM, Parameters
 from shoal_lab.algorithms.feddrift import server as server_half
 from tests.reports import model, scored, trained, values
 
-PLAIN = Parameters(rounds=20, drift=0.5, every=1, aggregation="mean")
+PLAIN = Parameters(inputs="raw", rounds=20, drift=0.5, every=1, aggregation="mean")
 
 
 def apart() -> server_half.State:
@@ -73,7 +73,7 @@ def test_a_model_that_nobody_chooses_stays_for_when_its_concept_comes_back() -> 
 
 
 def test_together_there_is_one_model_until_something_drifts() -> None:
-    state = server_half.start(model(0, 0), Parameters(rounds=9, every=1, first="together"))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", rounds=9, every=1, first="together"))
     state = server_half.reduce(state, [trained("a", 1, 0), trained("b", 1, 0)])
     state = server_half.reduce(state, [scored("a", 1.0), scored("b", 1.0)])
     assert list(state.models) == ["global"]

@@ -9,7 +9,7 @@ from shoal_lab.algorithms.fedgroup import Parameters
 from shoal_lab.algorithms.fedgroup import server as server_half
 from tests.reports import model, trained, values
 
-PLAIN = Parameters(rounds=4, clusters=2, aggregation="mean")
+PLAIN = Parameters(inputs="raw", rounds=4, clusters=2, aggregation="mean")
 COLD = [trained("a", 2, 1), trained("b", 4, 1), trained("c", 1, 3), trained("d", 1, 9)]
 """From (1, 1): a and b go along the first axis, c and d along the second, at different speeds."""
 
@@ -45,7 +45,7 @@ def test_algorithm_3_a_late_device_trains_the_initial_model_and_joins_by_angle()
 
 
 def test_inter_group_aggregation_adds_a_little_of_the_others_at_length_1() -> None:
-    parameters = Parameters(rounds=4, clusters=2, aggregation="mean", between=0.1)
+    parameters = Parameters(inputs="raw", rounds=4, clusters=2, aggregation="mean", between=0.1)
     state = server_half.reduce(server_half.start(model(1, 1), parameters), COLD)
     other = np.array([1.0, 6.0]) / np.linalg.norm([1.0, 6.0])
     np.testing.assert_allclose(
@@ -60,4 +60,4 @@ def test_fewer_devices_than_clusters_and_all_the_same() -> None:
     still = [trained(device, 1, 1) for device in "abc"]
     assert len(server_half.reduce(server_half.start(model(1, 1), PLAIN), still).models) == 1
     with pytest.raises(ConfigError, match="between"):
-        server_half.start(model(1, 1), Parameters(between=1.0))
+        server_half.start(model(1, 1), Parameters(inputs="raw", between=1.0))

@@ -77,7 +77,7 @@ def test_centres_are_means_by_importance_times_samples() -> None:
 
 
 def test_importance_is_counted_every_tau_rounds() -> None:
-    state = server_half.start(at(0.0), Parameters(interval=2, rounds=3))
+    state = server_half.start(at(0.0), Parameters(inputs="raw", interval=2, rounds=3))
     counts = []
     for _ in range(3):
         plan = server_half.plan(state, ["a"])
@@ -91,7 +91,7 @@ def test_importance_is_counted_every_tau_rounds() -> None:
 
 
 def test_a_device_measures_its_own_model_and_a_newcomer_the_centre_it_was_given() -> None:
-    state = server_half.start(at(1.0), Parameters(clusters=2), at(-1.0))
+    state = server_half.start(at(1.0), Parameters(inputs="raw", clusters=2), at(-1.0))
     for memory, accuracy in ((None, 0.25), ({"model/w": np.array(2.0, np.float32)}, 0.75)):
         question = measurement(server_half, state, "c1")
         assert isinstance(question, Measure)

@@ -5,7 +5,7 @@ from shoal_lab.algorithms.fesem import Parameters
 from shoal_lab.algorithms.fesem import server as server_half
 from tests.reports import model, scored, trained, values
 
-PLAIN = Parameters(rounds=4, clusters=2, aggregation="mean")
+PLAIN = Parameters(inputs="raw", rounds=4, clusters=2, aggregation="mean")
 
 
 def test_algorithm_1_the_e_step_goes_by_distance_and_the_m_step_takes_means() -> None:

@@ -12,7 +12,9 @@ GROUPS = [trained("a", 1, 0), trained("b", 2, 0), trained("c", 0, 9), trained("d
 
 
 def begun(**changes: object) -> server_half.State:
-    parameters = Parameters(**{"rounds": 4, "warm_up": 1, "clusters": 2, "aggregation": "mean", **changes})  # type: ignore[arg-type]
+    parameters = Parameters(
+        inputs="raw", **{"rounds": 4, "warm_up": 1, "clusters": 2, "aggregation": "mean", **changes}
+    )  # type: ignore[arg-type]
     state = server_half.start(model(0, 0), parameters)
     return server_half.reduce(state, [trained("a", 0, 0)]) if parameters.warm_up else state
 

@@ -15,7 +15,7 @@ from shoal_lab.algorithms.haccs.messages import Count, Counted
 from tests.fleet import learner
 from tests.reports import model
 
-LABELS = Parameters(classes=4)
+LABELS = Parameters(inputs="raw", classes=4)
 
 
 def counted(device: str, *counts: float) -> Report:
@@ -67,7 +67,7 @@ def test_devices_with_like_labels_train_one_model_and_who_is_like_nobody_has_its
     reports = [counted(f"a{i}", 50 + rng.integers(5), 50, 1, 1, 0) for i in range(4)]
     reports += [counted(f"b{i}", 1, 1, 50, 50 + rng.integers(5), 0) for i in range(4)]
     reports += [counted("c", 0, 0, 0, 0, 9)]
-    state = server_half.reduce(server_half.start(model(0, 0), Parameters(classes=5)), reports)
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(inputs="raw", classes=5)), reports)
     found = state.assignments
     assert len({found[f"a{i}"] for i in range(4)}) == 1
     assert len({found[f"b{i}"] for i in range(4)}) == 1

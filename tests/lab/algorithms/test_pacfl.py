@@ -79,7 +79,7 @@ def test_by_class_a_device_may_send_vectors_of_any_length_and_many_of_them() -> 
         spanned("b", (-1, 0, 0)),
         spanned("c", (0, 0, 2)),
     ]
-    state = server_half.start(model(0, 0), Parameters(by_class=True, clusters=0, angle=30.0))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", by_class=True, clusters=0, angle=30.0))
     plan = server_half.plan(state, ["a"])
     assert plan is not None
     task = plan.tasks["a"]
@@ -97,9 +97,9 @@ def test_algorithm_2_devices_of_like_subspaces_train_one_model() -> None:
         spanned("b", (1, 0.1, 0), (0, 1, 0)),
         spanned("c", (0, 0, 1)),
     ]
-    state = server_half.start(model(0, 0), Parameters(clusters=0, angle=30.0))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", clusters=0, angle=30.0))
     assert server_half.reduce(state, reports).assignments == {"a": "c0", "b": "c0", "c": "c1"}
-    state = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=2)), reports)
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(inputs="raw", clusters=2)), reports)
     assert state.assignments == {"a": "c0", "b": "c0", "c": "c1"}
     plan = server_half.plan(state, ["late"])
     assert plan is not None
@@ -120,12 +120,12 @@ def test_who_cannot_be_compared_is_at_right_angles_to_all_and_stops_nobody() -> 
         spanned("wide", (1, 0, 0, 0)),
         spanned("zero", (0, 0, 0)),
     ]
-    state = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=0)), reports)
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(inputs="raw", clusters=0)), reports)
     assert state.assignments["a"] == state.assignments["b"]
     assert set(state.assignments) == {report.device for report in reports}
-    assert server_half.reduce(server_half.start(model(0, 0), Parameters()), reports[:1]).assignments == {
-        "a": "c0"
-    }
+    assert server_half.reduce(
+        server_half.start(model(0, 0), Parameters(inputs="raw")), reports[:1]
+    ).assignments == {"a": "c0"}
 
 
 def test_turned_images_span_other_subspaces() -> None:

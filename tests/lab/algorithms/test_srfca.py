@@ -8,7 +8,7 @@ from shoal_lab.algorithms.srfca import ALGORITHM, Parameters
 from shoal_lab.algorithms.srfca import server as server_half
 from tests.reports import model, scored, trained, values
 
-PLAIN = Parameters(rounds=8, quantile=0.1, every=2, aggregation="mean")
+PLAIN = Parameters(inputs="raw", rounds=8, quantile=0.1, every=2, aggregation="mean")
 FIVE = [
     trained("a", 0, 0),
     trained("b", 1, 0),
@@ -31,7 +31,7 @@ def test_one_shot_what_hangs_together_is_a_cluster_and_who_is_alone_chooses() ->
 
 def test_chains_hang_together() -> None:
     chain = [trained(device, 2 * place, 0) for place, device in enumerate("abc")]
-    state = server_half.start(model(0, 0), Parameters(quantile=0.5))
+    state = server_half.start(model(0, 0), Parameters(inputs="raw", quantile=0.5))
     assert set(server_half.reduce(state, chain).assignments.values()) == {"c0"}
 
 
@@ -58,7 +58,9 @@ def test_one_device_all_the_same_and_nobody_near_anybody() -> None:
     same = [trained(device, 1, 1) for device in "abc"]
     assert set(server_half.reduce(server_half.start(model(0, 0), PLAIN), same).assignments.values()) == {"c0"}
     far = [trained("a", 0, 0), trained("b", 100, 0), trained("c", 0, 300)]
-    state = server_half.reduce(server_half.start(model(0, 0), Parameters(quantile=0.0, smallest=3)), far)
+    state = server_half.reduce(
+        server_half.start(model(0, 0), Parameters(inputs="raw", quantile=0.0, smallest=3)), far
+    )
     assert set(state.assignments.values()) == {"c0"}
 
 
