@@ -11,6 +11,7 @@ from fedserver.cli import text
 from fedserver.cli.models.weights import save
 from fedserver.coordinator.status_types import DeviceFigures, RunStatus
 from shoal import __version__
+from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey
@@ -114,6 +115,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         _markdown(("cluster", "file", "devices", "samples", "accuracy"), rows),
         "Accuracy is what the devices of a cluster measured on that many held-out or test samples of their "
         "own. Nothing else is known here about their data, which never left them.",
+        *_scale(status),
         "## Where the clusters come from",
         "\n".join(f"- {line}" for line in lineage) or "One model from the beginning.",
         "## Privacy",
@@ -130,6 +132,21 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         f"    sha256sum -c {SUMS}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _scale(status: RunStatus) -> list[str]:
+    """What a user of the files has to do with samples first, if the models carry a scale."""
+    names = {spec.name for weights in status.models.values() for spec in weights.manifest}
+    if MEAN not in names:
+        return []
+    return [
+        "## Inputs",
+        f"The network takes inputs in one scale. With z = (x - `{MEAN}`) / `{DEVIATION}` for each feature or "
+        f"channel, it takes z up to {LINEAR:g} in absolute value, and sign(z) ({LINEAR:g} + log(1 + |z| - "
+        f"{LINEAR:g})) beyond. Where there is `{TARGET}`, what the network predicts is multiplied by its "
+        "second number, and its first is added. These tensors are no weights of the network. Shoal's own "
+        "programs, and models exported as ONNX, do all of this themselves.",
+    ]
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,14 +12,17 @@ from fedclient.light.session import OnnxNetwork, open_session
 from fedclient.work.export import export, sample_of
 from fedserver.cli.models.onnx import save
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, with_scale
 from shoal.core.data.views import Views
 from shoal.core.device_kit import choosing
 from shoal.core.device_kit import describe as with_torch
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.latents import has_latent
-from shoal.core.device_kit.learner import Learner, builtin, initial_weights, tensors_of
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
+from shoal.core.device_kit.scaling import in_own_units, outputs
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.messages import Describe
 from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
@@ -143,3 +146,43 @@ def test_a_model_of_a_run_opens_by_itself_and_its_card_says_how(tmp_path: Path) 
     code = text.partition("```python\n")[2].partition("```")[0].replace("c0.onnx", str(tmp_path / "c0.onnx"))
     exec(code, scope := {})
     assert json.loads(json.dumps(scope["scores"].tolist())) == [[1.0] * 3]
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_scale_that_models_carry_is_applied_with_and_without_pytorch(regression: bool) -> None:
+    width = 1 if regression else 3
+    learner = Learner("own", lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, width)))
+    trained, light, models = both(learner, (4,))
+    scale = {MEAN: np.float32([0.5, 0, 0.2, 9]), DEVIATION: np.float32([0.1, 0.01, 2, 3])}
+    if regression:
+        scale[TARGET] = np.float32([100.0, 7.0])
+    model = with_scale(models[0], scale)
+    network = learner.module(seed=0)
+    load_weights(network, model)
+    x = light.inputs(["train"])
+    with torch.no_grad():
+        wanted = in_own_units(network.eval())(torch.from_numpy(x)).numpy()
+    trained.use_scale_of(model)
+    samples = trained.samples("train")
+    assert float(samples.x.abs().max()) > LINEAR, "some are far"
+    with torch.no_grad():
+        scores = trained.load(model).eval()(samples.x)
+    assert outputs(scores, scale).numpy() == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    light.network.load(model)
+    assert light.network.scores(x) == pytest.approx(wanted, rel=1e-5, abs=1e-4)
+    light.network.load(models[0])
+    assert light.network.scores(x) != pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+def test_a_newcomer_chooses_among_models_that_carry_a_scale_with_and_without_pytorch() -> None:
+    trained, light, models = both(Learner("own", lambda: nn.Sequential(nn.Linear(4, 3))), (4,))
+    scale = {MEAN: np.float32([0.5, 0, 0.2, 9]), DEVIATION: np.float32([0.1, 0.01, 2, 3])}
+    carrying = tuple(with_scale(model, scale) for model in models)
+    question = compact(Choose(carrying, "a b c all", (1.0, 1.0, 1.0)))
+    found = [
+        newcomer.perform(question, light),
+        choosing.perform(question, trained.for_task(0, None, question)),
+    ]
+    assert {each.assignment.cluster for each in found} == {found[0].assignment.cluster}  # type: ignore[attr-defined]
+    for each in found:
+        assert scale_of(each.model)[MEAN].tolist() == scale[MEAN].tolist()  # type: ignore[attr-defined]

@@ -1,0 +1,94 @@
+"""Samples in the scale of a task's models."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.scale import DEVIATION, MEAN, TARGET, scale_of, with_scale
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner, initial_weights
+from shoal.core.device_kit.scaling import inputs
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Evaluate, Represent, Summarize, Train, Trained, TrainingSettings
+
+from .conftest import context_of
+
+SCALE = {MEAN: np.float32([1.0, 2.0, 3.0, 4.0]), DEVIATION: np.float32([2.0, 1.0, 5.0, 0.5])}
+
+
+def test_it_is_linear_near_the_mean_and_slow_far_away() -> None:
+    scale = {MEAN: np.float32([10.0]), DEVIATION: np.float32([2.0])}
+    found = inputs(torch.tensor([[12.0], [4.0], [1010.0], [-3e38]]), scale)
+    assert found[:2].flatten().tolist() == [1.0, -3.0]
+    assert float(found[2]) == pytest.approx(3 + np.log(1 + 500 - 3))
+    assert torch.isfinite(found).all()
+
+
+def test_a_task_whose_models_carry_a_scale_sees_samples_in_it_and_answers_with_it() -> None:
+    context = context_of()
+    model = with_scale(initial_weights(context.learner, 1), SCALE)
+    task = Train(model, TrainingSettings())
+    own = context.for_task(1, None, task)
+    raw = context.samples_as_they_are("train")
+    assert torch.equal(own.samples("train").x, inputs(raw.x, SCALE))
+    assert own.samples("train") is context.for_task(2, None, task).samples("train"), "made once"
+    answer = standard.perform(task, own)
+    assert isinstance(answer, Trained)
+    assert list(answer.model) == list(model)
+    assert all(np.array_equal(answer.model[name], SCALE[name]) for name in SCALE)
+    plain = context.for_task(1, None, Train(initial_weights(context.learner, 1), TrainingSettings()))
+    assert plain.samples("train") is raw
+
+
+def test_models_of_another_scale_than_the_task_s_are_refused() -> None:
+    context = context_of()
+    model = with_scale(initial_weights(context.learner, 1), SCALE)
+    with pytest.raises(BadPayload, match="different scales"):
+        context.for_task(1).load(model)
+    narrow = {name: array[:3] for name, array in SCALE.items()}
+    task = Train(with_scale(initial_weights(context.learner, 1), narrow), TrainingSettings())
+    with pytest.raises(BadPayload, match="have 3 features, and this device's have 4"):
+        standard.perform(task, context.for_task(1, None, task))
+
+
+def test_an_encoder_of_the_author_sees_samples_as_they_are() -> None:
+    seen: list[torch.Tensor] = []
+
+    def encoder(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return x
+
+    context = context_of()
+    own = DeviceContext(
+        replace(context.learner, encoder=encoder), context.views, "cpu", 0, np.random.default_rng(0)
+    )
+    standard.perform(Represent(), own.for_task(1, None, Represent()))
+    assert torch.equal(torch.cat(seen), own.samples_as_they_are("train").x)
+
+
+def numbers(**parts: object) -> DeviceContext:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(60, 3)).astype(np.float32)
+    y = (1000.0 + 50.0 * x[:, 0]).astype(np.float32)
+    learner = Learner("line", lambda: torch.nn.Linear(3, 1), **parts)  # type: ignore[arg-type]
+    return DeviceContext(learner, Views.of(Dataset(x, y)), "cpu", 0, np.random.default_rng(0))
+
+
+def test_numbers_to_predict_have_a_scale_too_unless_the_author_measures_them() -> None:
+    context = numbers()
+    found = standard.perform(Summarize(), context.for_task(0))
+    assert found.target[0] == pytest.approx(1000.0, abs=20.0)  # type: ignore[attr-defined]
+    model = with_scale(initial_weights(context.learner, 1), {TARGET: np.float32([1000.0, 50.0])})
+    task = Train(model, TrainingSettings(epochs=30, batch_size=8, learning_rate=0.05))
+    trained = standard.perform(task, context.for_task(0, None, task))
+    assert isinstance(trained, Trained)
+    assert scale_of(trained.model)[TARGET].tolist() == [1000.0, 50.0]
+    again = Evaluate(trained.model, "train")
+    assert standard.perform(again, context.for_task(0, None, again)).accuracy > 0.99  # type: ignore[attr-defined]
+    own = numbers(loss=lambda model, x, y: (model(x)[:, 0] - y).abs().mean())
+    assert standard.perform(Summarize(), own.for_task(0)).target == ()  # type: ignore[attr-defined]

@@ -1,0 +1,99 @@
+"""A run asks for the scale of its devices' inputs first, and its models keep it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.algorithm.discovery import discover, find
+from shoal.core.data.scale import DEVIATION, MEAN, scale_of, with_scale
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import Summarize, Summarized, Train, Trained
+from shoal.core.types import Tensors
+from tests.reports import model
+
+CARD = find("fedavg")[0]
+HALF = CARD.server()
+SCALE = {MEAN: np.float32([2.0]), DEVIATION: np.float32([3.0])}
+
+
+def said(device: str, mean: float = 2.0, deviation: float = 3.0) -> Report:
+    return Report(device, Summarized((mean,), (deviation,)))
+
+
+def answered(device: str, task: object, moved: float = 1.0) -> Report:
+    """A device that has trained, and moves the scale too."""
+    assert isinstance(task, Train)
+    return Report(device, Trained({name: array + moved for name, array in task.model.items()}, 10, 0.5))
+
+
+def begun(first: Tensors, **changes: object) -> object:
+    return HALF.start(first, CARD.configure(changes=changes))
+
+
+def test_it_is_asked_for_first_and_no_device_moves_it_later() -> None:
+    state = begun(model(0, 0), rounds=2)
+    plan = HALF.plan(state, ["a", "b"])
+    assert plan is not None
+    assert set(map(type, plan.tasks.values())) == {Summarize}
+    state = HALF.reduce(state, [said("a", 2.0), said("b", 2.0)])
+    assert state.progress == 0
+    for _ in range(2):
+        plan = HALF.plan(state, ["a", "b"])
+        assert plan is not None
+        assert scale_of(plan.tasks["a"].model) == SCALE  # type: ignore[attr-defined]
+        state = HALF.reduce(state, [answered(device, task) for device, task in plan.tasks.items()])
+    assert scale_of(state.models["global"]) == SCALE
+    assert state.models["global"]["w"].tolist() != [0.0, 0.0]
+
+
+def test_a_model_that_was_given_with_a_scale_keeps_it_and_nobody_is_asked() -> None:
+    plan = HALF.plan(begun(with_scale(model(0, 0), SCALE)), ["a"])
+    assert plan is not None
+    assert isinstance(plan.tasks["a"], Train)
+
+
+def test_where_nothing_can_be_scaled_models_stay_as_they_are() -> None:
+    state = HALF.reduce(begun(model(0, 0)), [Report("a", Summarized((), ()))])
+    plan = HALF.plan(state, ["a"])
+    assert plan is not None
+    assert list(plan.tasks["a"].model) == ["w"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": "raw"},
+        {"dp_epsilon": 3.0},
+        {"secure_aggregation": True, "aggregation": "mean"},
+        {"aggregation": "noised", "central_noise": 1.0},
+    ],
+)
+def test_nobody_is_asked_in_the_open_where_weights_are_protected(changes: dict[str, object]) -> None:
+    plan = HALF.plan(begun(model(0, 0), **changes), [f"d{number}" for number in range(9)])
+    assert plan is not None
+    assert Summarize not in set(map(type, plan.tasks.values()))
+
+
+def test_presets_of_papers_take_inputs_as_they_are() -> None:
+    for card in discover().values():
+        for preset in card.presets:
+            assert getattr(card.configure(preset), "inputs", "raw") == "raw", (card.name, preset)
+
+
+def test_an_answer_that_cannot_be_is_refused_at_the_door() -> None:
+    for wrong in (Summarized((1.0,), (-1.0,)), Summarized((1.0, 2.0), (1.0,)), Summarized((1e39,), (1.0,))):
+        with pytest.raises(BadPayload, match="cannot be"):
+            admit_message(Summarize(), wrong)
+    admit_message(Summarize(), Summarized((1.0,), (0.0,), (3.0, 1.0)))
+
+
+def test_a_run_goes_back_with_its_scale() -> None:
+    state = HALF.reduce(begun(model(0, 0)), [said("a"), said("b")])
+    plan = HALF.plan(state, ["a"])
+    assert plan is not None
+    later = HALF.reduce(state, [answered("a", plan.tasks["a"])])
+    assert scale_of(later.with_model_of(state, "global").models["global"]) == SCALE
+    assert replace(later, models=state.models).scale is state.scale
