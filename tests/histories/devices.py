@@ -30,6 +30,8 @@ from shoal.core.exchange.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Summarize,
+    Summarized,
     Train,
     Trained,
 )
@@ -67,6 +69,8 @@ def answer(number: int, message: Message, seed: int, salt: int, values: int) -> 
         return Evaluated(accuracy, loss, 5, bounds, LATENTS if bounds else 0)
     if isinstance(message, Describe):
         return Described(_descriptor(number, message.projector, message.classes), 10 + number)
+    if isinstance(message, Summarize):
+        return Summarized((float(number), 1.0), (1.0, 0.0))
     assert isinstance(message, Train), message
     model = {
         name: (array + chance.normal(size=array.shape)).astype(array.dtype)

@@ -62,12 +62,13 @@ async def crash(coordinator: Coordinator) -> None:
     await coordinator.storage.close()
 
 
-def spec(**changes: Any) -> RunSpec:
+def spec(parameters: Mapping[str, Any] = {"rounds": ROUNDS}, **changes: Any) -> RunSpec:
+    """Of devices that answer by made-up numbers, whose inputs have no scale."""
     return RunSpec(
         **{
             "name": "toy",
             "algorithm": "fedavg",
-            "parameters": {"rounds": ROUNDS},
+            "parameters": {"inputs": "raw", **parameters},
             "policy": RoundPolicy(devices=DEVICES, minimum=DEVICES),
             "seed": 5,
             **changes,
@@ -107,7 +108,8 @@ def simulated(
     """The models of the run with other devices."""
     algorithm, _ = find("fedavg")
     server_half = algorithm.server()
-    first = server_half.start(model, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
+    changes = {"rounds": ROUNDS, "inputs": "raw", **parameters}
+    first = server_half.start(model, algorithm.configure("default", changes))
     return dict(simulate(server_half, first, devices, spec().policy, spec().seed).state.models)
 
 

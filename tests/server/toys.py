@@ -7,7 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.core.exchange.link import Hello, Idle, Link, Outcome, Receipt, Report, Task
-from shoal.core.exchange.messages import STANDARD, Build, Built, Evaluate, Evaluated, Message, Train, Trained
+from shoal.core.exchange.messages import (
+    STANDARD,
+    Build,
+    Built,
+    Evaluate,
+    Evaluated,
+    Message,
+    Summarize,
+    Summarized,
+    Train,
+    Trained,
+)
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode, encode
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.types import DeviceId, Tensors
@@ -36,6 +47,8 @@ def honest(number: int) -> Answer:
             return Evaluated(accuracy=float(chance.random()), loss=float(chance.random()), examples=5)
         if isinstance(message, Build):
             return Built(MODEL)
+        if isinstance(message, Summarize):
+            return Summarized((float(number), 1.0), (1.0, 0.0))
         raise AssertionError(f"a {message.kind} task")
 
     return answer

@@ -84,8 +84,7 @@ class DeviceContext(DataContext):
         self.memory: Tensors | None = None
         self.remembered: Tensors | None = None
         self._scale: Tensors = {}
-        self._samples: dict[str, Samples] = {}
-        self._scaled: dict[str, tuple[Tensors, Samples]] = {}
+        self._samples: dict[str, tuple[Tensors, Samples]] = {}
 
     def for_task(
         self, seed: int, memory: Tensors | None = None, message: Message | None = None
@@ -133,20 +132,21 @@ class DeviceContext(DataContext):
         Raises DeviceFault if that part is empty, BadPayload for another name or a scale of other features,
         DataFault for unusable data.
         """
-        if not self._scale:
-            return self.samples_as_they_are(part)
-        known = self._scaled.get(part)
-        if known is None or not same(known[0], self._scale):
-            known = self._scaled[part] = self._scale, in_scale(self.samples_as_they_are(part), self._scale)
-        return known[1]
+        return self._samples_in(part, self._scale)
 
     def samples_as_they_are(self, part: str) -> Samples:
         """The same in the data's own units, for what no model of the run computes. Raises as `samples`."""
+        return self._samples_in(part, {})
+
+    def _samples_in(self, part: str, scale: Tensors) -> Samples:
+        """They are kept in one scale only, the last one: memory has no room for more."""
         if part == "test" and self.views.test is None:
             part = "held_out"
-        if part not in self._samples:
-            self._samples[part] = convert(self.part(part), self.device)
-        return self._samples[part]
+        known = self._samples.get(part)
+        if known is None or not same(known[0], scale):
+            found = in_scale(convert(self.part(part), self.device), scale)
+            known = self._samples[part] = scale, found
+        return known[1]
 
     def load(self, weights: Tensors) -> nn.Module:
         """The context's network with these weights, until the next call. Raises BadPayload if they do not

@@ -16,6 +16,8 @@ from shoal.core.types import Tensors
 def in_scale(samples: Samples, scale: Tensors) -> Samples:
     """The samples in this scale, and the numbers to predict in theirs. Raises BadPayload where the samples
     have other features."""
+    if not scale:
+        return samples
     targets = samples.targets
     if TARGET in scale and targets is not None:
         mean, deviation = scale[TARGET].tolist()
