@@ -13,6 +13,7 @@ from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
+from shoal.core.verdict import Verdict
 from shoal.shell.console import continued, one_line
 
 WIDTH = 100
@@ -31,6 +32,7 @@ def data(status: RunStatus) -> dict[str, Any]:
     return {
         **asdict(status.summary),
         **({} if status.spec is None else spec_data(status.spec)),
+        "verdict": verdict(status.verdict),
         "accuracies": status.accuracies,
         "clusters": status.clusters,
         "devices": [asdict(figures) for figures in status.devices],
@@ -39,6 +41,11 @@ def data(status: RunStatus) -> dict[str, Any]:
         "models": models,
         **private_data(status.released, status.central),
     }
+
+
+def verdict(found: Verdict | None) -> dict[str, Any] | None:
+    """Whether anything was learned, as JSON; None where no device has measured yet."""
+    return None if found is None else asdict(found) | {"text": str(found)}
 
 
 def spec_data(spec: RunSpec) -> dict[str, Any]:
@@ -131,7 +138,8 @@ def runs(found: Sequence[RunSummary]) -> str:
 
 def status(found: RunStatus) -> str:
     """A run: its progress, settings, accuracy, devices, clusters, privacy and models."""
-    parts = [summary(found.summary)]
+    parts = [str(found.verdict)] if found.verdict else []
+    parts.append(summary(found.summary))
     if found.spec is not None:
         parts.append(_settings(found.spec, found.summary.created))
     if found.accuracies:

@@ -23,7 +23,7 @@ def test_the_baseline_is_the_commonest_class_and_not_even_odds() -> None:
     better = verdict([device(0.8, 0.7, 0.3)] * 4, FALLING)
     assert better is not None
     assert better.learned is True
-    assert str(better) == "Learned: 80.0 %, 10.0 points above always answering the commonest class"
+    assert str(better) == "Learned: 80.0 %, 10.0 (± 7.4) points above always answering the commonest class"
 
 
 def test_a_model_that_always_answers_the_commonest_class_has_not_learned() -> None:
@@ -63,7 +63,7 @@ def test_few_test_samples_tell_little() -> None:
     assert few is not None
     assert many is not None
     assert (few.learned, many.learned) == (None, True)
-    assert few.sentence.startswith("Too few test samples to tell: 60.0 %, 10.0 points above")
+    assert few.sentence.startswith("Too few test samples to tell: 60.0 %, 10.0 (± 63.3) points above")
 
 
 def test_no_chance_is_called_learning_and_no_learning_chance() -> None:
@@ -84,7 +84,7 @@ def test_no_chance_is_called_learning_and_no_learning_chance() -> None:
 def test_numbers_are_judged_by_the_variance_that_is_explained() -> None:
     good = verdict([Measured(0.4, "c0", 100)] * 3, FALLING)
     assert good is not None
-    assert str(good) == "Learned: 40.0 % of the variance is explained"
+    assert str(good) == "Learned: 40.0 % (± 13.4) of the variance is explained"
     bad = verdict([Measured(0.0, "c0", 20)] * 3, [10.0, 9.0, 8.0, 7.0])
     assert bad is not None
     assert bad.learned is False

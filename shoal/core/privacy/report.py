@@ -32,7 +32,7 @@ OPEN = {
     "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
-    "figures": "accuracy and loss as measured",
+    "figures": "accuracy, loss and the share of the commonest class as measured",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
 }
 """What can leave without a guarantee."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
 
@@ -94,6 +96,24 @@ def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
         if samples.targets is not None:
             return _checked(_measure_targets(learner, model, samples, samples.targets))
         return _checked(_measure(learner, model, samples))
+
+
+def evaluated(
+    context: DeviceContext, samples: Samples, accuracy: float, loss: float, **more: Any
+) -> Evaluated:
+    """The answer that says how good a model is on these samples, beside one that ignores them.
+
+    more: the other fields of `Evaluated`. The context's network is one of the models, or the only one.
+    """
+    if context.learner.evaluate is not None:
+        return Evaluated(accuracy, loss, len(samples), **more)
+    if samples.targets is not None:
+        return Evaluated(accuracy, loss, len(samples), baseline=0.0, **more)
+    context.model.eval()
+    with torch.no_grad(), authors("network", context.model, samples.x[:1]):
+        classes = class_scores(context.model, samples.x[:1], samples.classes).shape[1]
+    share = int(torch.bincount(samples.labels).max()) / len(samples)
+    return Evaluated(accuracy, loss, len(samples), baseline=share, classes=classes, **more)
 
 
 def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
