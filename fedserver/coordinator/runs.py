@@ -323,9 +323,9 @@ class Run:
             case Save():
                 await self._save(effect)
             case Finished():
-                await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
                 if found := await self.verdict():
                     await self.note(str(found))
+                await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
