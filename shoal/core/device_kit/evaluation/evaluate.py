@@ -15,7 +15,7 @@ from shoal.core.device_kit.evaluation.regression import explained, predictions, 
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
-from shoal.core.errors import DataFault, DeviceFault, LearnerFault
+from shoal.core.errors import DataFault, DeviceFault, Diverged, LearnerFault, diverged
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
@@ -75,10 +75,6 @@ def _scalar(loss: Loss) -> Loss:
         return value
 
     return checked
-
-
-class Diverged(LearnerFault):
-    """The model's loss is not a finite number."""
 
 
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
@@ -184,7 +180,7 @@ def _checked(result: object) -> tuple[float, float]:
     if not 0.0 <= accuracy <= 1.0:
         raise LearnerFault(f"evaluate() returned the accuracy {accuracy}", "give a share between 0 and 1")
     if not math.isfinite(loss):
-        raise Diverged(f"the loss is {loss}", "the model has diverged: lower the learning rate")
+        raise diverged(f"the loss is {loss}")
     return accuracy, loss
 
 
@@ -205,14 +201,14 @@ def score(context: DeviceContext, models: Sequence[Tensors]) -> Scores:
             f"choosing one of {len(models)} models by their loss needs labels, and the data have none",
             "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
-    losses, diverged = [], list[Diverged]()
+    losses, faults = [], list[Diverged]()
     for model in models:
         try:
             loss = evaluate(context.learner, context.load(model), samples)[1]
         except Diverged as fault:
-            diverged.append(fault)
+            faults.append(fault)
             loss = WORST
         losses.append(min(loss, WORST))
-    if len(diverged) == len(models):
-        raise diverged[0]
+    if len(faults) == len(models):
+        raise faults[0]
     return Scores(np.array(losses), len(samples))

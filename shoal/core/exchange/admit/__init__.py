@@ -100,7 +100,8 @@ def admit_message(task: Message, reply: Message) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise BadPayload(
-                    f"{reply.kind}.{name} is {number}", "lower the learning rate or look at the data"
+                    f"{reply.kind}.{name} is {number}",
+                    "if training diverged, lower learning_rate or set it to auto; or look at the data",
                 )
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
