@@ -13,7 +13,6 @@ from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
-from shoal.core.verdict import Verdict
 from shoal.shell.console import continued, one_line
 
 WIDTH = 100
@@ -32,7 +31,7 @@ def data(status: RunStatus) -> dict[str, Any]:
     return {
         **asdict(status.summary),
         **({} if status.spec is None else spec_data(status.spec)),
-        "verdict": verdict(status.verdict),
+        "verdict": None if status.verdict is None else status.verdict.facts(),
         "accuracies": status.accuracies,
         "clusters": status.clusters,
         "devices": [asdict(figures) for figures in status.devices],
@@ -41,11 +40,6 @@ def data(status: RunStatus) -> dict[str, Any]:
         "models": models,
         **private_data(status.released, status.central),
     }
-
-
-def verdict(found: Verdict | None) -> dict[str, Any] | None:
-    """Whether anything was learned, as JSON; None where no device has measured yet."""
-    return None if found is None else asdict(found) | {"text": str(found)}
 
 
 def spec_data(spec: RunSpec) -> dict[str, Any]:

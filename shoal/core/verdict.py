@@ -14,9 +14,10 @@ rarer than that. Between the two, only the shares of the classes can tell, where
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,10 @@ class Verdict:
     def __str__(self) -> str:
         return f"{self.sentence}; {self.advice}" if self.advice else self.sentence
 
+    def facts(self) -> dict[str, Any]:
+        """For programs. text: for people."""
+        return asdict(self) | {"text": str(self)}
+
     @property
     def sentence(self) -> str:
         """What was learned, with the figures that it is judged by, and how sure the gain is."""
@@ -108,11 +113,10 @@ class Verdict:
             return f"Learned: {reached}, {points} {beside}"
         if self.learned is False:
             return f"NOTHING WAS LEARNED: {reached}, where {beside} gives {given}"
-        if self.baseline >= 1.0:
-            whose = "device" if self.beside == DEVICE else "cluster"
-            return f"Nothing to tell apart: each {whose}'s test samples are of one class ({reached})"
         if self.beside == DEVICE:
             return f"{UNTOLD}: {reached}, where {beside} gives {given}"
+        if self.baseline >= 1.0:
+            return f"Nothing to tell apart: each cluster's test samples are of one class ({reached})"
         return f"Too few test samples to tell: {reached}, {points} {beside}"
 
 

@@ -43,7 +43,5 @@ def test_a_device_whose_table_has_values_far_out_describes_it_all_the_same() -> 
 
 
 def test_training_that_diverges_says_so_and_what_to_do() -> None:
-    with pytest.raises(
-        Diverged, match=r"training diverged: the loss became .*lower learning_rate .*to auto"
-    ):
+    with pytest.raises(Diverged, match=r"training diverged: the loss became .*lower learning_rate .*to auto"):
         run(43, optimizer="sgd", learning_rate=0.2)

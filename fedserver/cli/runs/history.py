@@ -57,11 +57,9 @@ def history(
         )
         files = list(map(str, written))
         return Result({"run": name, "files": files}, "\n".join(files))
-    found, verdict = (
-        list(client.history(name, devices=devices))[-(rounds or LATEST) :],
-        client.show(name).verdict,
-    )
-    data = {"run": name, "verdict": text.verdict(verdict), "rounds": list(map(asdict, found))}
+    found = list(client.history(name, devices=devices))[-(rounds or LATEST) :]
+    verdict = client.show(name).verdict
+    data = {"run": name, "verdict": verdict.facts() if verdict else None, "rounds": list(map(asdict, found))}
     return Result(data, "\n".join([*([str(verdict)] if verdict else []), _shown(found)]))
 
 
