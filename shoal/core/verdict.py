@@ -65,7 +65,7 @@ class Reported:
     doubt: float = 0.0
 
 
-UNTOLD = "It cannot be told what was learned"
+UNKNOWN = "It is not known whether anything was learned"
 CLUSTER, DEVICE, GUESS = "the commonest class", "each device's commonest class", "a guess"
 """The answers that ignore the sample, beside which a model is held."""
 
@@ -102,7 +102,7 @@ class Verdict:
         """What was learned, with the figures that it is judged by, and how sure the gain is."""
         reached, sure = f"{100.0 * self.accuracy:.1f} %", f"± {100.0 * SURE * self.error:.1f}"
         if self.baseline is None:
-            return f"{UNTOLD}: {reached}, and devices do not say how common their commonest class is"
+            return f"{UNKNOWN}: {reached}, and devices do not say how common their commonest class is"
         if self.numbers:
             words = {True: "Learned", False: "NOTHING WAS LEARNED", None: "Too few test samples to tell"}
             return f"{words[self.learned]}: {reached} ({sure}) of the variance is explained"
@@ -114,7 +114,7 @@ class Verdict:
         if self.learned is False:
             return f"NOTHING WAS LEARNED: {reached}, where {beside} gives {given}"
         if self.beside == DEVICE:
-            return f"{UNTOLD}: {reached}, where {beside} gives {given}"
+            return f"{UNKNOWN}: {reached}, where {beside} gives {given}"
         if self.baseline >= 1.0:
             return f"Nothing to tell apart: each cluster's test samples are of one class ({reached})"
         return f"Too few test samples to tell: {reached}, {points} {beside}"

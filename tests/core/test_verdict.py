@@ -112,7 +112,7 @@ def test_without_figures_there_is_no_verdict() -> None:
 # -- what a server knows ------------------------------------------------------------------------------------
 
 
-def told(
+def reported(
     accuracy: float, baseline: float | None, classes: int = 10, samples: int = 100, *shares: float
 ) -> Reported:
     known = np.array(shares) if shares else None
@@ -120,7 +120,7 @@ def told(
 
 
 def test_what_beats_each_devices_own_commonest_class_was_learned() -> None:
-    found = judged([told(0.8, 0.2)] * 6, FALLING)
+    found = judged([reported(0.8, 0.2)] * 6, FALLING)
     assert found is not None
     assert found.learned is True
     assert (found.gain, found.baseline) == pytest.approx((0.6, 0.2))
@@ -129,8 +129,8 @@ def test_what_beats_each_devices_own_commonest_class_was_learned() -> None:
 
 
 def test_what_is_no_better_than_a_guess_was_not_learned() -> None:
-    sure = judged([told(0.05, 0.2, samples=1000)] * 6, FALLING)
-    flat = judged([told(0.11, 0.2)] * 6, FLAT)
+    sure = judged([reported(0.05, 0.2, samples=1000)] * 6, FALLING)
+    flat = judged([reported(0.11, 0.2)] * 6, FLAT)
     for found in (sure, flat):
         assert found is not None
         assert found.learned is False
@@ -140,22 +140,22 @@ def test_what_is_no_better_than_a_guess_was_not_learned() -> None:
 @pytest.mark.parametrize("accuracy", [0.3, 0.9, 1.0])
 def test_devices_of_one_class_each_cannot_tell(accuracy: float) -> None:
     """They may all have the same one, or each another."""
-    found = judged([told(accuracy, 1.0)] * 6, FALLING)
+    found = judged([reported(accuracy, 1.0)] * 6, FALLING)
     assert found is not None
     assert found.learned is None
-    assert found.sentence.startswith("It cannot be told what was learned")
+    assert found.sentence.startswith("It is not known whether anything was learned")
 
 
 def test_shares_that_were_released_can_tell() -> None:
     """The same two accuracies, of devices that share a commonest class, and of such that do not."""
-    same = [told(0.7, 0.7, 2, 400, 0.7, 0.3)] * 6
-    apart = [told(0.7, 0.7, 2, 400, *shares) for shares in ((0.7, 0.3), (0.3, 0.7)) * 3]
+    same = [reported(0.7, 0.7, 2, 400, 0.7, 0.3)] * 6
+    apart = [reported(0.7, 0.7, 2, 400, *shares) for shares in ((0.7, 0.3), (0.3, 0.7)) * 3]
     of_same, of_apart = judged(same, FLAT), judged(apart, FALLING)
     assert of_same is not None
     assert of_apart is not None
     assert (of_same.learned, of_apart.learned) == (False, True)
     assert of_apart.baseline == pytest.approx(0.5)
-    unknown = judged([*apart[1:], told(0.7, 0.7, 2, 400)], FALLING)
+    unknown = judged([*apart[1:], reported(0.7, 0.7, 2, 400)], FALLING)
     assert unknown is not None
     assert unknown.learned is None, "all have to have released them"
     doubtful = judged([replace(each, doubt=0.3) for each in apart], FALLING)
@@ -164,13 +164,13 @@ def test_shares_that_were_released_can_tell() -> None:
 
 
 def test_numbers_need_no_shares() -> None:
-    found = judged([told(0.4, 0.0, 0)] * 3, FALLING)
+    found = judged([reported(0.4, 0.0, 0)] * 3, FALLING)
     assert found is not None
     assert (found.learned, found.numbers) == (True, True)
 
 
 def test_devices_that_do_not_say_give_no_verdict_and_it_says_so() -> None:
-    found = judged([told(0.9, None, 0)] * 4 + [told(0.9, 0.1)] * 4, FALLING)
+    found = judged([reported(0.9, None, 0)] * 4 + [reported(0.9, 0.1)] * 4, FALLING)
     assert found is not None
     assert (found.learned, found.baseline) == (None, None)
     assert "devices do not say how common their commonest class is" in str(found)
@@ -179,12 +179,12 @@ def test_devices_that_do_not_say_give_no_verdict_and_it_says_so() -> None:
 
 def test_one_liar_makes_no_verdict() -> None:
     """Seven honest devices that know nothing, and one that claims everything; and the other way round."""
-    idle, liar = [told(0.2, 0.2, samples=4000)] * 7, told(1.0, 0.1, samples=1 << 40)
+    idle, liar = [reported(0.2, 0.2, samples=4000)] * 7, reported(1.0, 0.1, samples=1 << 40)
     found = judged([*idle, liar], FALLING)
     assert found is not None
     assert found.learned is None
-    for claim in (told(0.9, 0.0, 0), told(0.9, 0.9, 1 << 20)):
-        honest = judged([*[told(0.8, 0.2)] * 7, claim], FALLING)
+    for claim in (reported(0.9, 0.0, 0), reported(0.9, 0.9, 1 << 20)):
+        honest = judged([*[reported(0.8, 0.2)] * 7, claim], FALLING)
         assert honest is not None
         assert honest.learned is True, "what the network tells apart is what most say"
         assert not honest.numbers
