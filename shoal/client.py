@@ -12,6 +12,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Refused
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import Tensors
+from shoal.core.verdict import Verdict
 from shoal.result import Accuracy, Result, Round
 
 if TYPE_CHECKING:
@@ -180,6 +181,11 @@ class DaemonResult(Result):
     def accuracy(self) -> Accuracy:
         devices = self._status.devices
         return Accuracy({each.device: each.accuracy for each in devices if each.accuracy is not None})
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether anything was learned, by what the devices have reported."""
+        return self._status.verdict
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each device: its name, cluster, accuracy, samples, and bytes both ways."""

@@ -199,7 +199,7 @@ class Result:
         """Everything but the models, as plain values for JSON."""
         return {
             "algorithm": self.algorithm,
-            "verdict": None if self.verdict is None else asdict(self.verdict) | {"text": str(self.verdict)},
+            "verdict": None if self.verdict is None else self.verdict.facts(),
             "accuracy": {"mean": self.accuracy.mean, "worst": self.accuracy.worst},
             "devices": self.rows(),
             "history": list(map(asdict, self.history)),

@@ -17,7 +17,7 @@ NOT_WORTH_IT = (
 class FineTuning:
     """What came of fine-tuning a cluster's model.
 
-    kept: whether the fine-tuned model is used. before, after: the held-out losses of both models; None where
+    kept: whether the fine-tuned model is used. before, after: the held-out losses that decided; None where
     fine-tuning failed. reason: why the cluster's model is used instead; "" where it is not.
     """
 

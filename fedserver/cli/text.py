@@ -31,6 +31,7 @@ def data(status: RunStatus) -> dict[str, Any]:
     return {
         **asdict(status.summary),
         **({} if status.spec is None else spec_data(status.spec)),
+        "verdict": None if status.verdict is None else status.verdict.facts(),
         "accuracies": status.accuracies,
         "clusters": status.clusters,
         "devices": [asdict(figures) for figures in status.devices],
@@ -131,7 +132,8 @@ def runs(found: Sequence[RunSummary]) -> str:
 
 def status(found: RunStatus) -> str:
     """A run: its progress, settings, accuracy, devices, clusters, privacy and models."""
-    parts = [summary(found.summary)]
+    parts = [str(found.verdict)] if found.verdict else []
+    parts.append(summary(found.summary))
     if found.spec is not None:
         parts.append(_settings(found.spec, found.summary.created))
     if found.accuracies:

@@ -330,6 +330,7 @@ class OperatorApi:
             promise(state),
             found.spec,
             outcomes.accuracies,
+            await found.verdict(),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator.history.losses import Losses
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe, terms_of_run
@@ -53,7 +54,9 @@ from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.aggregation.pieces import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
+from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import DeviceId, ModelKey
+from shoal.core.verdict import Verdict
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
@@ -121,7 +124,7 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self.recorder, self._meter = Recorder(state, self.resumed), meter
+        self.recorder, self._meter, self._losses = Recorder(state, self.resumed), meter, Losses()
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
@@ -250,6 +253,13 @@ class Run:
         await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
 
+    async def verdict(self) -> Verdict | None:
+        """Whether anything was learned; None until devices have measured what they use."""
+        state = self.engine.state
+        if not state.metrics:
+            return None
+        return verdict_of(state, await self._losses.of(self.storage, self.run), self.spec.parameters)
+
     async def note(self, text: str, device: DeviceId = "") -> None:
         """Add a line to the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
@@ -313,6 +323,8 @@ class Run:
             case Save():
                 await self._save(effect)
             case Finished():
+                if found := await self.verdict():
+                    await self.note(str(found))
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
     async def _open(self, effect: Opened) -> None:

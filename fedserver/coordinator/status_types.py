@@ -8,6 +8,7 @@ from fedserver.store.integrity.records import RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.verdict import Verdict
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
 PRESENCES = ("absent", "idle", "working")
@@ -69,7 +70,8 @@ class RunStatus:
     last round, and why. models: the models of the clusters at present. released: what devices have
     released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
     for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy of each round in which
-    devices measured it.
+    devices measured it. verdict: whether anything was learned; None until devices have measured what they
+    use.
     """
 
     summary: RunSummary
@@ -82,6 +84,7 @@ class RunStatus:
     central: CentralNoise | None = None
     spec: RunSpec | None = None
     accuracies: Mapping[int, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)

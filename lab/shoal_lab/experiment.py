@@ -120,6 +120,7 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
             "per_device": per_device,
             "per_newcomer": strangers,
         },
+        "verdict": None if result.verdict is None else result.verdict.facts(),
         "facts": result.facts,
         "remarks": list(result.remarks),
         **grouping(state, fleet),

@@ -31,7 +31,7 @@ def asks_for_privacy_in_every_task(subject: Subject) -> None:
             if isinstance(task, Evaluate) and task.rho is not None:  # the fleet here has no accounts
                 measured = perform(replace(task, rho=None), seed)
                 assert isinstance(measured, Evaluated)
-                return replace(measured, loss=0.0, rho=task.rho)
+                return replace(measured, loss=0.0, rho=task.rho, baseline=None)
             if getattr(task, "private", None) is None:
                 return perform(task, seed)
             trained[device] += 1

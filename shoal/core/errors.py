@@ -99,6 +99,17 @@ class LearnerFault(ShoalError):
         self.details = details
 
 
+class Diverged(LearnerFault):
+    """Training has left the range of numbers: a loss, weights or latents are NaN or infinite."""
+
+
+def diverged(what: str, rate: float | None = None) -> Diverged:
+    """The error. what: went out of range. rate: of learning, where it is known."""
+    given = "" if rate is None else f" (it is {rate:g})"
+    hint = f"lower learning_rate{given}, or set it to auto; or look at the scale of the data"
+    return Diverged(f"training diverged: {what}", hint)
+
+
 class DataFault(ShoalError):
     code, exit_code = "bad-data", 8
 

@@ -5,11 +5,19 @@ learned if it is right more often than an answer that ignores the sample: for ea
 commonest on its devices. The gain over that is held against its standard error, since a few test samples show
 little. Where labels are numbers, accuracy is the share of their variance that the model explains, and the
 mean of the targets explains nothing.
+
+A server does not see labels, so `judged` goes by what devices report, and says only what follows from it.
+What beats each device's own commonest class beats any one answer of its cluster. What is no better than a
+guess among all classes is no better than the commonest of them, either, as no cluster's commonest class is
+rarer than that. Between the two, only the shares of the classes can tell, where devices have released them.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median_low
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,44 +49,75 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """A device's final figures, as a server knows them. accuracy: 0 to 1, on `samples` samples. baseline: the
+    share of the commonest class among these; None where the device does not say. classes: how many the
+    network tells apart; 0 where labels are numbers. shares: (C,) of the classes among its other samples, as
+    it has released them, or None. doubt: the standard error of each share.
+    """
+
+    accuracy: float
+    cluster: str
+    samples: int
+    baseline: float | None = None
+    classes: int = 0
+    shares: npt.NDArray[np.float64] | None = None
+    doubt: float = 0.0
+
+
+UNKNOWN = "It is not known whether anything was learned"
+CLUSTER, DEVICE, GUESS = "the commonest class", "each device's commonest class", "a guess"
+"""The answers that ignore the sample, beside which a model is held."""
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """learned: True, False, or None where there are too few test samples, or one class only, to tell.
-    accuracy: the mean over devices. baseline: of answers that ignore the sample; 0 for numbers. gain: the
-    difference. error: its standard error. numbers: whether labels are numbers. falling: whether the loss
-    still fell at the end. diverged: whether it rose. advice: what to do next; "" for nothing.
+    """learned: True, False, or None where what is known does not tell. accuracy: the mean over devices.
+    baseline: of answers that ignore the sample; 0 for numbers; None where it is unknown. gain: the
+    difference, 0 where it is unknown. error: its standard error. numbers: whether labels are numbers.
+    falling: whether the loss still fell at the end. diverged: whether it rose. advice: what to do next; ""
+    for nothing. beside: which answers those are, such as CLUSTER.
     """
 
     learned: bool | None
     accuracy: float
-    baseline: float
+    baseline: float | None
     gain: float
     error: float
     numbers: bool = False
     falling: bool = False
     diverged: bool = False
     advice: str = ""
+    beside: str = CLUSTER
 
     def __str__(self) -> str:
         return f"{self.sentence}; {self.advice}" if self.advice else self.sentence
 
+    def facts(self) -> dict[str, Any]:
+        """For programs. text: for people."""
+        return asdict(self) | {"text": str(self)}
+
     @property
     def sentence(self) -> str:
-        """What was learned, with the figures that it is judged by."""
-        reached = f"{100.0 * self.accuracy:.1f} %"
+        """What was learned, with the figures that it is judged by, and how sure the gain is."""
+        reached, sure = f"{100.0 * self.accuracy:.1f} %", f"± {100.0 * SURE * self.error:.1f}"
+        if self.baseline is None:
+            return f"{UNKNOWN}: {reached}, and devices do not say how common their commonest class is"
         if self.numbers:
-            beside = "of the variance is explained"
             words = {True: "Learned", False: "NOTHING WAS LEARNED", None: "Too few test samples to tell"}
-            return f"{words[self.learned]}: {reached} {beside}"
-        points = f"{abs(100.0 * self.gain):.1f} points"
-        beside = "always answering the commonest class"
+            return f"{words[self.learned]}: {reached} ({sure}) of the variance is explained"
+        given = f"{100.0 * self.baseline:.1f} %"
+        beside = "guessing" if self.beside == GUESS else f"always answering {self.beside}"
+        points = f"{100.0 * abs(self.gain):.1f} ({sure}) points {'above' if self.gain >= 0 else 'below'}"
         if self.learned:
-            return f"Learned: {reached}, {points} above {beside}"
+            return f"Learned: {reached}, {points} {beside}"
         if self.learned is False:
-            return f"NOTHING WAS LEARNED: {reached}, where {beside} gives {100.0 * self.baseline:.1f} %"
+            return f"NOTHING WAS LEARNED: {reached}, where {beside} gives {given}"
+        if self.beside == DEVICE:
+            return f"{UNKNOWN}: {reached}, where {beside} gives {given}"
         if self.baseline >= 1.0:
             return f"Nothing to tell apart: each cluster's test samples are of one class ({reached})"
-        more = "above" if self.gain >= 0 else "below"
-        return f"Too few test samples to tell: {reached}, {points} {more} {beside}"
+        return f"Too few test samples to tell: {reached}, {points} {beside}"
 
 
 def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = False) -> Verdict | None:
@@ -96,21 +135,90 @@ def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = 
     if not devices:
         return None
     numbers = devices[0].tested is None
-    accuracy = float(np.mean([each.accuracy for each in devices]))
     bases = [0.0] * len(devices) if numbers else _bases(devices)
-    gains = [each.accuracy - base for each, base in zip(devices, bases, strict=True)]
-    gain, error = float(np.mean(gains)), _error(devices, bases, gains, numbers)
-    baseline = accuracy - gain
-    learned: bool | None = None
-    stays = _stays(losses)
-    if baseline < 1.0:
-        if gain > SURE * error:
-            learned = True
-        elif gain + SURE * error < LITTLE or (gain <= 0.0 and (numbers or (stays and error < FEW))):
-            learned = False
+    rows = [_Row(each.accuracy, base, each.samples) for each, base in zip(devices, bases, strict=True)]
+    return _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+
+
+def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = False) -> Verdict | None:
+    """The same by what devices have reported; None if none has.
+
+    Some may lie. What the network tells apart is what most say, and a verdict that depends on one device of
+    three or more is none.
+    """
+    if not devices:
+        return None
+    known = [each for each in devices if each.baseline is not None]
+    kind = median_low([each.classes for each in known]) if known else 0
+    known = [each for each in known if each.classes == kind]
+    if 2 * len(known) <= len(devices):
+        accuracy, (falling, diverged) = float(np.mean([each.accuracy for each in devices])), trend(losses)
+        advice = _advice(None, falling, diverged, given)
+        return Verdict(None, accuracy, None, 0.0, 0.0, False, falling, diverged, advice)
+    if kind == 0:
+        rows = [_Row(each.accuracy, 0.0, each.samples) for each in known]
+        learned = _by_more_than_one(rows, partial(_decided, losses=losses, numbers=True))
+        return _found(rows, learned, losses, given, True)
+    own = [_Row(each.accuracy, each.baseline or 0.0, each.samples) for each in known]
+    guess = [_Row(each.accuracy, 1.0 / kind, each.samples, 0.0) for each in known]
+    ways = [(own, DEVICE, True), (guess, GUESS, False)]
+    if shared := _shared(known):
+        ways[1:1] = [(shared, CLUSTER, True), (shared, CLUSTER, False)]
+    for rows, beside, proves in ways:
+        slack = LITTLE if beside == GUESS else 0.0
+        learned = _by_more_than_one(rows, partial(_decided, losses=losses, numbers=False, slack=slack))
+        if learned is proves:
+            return _found(rows, learned, losses, given, False, beside)
+    return _found(shared or own, None, losses, given, False, CLUSTER if shared else DEVICE)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A device: its accuracy, what an answer that ignores the sample reaches, and on how many samples.
+    spread: the variance of the second, where it is not of the same samples."""
+
+    accuracy: float
+    base: float
+    samples: int
+    spread: float | None = None
+
+
+def _decided(rows: Sequence[_Row], losses: Sequence[float], numbers: bool, slack: float = 0.0) -> bool | None:
+    """Whether the mean gain is surely above 0, or surely none. slack: how large a gain that is not sure may
+    be where the loss stays."""
+    gain, error = _gain(rows), _error(rows, numbers)
+    if not numbers and float(np.mean([each.base for each in rows])) >= 1.0:
+        return None
+    if gain > SURE * error:
+        return True
+    none = gain <= slack and (numbers or (_stays(losses) and error < FEW))
+    return False if none or gain + SURE * error < LITTLE else None
+
+
+def _by_more_than_one(rows: Sequence[_Row], decide: Callable[[Sequence[_Row]], bool | None]) -> bool | None:
+    """What is decided with all devices, if it is the same without the one that speaks most for it."""
+    learned = decide(rows)
+    if learned is None or len(rows) < 3:
+        return learned
+    order = sorted(rows, key=lambda each: each.accuracy - each.base)
+    return learned if decide(order[:-1] if learned else order[1:]) is learned else None
+
+
+def _found(
+    rows: Sequence[_Row],
+    learned: bool | None,
+    losses: Sequence[float],
+    given: bool,
+    numbers: bool,
+    beside: str = CLUSTER,
+) -> Verdict:
+    accuracy, gain = float(np.mean([each.accuracy for each in rows])), _gain(rows)
     falling, diverged = trend(losses)
     advice = _advice(learned, falling, diverged, given)
-    return Verdict(learned, accuracy, baseline, gain, error, numbers, falling, diverged, advice)
+    error = _error(rows, numbers)
+    return Verdict(
+        learned, accuracy, accuracy - gain, gain, error, numbers, falling, diverged, advice, beside
+    )
 
 
 def trend(losses: Sequence[float]) -> tuple[bool, bool]:
@@ -139,6 +247,22 @@ def _bases(devices: Sequence[Measured]) -> list[float]:
     return [float(_share(each.tested)[commonest[each.cluster]]) for each in devices]
 
 
+def _shared(devices: Sequence[Reported]) -> list[_Row]:
+    """The devices beside their cluster's commonest class, by the shares that they have released; none unless
+    all have."""
+    if any(each.shares is None for each in devices):
+        return []
+    rows = []
+    for key in dict.fromkeys(each.cluster for each in devices):
+        own = [each for each in devices if each.cluster == key]
+        shares = np.array([each.shares for each in own])
+        commonest = int(shares.sum(axis=0).argmax())
+        for each, share in zip(own, shares[:, commonest].clip(0.0, 1.0).tolist(), strict=True):
+            spread = share * (1.0 - share) / max(each.samples, 1) + each.doubt**2
+            rows.append(_Row(each.accuracy, share, each.samples, spread))
+    return rows
+
+
 def _share(counts: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
     """(C,) of all samples."""
     assert counts is not None
@@ -146,29 +270,33 @@ def _share(counts: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
     return found
 
 
-def _error(
-    devices: Sequence[Measured], bases: Sequence[float], gains: Sequence[float], numbers: bool
-) -> float:
+def _gain(rows: Sequence[_Row]) -> float:
+    return float(np.mean([each.accuracy - each.base for each in rows]))
+
+
+def _error(rows: Sequence[_Row], numbers: bool) -> float:
     """The standard error of the mean gain, by how few the test samples are.
 
     A sample counts 1, 0 or -1 for the model against the answer that ignores it. It cannot count unless one of
-    the two is right, and the other is not, which bounds the variance. For numbers, the variance of R^2 of a
-    model that explains a share r of n targets is about 4 r (1 - r)^2 / n, and 2 / n^2 for one that explains
-    nothing.
+    the two is right, and the other is not, which bounds the variance. Where the two are not of the same
+    samples, their variances add up. For numbers, the variance of R^2 of a model that explains a share r of n
+    targets is about 4 r (1 - r)^2 / n, and 2 / n^2 for one that explains nothing.
     """
     total = 0.0
-    for each, base, gain in zip(devices, bases, gains, strict=True):
-        n = max(each.samples, 1)
+    for each in rows:
+        n, gain = max(each.samples, 1), each.accuracy - each.base
         if numbers:
             total += 4.0 * each.accuracy * (1.0 - each.accuracy) ** 2 / n + 2.0 / n**2
+        elif each.spread is not None:
+            total += max(each.accuracy * (1.0 - each.accuracy), 1.0 / n) / n + each.spread
         else:
-            differ = min(each.accuracy + base, 2.0 - each.accuracy - base)
+            differ = min(each.accuracy + each.base, 2.0 - each.accuracy - each.base)
             total += max(differ - gain * gain, 1.0 / n) / n
-    return math.sqrt(total) / len(devices)
+    return math.sqrt(total) / len(rows)
 
 
 def _advice(learned: bool | None, falling: bool, diverged: bool, given: bool) -> str:
-    if learned is False and diverged:
+    if learned is not True and diverged:
         return "the loss rose: leave learning_rate out, or lower it"
     if learned is False and given:
         return "leave learning_rate, batch_size and epochs out, or give more rounds"

@@ -1,9 +1,11 @@
 """What `model=` may be: a torch module class, a learner, a learner file, or a network of the library; and in
 which layout a fleet's samples go into it."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ def learner_of(
 ) -> Learner:
     """A learner from what a user brings.
 
-    model: a class or function that builds a torch module, a `Learner`, the path of a learner.py, the name of
-    a network in `shoal.core.models` with its `options`, or None for a network that fits the fleet. latent:
+    model: a class or function that builds a torch module, a module, whose weights are then the initial ones,
+    a `Learner`, the path of a learner.py, the name of a network in `shoal.core.models` with its `options`, or
+    None for a network that fits the fleet. latent:
     the submodule whose output describes a sample, or a function (model, x) -> (B, v).
 
     Raises ConfigError and LearnerFault.
@@ -44,11 +47,7 @@ def learner_of(
     if isinstance(model, Learner):
         learner = model
     elif isinstance(model, nn.Module):
-        name = type(model).__name__
-        raise ConfigError(
-            f"model is a {name}, already built: every run starts from weights of its own seed",
-            f"give the class or a function: model={name}, or model=lambda: {name}(...)",
-        )
+        learner = Learner(type(model).__name__, partial(copy.deepcopy, copy.deepcopy(model).cpu()))
     elif isinstance(model, Path) or (isinstance(model, str) and model.endswith(".py")):
         learner = from_file(model)
     elif isinstance(model, str) or model is None:

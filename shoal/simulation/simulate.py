@@ -58,8 +58,9 @@ def simulate(
     """Train a fleet by an algorithm, in this process, and measure what each device gets.
 
     algorithm: its name or a variant's, see `shoal.algorithms()`. fleet: a `shoal.Fleet`, or what makes one.
-    model: a torch module class or a function that builds one, a `shoal.Learner`, the path of a learner.py,
-    the name of a built-in network with its `options`, or None for a small network that fits the data. Samples
+    model: a torch module class or a function that builds one, a module, from whose weights the run then
+    starts, whatever the seed is, a `shoal.Learner`, the path of a learner.py, the name of a built-in network
+    with its `options`, or None for a small network that fits the data. Samples
     go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
     first, or flattened: the result's `remarks` say it.
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->

@@ -220,7 +220,8 @@ def over_seeds(
     lines = [f"{name:<12}{mean:>8.2f} % +- {deviation:.2f}" for name, (mean, deviation) in spread.items()]
     title = f"{others['algorithm']}, seeds {', '.join(map(str, seeds))}: mean and standard deviation"
     means = {name: {"mean": mean, "deviation": deviation} for name, (mean, deviation) in spread.items()}
-    return Result({"accuracy": means, "seeds": found}, "\n".join([title, *lines]))
+    said = [f"seed {seed}: {each['verdict']['text']}" for seed, each in found.items() if each["verdict"]]
+    return Result({"accuracy": means, "seeds": found}, "\n".join([*said, title, *lines]))
 
 
 class _Numbered:

@@ -55,6 +55,9 @@ def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) ->
         assert set(result.module("global").state_dict()) == set(result.models["global"])
         assert [row["device"] for row in result.rows()] == list(result.clusters)
         assert "fedavg: 1 model for all of 3 devices" in repr(result)
+        assert repr(result).startswith(str(result.verdict))
+        assert result.verdict is not None
+        assert result.verdict.accuracy == result.accuracy.mean
         assert [each.number for each in result.history] == list(range(1, ROUNDS + 2))
         assert [each.trained for each in result.history] == [True] * ROUNDS + [False]
         assert [each.measured_on for each in run.history] == ["train"] * ROUNDS + ["test"]

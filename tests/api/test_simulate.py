@@ -312,10 +312,26 @@ def test_a_model_may_be_a_factory_a_learner_a_file_or_a_name(tmp_path: Path) -> 
         assert shoal.simulate("fedavg", fleet(2), model=model, rounds=1).accuracy.mean >= 0.0
 
 
+def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
+    """Nothing has to be set for it, no seed changes them, and the module itself stays as it was."""
+    module = Net()
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.fill_(0.25)
+    idle: dict[str, Any] = {"rounds": 1, "learning_rate": 1e-30, "optimizer": "sgd"}
+    for seed in (42, 43):
+        found = shoal.simulate("fedavg", fleet(2), model=module, latent="hidden", seed=seed, **idle)
+        assert all((array == 0.25).all() for array in found.models["global"].values())
+    trained = shoal.simulate("fedavg", fleet(2), model=module, rounds=2)
+    assert not (trained.models["global"]["head.weight"] == 0.25).all()
+    assert (module.head.weight == 0.25).all()
+    apart = shoal.simulate("fedavg", fleet(2), model=module, rounds=2, workers=2)
+    assert digest(apart.models["global"]) == digest(trained.models["global"])
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"model": Net()}, ConfigError, "model is a Net, already built.*model=Net"),
         ({"model": 7}, ConfigError, "model is a int"),
         ({"model": "mpl"}, ConfigError, 'no network .mpl. .did you mean "mlp"'),
         ({"model": "missing.py"}, ConfigError, "no learner file"),

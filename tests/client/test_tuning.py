@@ -21,7 +21,7 @@ from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import Wish
-from shoal.core.exchange.choosing.tuning import Tune
+from shoal.core.exchange.choosing.tuning import WORTH, Tune
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.payload import Payload, encode
@@ -69,11 +69,13 @@ def test_it_keeps_the_fine_tuned_model_and_sends_nothing(
     assert found.tuning is not None
     assert found.tuning.kept
     context = Runtime.open(work)._context
-    measured = [
+    before, kept = (
         evaluate(context.learner, context.load(each), context.samples("held_out"))[1]
         for each in (model, store.load(found.model))
-    ]
-    assert [found.tuning.before, found.tuning.after] == pytest.approx(measured)
+    )
+    assert found.tuning.before == pytest.approx(before)
+    assert found.tuning.after is not None
+    assert kept < found.tuning.after <= WORTH * before, "what is kept has learned from these samples too"
     path = save(found, store, tmp_path / "model")
     facts = json.loads((path.parent / PLACEMENT).read_text())
     assert facts["model"] == found.model.blob.sha256

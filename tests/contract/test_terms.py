@@ -55,7 +55,7 @@ def test_a_run_asks_for_no_more_than_its_terms_say(name: str, private: bool) -> 
                 counted[device] += 1
                 measured = perform(replace(task, rho=None), seed)
                 assert isinstance(measured, Evaluated)
-                return replace(measured, loss=0.0, rho=task.rho)
+                return replace(measured, loss=0.0, rho=task.rho, baseline=None)
             if getattr(task, "private", None) is None:
                 return perform(task, seed)
             trained[device] += 1

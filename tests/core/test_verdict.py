@@ -1,11 +1,12 @@
 """Whether a run has learned anything."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from shoal.core.verdict import Measured, trend, verdict
+from shoal.core.verdict import Measured, Reported, judged, trend, verdict
 
 FALLING, FLAT = [2.0, 1.0, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4], [2.3, 2.31, 2.3, 2.29, 2.3]
 
@@ -23,7 +24,7 @@ def test_the_baseline_is_the_commonest_class_and_not_even_odds() -> None:
     better = verdict([device(0.8, 0.7, 0.3)] * 4, FALLING)
     assert better is not None
     assert better.learned is True
-    assert str(better) == "Learned: 80.0 %, 10.0 points above always answering the commonest class"
+    assert str(better) == "Learned: 80.0 %, 10.0 (± 7.4) points above always answering the commonest class"
 
 
 def test_a_model_that_always_answers_the_commonest_class_has_not_learned() -> None:
@@ -63,7 +64,7 @@ def test_few_test_samples_tell_little() -> None:
     assert few is not None
     assert many is not None
     assert (few.learned, many.learned) == (None, True)
-    assert few.sentence.startswith("Too few test samples to tell: 60.0 %, 10.0 points above")
+    assert few.sentence.startswith("Too few test samples to tell: 60.0 %, 10.0 (± 63.3) points above")
 
 
 def test_no_chance_is_called_learning_and_no_learning_chance() -> None:
@@ -84,7 +85,7 @@ def test_no_chance_is_called_learning_and_no_learning_chance() -> None:
 def test_numbers_are_judged_by_the_variance_that_is_explained() -> None:
     good = verdict([Measured(0.4, "c0", 100)] * 3, FALLING)
     assert good is not None
-    assert str(good) == "Learned: 40.0 % of the variance is explained"
+    assert str(good) == "Learned: 40.0 % (± 13.4) of the variance is explained"
     bad = verdict([Measured(0.0, "c0", 20)] * 3, [10.0, 9.0, 8.0, 7.0])
     assert bad is not None
     assert bad.learned is False
@@ -106,3 +107,84 @@ def test_what_the_loss_says() -> None:
 
 def test_without_figures_there_is_no_verdict() -> None:
     assert verdict([], FALLING) is None
+
+
+# -- what a server knows ------------------------------------------------------------------------------------
+
+
+def reported(
+    accuracy: float, baseline: float | None, classes: int = 10, samples: int = 100, *shares: float
+) -> Reported:
+    known = np.array(shares) if shares else None
+    return Reported(accuracy, "c0", samples, baseline, classes, known)
+
+
+def test_what_beats_each_devices_own_commonest_class_was_learned() -> None:
+    found = judged([reported(0.8, 0.2)] * 6, FALLING)
+    assert found is not None
+    assert found.learned is True
+    assert (found.gain, found.baseline) == pytest.approx((0.6, 0.2))
+    assert str(found).startswith("Learned: 80.0 %, 60.0 (± ")
+    assert str(found).endswith(") points above always answering each device's commonest class")
+
+
+def test_what_is_no_better_than_a_guess_was_not_learned() -> None:
+    sure = judged([reported(0.05, 0.2, samples=1000)] * 6, FALLING)
+    flat = judged([reported(0.11, 0.2)] * 6, FLAT)
+    for found in (sure, flat):
+        assert found is not None
+        assert found.learned is False
+        assert found.sentence.endswith("where guessing gives 10.0 %")
+
+
+@pytest.mark.parametrize("accuracy", [0.3, 0.9, 1.0])
+def test_devices_of_one_class_each_cannot_tell(accuracy: float) -> None:
+    """They may all have the same one, or each another."""
+    found = judged([reported(accuracy, 1.0)] * 6, FALLING)
+    assert found is not None
+    assert found.learned is None
+    assert found.sentence.startswith("It is not known whether anything was learned")
+
+
+def test_shares_that_were_released_can_tell() -> None:
+    """The same two accuracies, of devices that share a commonest class, and of such that do not."""
+    same = [reported(0.7, 0.7, 2, 400, 0.7, 0.3)] * 6
+    apart = [reported(0.7, 0.7, 2, 400, *shares) for shares in ((0.7, 0.3), (0.3, 0.7)) * 3]
+    of_same, of_apart = judged(same, FLAT), judged(apart, FALLING)
+    assert of_same is not None
+    assert of_apart is not None
+    assert (of_same.learned, of_apart.learned) == (False, True)
+    assert of_apart.baseline == pytest.approx(0.5)
+    unknown = judged([*apart[1:], reported(0.7, 0.7, 2, 400)], FALLING)
+    assert unknown is not None
+    assert unknown.learned is None, "all have to have released them"
+    doubtful = judged([replace(each, doubt=0.3) for each in apart], FALLING)
+    assert doubtful is not None
+    assert doubtful.learned is None, "the noise in them counts"
+
+
+def test_numbers_need_no_shares() -> None:
+    found = judged([reported(0.4, 0.0, 0)] * 3, FALLING)
+    assert found is not None
+    assert (found.learned, found.numbers) == (True, True)
+
+
+def test_devices_that_do_not_say_give_no_verdict_and_it_says_so() -> None:
+    found = judged([reported(0.9, None, 0)] * 4 + [reported(0.9, 0.1)] * 4, FALLING)
+    assert found is not None
+    assert (found.learned, found.baseline) == (None, None)
+    assert "devices do not say how common their commonest class is" in str(found)
+    assert judged([], FALLING) is None
+
+
+def test_one_liar_makes_no_verdict() -> None:
+    """Seven honest devices that know nothing, and one that claims everything; and the other way round."""
+    idle, liar = [reported(0.2, 0.2, samples=4000)] * 7, reported(1.0, 0.1, samples=1 << 40)
+    found = judged([*idle, liar], FALLING)
+    assert found is not None
+    assert found.learned is None
+    for claim in (reported(0.9, 0.0, 0), reported(0.9, 0.9, 1 << 20)):
+        honest = judged([*[reported(0.8, 0.2)] * 7, claim], FALLING)
+        assert honest is not None
+        assert honest.learned is True, "what the network tells apart is what most say"
+        assert not honest.numbers

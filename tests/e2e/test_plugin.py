@@ -24,6 +24,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.report import OPEN
 from shoal.core.types import Tensors
 from shoal.simulation.simulated import Simulated
 from tests.e2e.places import Place
@@ -182,7 +183,7 @@ def test_its_owner_is_asked_before_anything_leaves(place: Place) -> None:
             seen = place.call("fedclient", "consent", "-c", settings["attic"])
             assert "run trial: fedavgm, which trains once" in seen.stdout
             assert "run trial: weights trained without DP-SGD: waits for your consent" in seen.stdout
-            assert "run trial: accuracy and loss as measured: waits for your consent" in seen.stdout
+            assert f"run trial: {OPEN['figures']}: waits for your consent" in seen.stdout
             given = place.call("fedclient", "consent", "give", "trial", "-c", settings["attic"])
             assert given.returncode == 0, given.stderr
             assert (asked.wait(HANG), other.wait(HANG)) == (0, 0)

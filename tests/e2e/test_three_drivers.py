@@ -1,5 +1,6 @@
-"""The demo's run under three drivers gives the same models, bit for bit: in the simulator, with the
-coordinator called directly, and with real processes over gRPC. And the demo shows what it promises."""
+"""The demo's run under three drivers gives the same models, bit for bit, and the same verdict: in the
+simulator, with the coordinator called directly, and with real processes over gRPC. And the demo shows what it
+promises."""
 
 import asyncio
 import json
@@ -26,14 +27,17 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import Tensors
+from shoal.core.verdict import Verdict
 from shoal.demo import fleet, processes
 from shoal.demo.fleet import Member
 from shoal.shell.console import Console
 from shoal.simulation.simulated import Simulated
 
-Models = dict[str, dict[str, str]]
-"""The SHA-256 of each final model, by algorithm and by its key in the run."""
+Models = dict[str, tuple[dict[str, str], tuple[bool | None, float, float]]]
+"""By algorithm, the SHA-256 of each final model by its key in the run, and of the verdict whether anything
+was learned, the accuracy and its gain."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,12 @@ def test_the_simulator_gives_the_models_of_the_processes(over_grpc: Models) -> N
 
 def test_the_coordinator_called_directly_gives_them_too(over_grpc: Models, tmp_path: Path) -> None:
     assert asyncio.run(directly(tmp_path)) == over_grpc
+
+
+def test_the_verdict_is_that_the_demo_has_learned(over_grpc: Models) -> None:
+    for name, (_, (learned, accuracy, gain)) in over_grpc.items():
+        assert learned is True, name
+        assert 0.3 < gain < accuracy <= 1.0, "above the commonest of ten classes"
 
 
 def test_the_demo_finds_the_groups_and_places_both_newcomers(demo: Path) -> None:
@@ -136,7 +146,8 @@ def simulated() -> Models:
             fleet.SEED,
         )
         assert not outcome.failed
-        found[name] = {key: digest(model) for key, model in outcome.state.models.items()}
+        models = {key: digest(model) for key, model in outcome.state.models.items()}
+        found[name] = models, figures(verdict_of(outcome.state, []))
     return found
 
 
@@ -168,5 +179,12 @@ async def final_models(coordinator: Coordinator) -> Models:
     for run in coordinator.runs:
         status = await OperatorApi(coordinator).show(run)
         assert status.summary.stage == "finished"
-        found[status.summary.name] = {key: model.blob.sha256 for key, model in status.models.items()}
+        models = {key: model.blob.sha256 for key, model in status.models.items()}
+        found[status.summary.name] = models, figures(status.verdict)
     return found
+
+
+def figures(found: Verdict | None) -> tuple[bool | None, float, float]:
+    """What does not depend on the losses of the rounds."""
+    assert found is not None
+    return found.learned, found.accuracy, found.gain

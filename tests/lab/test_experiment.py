@@ -16,6 +16,7 @@ from shoal.core.server_kit.standard import ensemble
 from shoal.simulation.fleet import Holding, numbered
 from shoal.simulation.images import unit
 from shoal.simulation.simulated import SimulatedDevices, spooled
+from shoal_lab.cli.text import experiment_text
 from shoal_lab.datasets.images import load
 from shoal_lab.datasets.natural import COLUMNS
 from shoal_lab.experiment import ENSEMBLE, Experiment, mean_of_placed, run
@@ -29,6 +30,8 @@ SMALL = {"learning_rate": 0.05, "batch_size": 16}
 def test_an_experiment_reports_what_it_promises(algorithm: str) -> None:
     found = run(Experiment(algorithm=algorithm, rounds=5, threads=1, changes=SMALL))
     assert set(found) >= {"algorithm", "preset", "dataset", "shift", "level", "seed", "clients", "rounds"}
+    assert found["verdict"]["learned"] is True
+    assert experiment_text(found).startswith(found["verdict"]["text"])
     assert 0.0 < found["accuracy"]["known"] <= 100.0
     assert 0.0 < found["accuracy"]["test"] <= 100.0
     assert len(found["accuracy"]["per_device"]) == 10

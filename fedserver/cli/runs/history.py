@@ -58,7 +58,9 @@ def history(
         files = list(map(str, written))
         return Result({"run": name, "files": files}, "\n".join(files))
     found = list(client.history(name, devices=devices))[-(rounds or LATEST) :]
-    return Result({"run": name, "rounds": list(map(asdict, found))}, _shown(found))
+    verdict = client.show(name).verdict
+    data = {"run": name, "verdict": verdict.facts() if verdict else None, "rounds": list(map(asdict, found))}
+    return Result(data, "\n".join([*([str(verdict)] if verdict else []), _shown(found)]))
 
 
 def _shown(rounds: Sequence[RoundHistory]) -> str:

@@ -19,7 +19,6 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.journal import released
 from fedserver.store.reports import Arrival
-from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed
 from shoal.core.errors import BadPayload, DiskFull, StaleReport
 from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
@@ -156,7 +155,6 @@ def _admit(
     if isinstance(task, Announce) and isinstance(reply, Announced):
         # The other devices would refuse a cohort in which one did not sign: so one liar would end the round.
         check_announcement(task.session, device, letters_of(reply.keys)[""], coordinator.signatures)
-    admit(run.server_half, run.engine.state, task, reply)
     return inline
 
 

@@ -16,6 +16,7 @@ def document(status: RunStatus) -> dict[str, Any]:
         "algorithm": name(summary.algorithm),
         "preset": name(summary.preset),
         "seed": spec.seed if spec else None,
+        "verdict": words(str(status.verdict)) if status.verdict else "",
         "settings": _settings(status),
         "clusters": [
             {"key": name(key), "members": [name(device) for device in members]}

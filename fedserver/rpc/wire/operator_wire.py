@@ -32,6 +32,7 @@ from shoal.core.exchange.wire.checks import for_people
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, RunId
+from shoal.core.verdict import Verdict
 
 STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
@@ -201,6 +202,7 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
             pb.RoundAccuracy(round=number, accuracy=accuracy)
             for number, accuracy in status.accuracies.items()
         ],
+        verdict=None if status.verdict is None else pb.Verdict(**vars(status.verdict)),
     )
 
 
@@ -218,6 +220,22 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         else None,
         _started_from_pb(status) if status.HasField("spec") else None,
         {each.round: each.accuracy for each in status.accuracies},
+        _verdict_from_pb(status.verdict) if status.HasField("verdict") else None,
+    )
+
+
+def _verdict_from_pb(found: pb.Verdict) -> Verdict:
+    return Verdict(
+        found.learned if found.HasField("learned") else None,
+        found.accuracy,
+        found.baseline if found.HasField("baseline") else None,
+        found.gain,
+        found.error,
+        found.numbers,
+        found.falling,
+        found.diverged,
+        found.advice,
+        found.beside,
     )
 
 

@@ -23,6 +23,7 @@ def experiment_text(found: dict[str, Any]) -> str:
     drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
     return "\n".join(
         [
+            *([found["verdict"]["text"], ""] if found["verdict"] else []),
             *rows,
             "",
             f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, "

@@ -21,7 +21,6 @@ from shoal.core.algorithm.halves import (
     Report,
     ServerHalf,
     State,
-    admit,
     densities,
     measurement,
 )
@@ -64,7 +63,6 @@ __all__ = [
     "State",
     "TrainingParameters",
     "Written",
-    "admit",
     "algorithm",
     "densities",
     "discover",

@@ -131,22 +131,10 @@ def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Messa
     return task
 
 
-def admit(server_half: ServerHalf, state: Any, task: Message, reply: Message) -> None:
-    """Ask the algorithm whether an answer can be true, given its state. Raises BadPayload.
-
-    A server half whose state tells what the devices' data look like has a sixth function,
-    `admit(state, task, reply)`. It is called after `shoal.core.exchange.admit.admit_message`, possibly in a
-    thread, and the device of a refused answer counts as failed in this round.
-    """
-    own = getattr(server_half, "admit", None)
-    if own:
-        own(state, task, reply)
-
-
 def densities(server_half: ServerHalf, state: Any) -> ClusterDensities | None:
     """Where the data of the run's clusters lie, for newcomers that choose among the clusters' models.
 
-    A server half whose devices describe their data has a seventh function, `densities(state)`. It gives a
+    A server half whose devices describe their data has a sixth function, `densities(state)`. It gives a
     density for each of `shoal.core.server_kit.placing.clusters(state)`, in that order, or None where it has
     none to give.
     """

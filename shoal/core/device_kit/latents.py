@@ -10,7 +10,7 @@ from shoal.core.device_kit.evaluation.evaluate import shape_of
 from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training.slots import Rows, blocks, slots_of
-from shoal.core.errors import BadPayload, LearnerFault, near
+from shoal.core.errors import BadPayload, LearnerFault, diverged, near
 from shoal.core.exchange.parts import LatentBounds
 
 DESCRIBED = 64
@@ -65,7 +65,7 @@ def bounds(batches: Iterable[Tensor], per: str) -> tuple[LatentBounds, int]:
     batches: (B, v) each, at least one. The bounds are raw: they reveal values of real records.
     FLUX appendix C.1.1, step S1, has one pair for each coordinate.
 
-    Raises BadPayload for another `per`, LearnerFault for latents that are NaN or infinite.
+    Raises BadPayload for another `per`, Diverged for latents that are NaN or infinite.
     """
     if per not in ("scalar", "coordinate"):
         raise BadPayload(f"there are no bounds {per!r}", near(per, ["scalar", "coordinate"]))
@@ -73,7 +73,7 @@ def bounds(batches: Iterable[Tensor], per: str) -> tuple[LatentBounds, int]:
     low = torch.stack([pair[0] for pair in extremes]).amin(0).double().cpu().numpy()
     high = torch.stack([pair[1] for pair in extremes]).amax(0).double().cpu().numpy()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):  # NaN goes through every minimum
-        raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
+        raise diverged("some latents are NaN or infinite")
     width = len(low)
     if per == "scalar":
         low, high = low.min(keepdims=True), high.max(keepdims=True)

@@ -18,7 +18,7 @@ from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.train import descend
-from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.errors import DeviceFault, LearnerFault, diverged
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
@@ -59,13 +59,13 @@ def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> T
 def sample_losses(context: DeviceContext, models: Sequence[Tensors], samples: Samples) -> FloatArray:
     """(n, K): cross-entropy of each sample under each model, at most `WORST`.
 
-    Raises LearnerFault for a sample that no model gives a number for.
+    Raises Diverged for a sample that no model gives a number for.
     """
     rows = torch.arange(len(samples), device=samples.x.device)
     columns = [-probabilities(context, model, samples)[rows, samples.labels] for model in models]
     found: FloatArray = torch.stack(columns, dim=1).cpu().numpy()
     if not np.isfinite(found).any(axis=1).all():
-        raise LearnerFault("the loss of a sample is no number under any model", "lower the learning rate")
+        raise diverged("the loss of a sample is no number under any model")
     return np.minimum(np.nan_to_num(found, nan=WORST), WORST)
 
 

@@ -18,7 +18,7 @@ from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
-from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, evaluated, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
@@ -129,20 +129,20 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     accuracy, loss = evaluate(context.learner, model, samples)
     f1, auc = detailed(context.learner, model, samples) if message.detailed else (None, None)
     if not message.bounds:
-        return Evaluated(accuracy, loss, len(samples), f1=f1, auc=auc)
+        return evaluated(context, samples, accuracy, loss, f1=f1, auc=auc)
     held_out = context.samples("held_out")
     if message.bounds == WIDTH:
         known = width(context.learner, model, held_out)
-        return Evaluated(accuracy, loss, len(samples), None, known, f1, auc)
+        return evaluated(context, samples, accuracy, loss, latents=known, f1=f1, auc=auc)
     context.account.unprotected(OPEN["bounds"], context.version())
     found, number = bounds(latents(context.learner, model, held_out), message.bounds)
-    return Evaluated(accuracy, loss, len(samples), found, number, f1, auc)
+    return evaluated(context, samples, accuracy, loss, bounds=found, latents=number, f1=f1, auc=auc)
 
 
 def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:
     samples = context.samples(message.part)
     weights = np.array(message.weights) / sum(message.weights)
-    return Evaluated(*predicted(context, message.models, weights, samples), len(samples))
+    return evaluated(context, samples, *predicted(context, message.models, weights, samples))
 
 
 def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluated:

@@ -1,18 +1,22 @@
-"""A device fine-tunes its cluster's model on its own data, and keeps the result where that pays.
+"""A device fine-tunes its cluster's model on its own data, where that pays.
 
-The result lies halfway between the cluster's model and what training makes of it on the device. A cluster's
-model has learned from more samples, the device's own from such as the device will have: where they are near,
-their mean has the advantages of both.
+Whether it pays is asked of the mean of the cluster's model and of what training makes of it on the device's
+training part: a cluster's model has learned from more samples, the device's own from such as the device will
+have, and the held-out part tells whether these differ. If they do, the device trains the cluster's model
+again, on all of its samples, since the held-out part has been asked, and few samples are worth much. A pull
+to the cluster's model keeps it from forgetting what others knew.
 
 Sources: Yu, Bagdasaryan and Shmatikov, Salvaging federated learning by local adaptation, 2020; Wortsman et
-al., Robust fine-tuning of zero-shot models, CVPR 2022.
+al., Robust fine-tuning of zero-shot models, CVPR 2022; Li et al., Ditto, ICML 2021, for the pull.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import torch
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import evaluate
@@ -20,7 +24,7 @@ from shoal.core.device_kit.learner import tensors_of
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing.tuning import SHARE, WORTH, Tune, Tuned
+from shoal.core.exchange.choosing.tuning import PULL, SHARE, WORTH, Tune, Tuned
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
@@ -51,8 +55,20 @@ def tune(task: Tune, context: DeviceContext) -> Tuned:
     after = _losses(context, between, pieces)
     sizes = [len(piece) for piece in pieces]
     first, last = float(np.average(before, weights=sizes)), float(np.average(after, weights=sizes))
-    kept = last <= WORTH * first and sure(before - after)
-    return Tuned(first, last, len(held_out), between if kept else None)
+    if last > WORTH * first or not sure(before - after):
+        return Tuned(first, last, len(held_out))
+    settings = replace(task.settings, proximal=max(task.settings.proximal, PULL))
+    train(context.learner, context.load(task.model), together(samples, held_out), settings, context.seed)
+    return Tuned(first, last, len(held_out), tensors_of(context.model))
+
+
+def together(first: Samples, second: Samples) -> Samples:
+    """Both parts of a device's labeled data, as one."""
+    targets = None
+    if first.targets is not None and second.targets is not None:
+        targets = torch.cat([first.targets, second.targets])
+    labels = torch.cat([first.labels, second.labels])
+    return Samples(torch.cat([first.x, second.x]), labels, max(first.classes, second.classes), targets)
 
 
 def sure(gains: FloatArray) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Plan, Report, ServerHalf, admit, densities
+from shoal.core.algorithm import Plan, Report, ServerHalf, densities
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
@@ -64,10 +64,6 @@ class Bootstrap:
             for model in (message.model, *(message.others or ()))
         )
         return self.inner.start(first, self.parameters, *others)
-
-    def admit(self, state: Any, task: Message, reply: Message) -> None:
-        if not isinstance(state, Unstarted):
-            admit(self.inner, state, task, reply)
 
     def densities(self, state: Any) -> ClusterDensities | None:
         return None if isinstance(state, Unstarted) else densities(self.inner, state)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.algorithm import Report, ServerHalf, State, admit
+from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.engine.events import (
     Abandon,
     Effect,
@@ -164,7 +164,6 @@ class _Simulation:
         try:
             reply = self._devices[device](offer.message, offer.seed)
             admit_message(offer.message, reply)
-            admit(self._server_half, self._engine.state, offer.message, reply)
         except Unavailable as gone:
             self._effects += self._engine.feed(Left(device, gone.message))
             return

@@ -222,6 +222,10 @@ class Evaluated(Message):
     means over the classes, where asked for (`evaluation.metrics`); None for a learner with an
     evaluate() of its own, and auc where there is only one class.
     rho: what the accuracy cost; then it has noise, and the loss, which does not leave, is 0.
+    baseline: the share of the commonest class among the same samples, above 0, up to 1; 0 where labels are
+    numbers, since their mean explains nothing of them; None where it does not leave, as with a rho, or says
+    nothing, as for a learner with an evaluate() of its own. classes: how many the network tells apart, 0
+    where labels are numbers.
     """
 
     kind: ClassVar[str] = "evaluated"
@@ -233,6 +237,8 @@ class Evaluated(Message):
     f1: float | None = None
     auc: float | None = None
     rho: float | None = None
+    baseline: float | None = None
+    classes: int = 0
 
 
 @dataclass(frozen=True, eq=False)

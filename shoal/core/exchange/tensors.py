@@ -165,7 +165,7 @@ def check_finite(tensors: Tensors, what: str = "the model") -> None:
             bad = int(array.size - np.isfinite(array).sum())
             raise BadPayload(
                 f"{what}, tensor {name!r}: {bad} of {array.size} values are NaN or infinite",
-                "lower the learning rate or look at the device's data",
+                "if training diverged, lower learning_rate or set it to auto; or look at the device's data",
             )
 
 

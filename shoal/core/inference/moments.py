@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shoal.core.data.version import Numbers
-from shoal.core.errors import BadPayload, DataFault, LearnerFault
+from shoal.core.errors import BadPayload, DataFault, diverged
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, FloatArray
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
 from shoal.core.privacy.release import ExactMoments
@@ -65,12 +65,12 @@ def moments_of(
     distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
     moments are worth: n^2 / (sum of the squared number of times that each is there) (Kish 1965).
 
-    Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
+    Raises Diverged when some are NaN or infinite, DataFault for a label that is not below `classes`,
     BadPayload for a number of classes that no descriptor can have.
     """
     check_classes(classes)
     if not np.isfinite(projected).all():
-        raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
+        raise diverged("some latents are NaN or infinite")
     means = np.zeros((1 + classes, projected.shape[1]))
     deviations = np.zeros_like(means)
     counts = np.zeros(1 + classes)

@@ -34,7 +34,7 @@ OPEN = {
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
     "summary": "mean and deviation of each feature of the inputs",
-    "figures": "accuracy and loss as measured",
+    "figures": "accuracy, loss and the share of the commonest class as measured",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
 }
 """What can leave without a guarantee."""

@@ -6,7 +6,8 @@ or only from public numbers, for the calibrated privacy modes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -73,16 +74,28 @@ def _usual(found: Sequence[LatentBounds]) -> Sequence[LatentBounds]:
     return [each for each, fits in zip(found, near, strict=True) if fits] or found
 
 
-def admit_moments(bounds: LatentBounds, projector: Tensors, descriptor: Descriptor) -> None:
-    """Raises BadPayload for moments that no data within the merged bounds have.
+def bounded(
+    bounds: LatentBounds | None, projector: Tensors, described: Mapping[DeviceId, Descriptor]
+) -> dict[DeviceId, Descriptor]:
+    """The descriptors, with what is outside the merged bounds of the latents moved to their edge.
 
-    The bounds are of held-out samples, so other samples may be outside: by as much as the widest coordinate
-    is wide, and in the mode "paper" also by its noise, whose scale is a share of the range. An encoder whose
-    training has failed may give the same latents for all held-out samples: such bounds say nothing of others.
+    Such moments may be a lie, which would change how far apart all others seem. But they are no proof of one:
+    the bounds are of held-out samples, and one value far out in a device's training part is enough. bounds:
+    None with a privacy guarantee, where nothing is changed.
     """
+    return {
+        device: each if bounds is None else _bounded(bounds, projector, each)
+        for device, each in described.items()
+    }
+
+
+def _bounded(bounds: LatentBounds, projector: Tensors, descriptor: Descriptor) -> Descriptor:
+    """Outside is what is farther away than the widest coordinate is wide, and in the mode "paper" also than
+    its noise, whose scale is a share of the range. An encoder whose training has failed may give the same
+    latents for all held-out samples: such bounds say nothing of others."""
     found, beyond = descriptor.statistics, float((bounds.high - bounds.low).max())
     if not isinstance(found, Moments) or not beyond > 0.0:
-        return
+        return descriptor
     mean, components = projector["mean"], projector["components"]
     low, high = np.broadcast_to(bounds.low, mean.shape), np.broadcast_to(bounds.high, mean.shape)
     middle = components @ ((low + high) / 2.0 - mean)
@@ -90,14 +103,10 @@ def admit_moments(bounds: LatentBounds, projector: Tensors, descriptor: Descript
     epsilon = descriptor.privacy.epsilon
     if epsilon:
         reach = reach + NOISY * 2.0 * reach.max() / (max(float(found.counts[0]), 1.0) * epsilon)
-    rows = found.counts >= FEWEST
-    inside = np.abs(found.means[rows] - middle) <= reach
-    narrow = found.deviations[rows] <= reach
-    if not (inside.all() and narrow.all()):
-        raise BadPayload(
-            "the descriptor cannot be of this run's data: it is outside the bounds of all devices' latents",
-            "look at the device's data, and at who runs it",
-        )
+    rows = found.counts[:, None] >= FEWEST
+    means = np.where(rows, np.clip(found.means, middle - reach, middle + reach), found.means)
+    deviations = np.where(rows, np.minimum(found.deviations, reach), found.deviations)
+    return replace(descriptor, statistics=Moments(means, deviations, found.counts))
 
 
 def projector_of(

@@ -1,5 +1,7 @@
 """F1 and AUC: as scikit-learn has them, and in small cases that can be checked by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score, roc_auc_score
@@ -30,6 +32,20 @@ def test_a_rare_class_counts_as_much_as_a_common_one() -> None:
     scores = np.column_stack([np.ones(10), np.zeros(10)])
     assert macro_auc(labels, scores) == 0.5, "all tie"
     assert macro_auc(np.zeros(3, np.int64), np.eye(3)) is None, "there is nothing to tell apart"
+
+
+def test_a_device_says_how_common_its_commonest_class_is() -> None:
+    """Of the same samples; nothing of it where the accuracy has noise, or is the author's own."""
+    context, model = context_of(), initial_weights(small(), 0)
+    found = perform(Evaluate(model, "test"), context)
+    assert isinstance(found, Evaluated)
+    labels = context.samples("test").labels.numpy()
+    assert found.baseline == np.bincount(labels).max() / len(labels)
+    assert found.classes == context.load(model)(context.samples("test").x).shape[1]
+    own = replace(small(), evaluate=lambda model, samples: (0.25, 1.0))
+    other = perform(Evaluate(model, "test"), context_of(own))
+    assert isinstance(other, Evaluated)
+    assert (other.accuracy, other.baseline, other.classes) == (0.25, None, 0)
 
 
 def test_a_device_measures_them_only_where_it_is_asked() -> None:

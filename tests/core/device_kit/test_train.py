@@ -10,7 +10,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, convert
 from shoal.core.device_kit.training.train import gradients, train, walk, weights_of
-from shoal.core.errors import BadPayload, DataFault, DeviceFault, LearnerFault
+from shoal.core.errors import BadPayload, DataFault, DeviceFault, Diverged, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 
 from .conftest import Slope, blobs, failing, mean_output, small
@@ -36,6 +36,13 @@ def test_momentum_goes_on_over_epochs_unless_it_is_to_restart() -> None:
     assert weight_after(settings, ones(1)) == pytest.approx(-0.1 * (1 + 1.5 + 1.75))
     restarted = dataclasses.replace(settings, restart_momentum=True)
     assert weight_after(restarted, ones(1)) == pytest.approx(-0.1 * 3)
+
+
+def test_a_last_step_that_leaves_no_number_is_said_to_have_diverged() -> None:
+    """The loss before it was a number, so nothing else would say so."""
+    settings = dataclasses.replace(PLAIN, learning_rate=1e39)
+    with pytest.raises(Diverged, match=r"training diverged: the weights 'w' are NaN.*1e\+39.* to auto"):
+        train(SLOPE, Slope(), ones(1), settings, seed=0)
 
 
 @pytest.mark.parametrize(("optimizer", "decayed"), [("adam", 1.0), ("adamw", 1.0 - 0.1 * 0.5)])
@@ -279,7 +286,7 @@ def test_a_number_of_steps_ends_an_epoch_early_or_goes_on_into_more(at_most: int
 
 
 def test_a_loss_that_is_no_number_ends_it_with_the_rate_to_lower() -> None:
-    with pytest.raises(LearnerFault, match=r"nan in epoch 1 of 3 .*0\.25"):
+    with pytest.raises(LearnerFault, match=r"training diverged: .*nan in epoch 1 of 3 .*0\.25.* to auto"):
         walk(batches(), 3, lambda x, y: torch.tensor(float("nan")), 0.25)
 
 

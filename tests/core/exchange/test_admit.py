@@ -80,6 +80,8 @@ WIDTHS = Evaluate(MODEL, bounds=WIDTH)
         (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
         (SEVERAL, Moved((MODEL, MODEL), 10)),
         (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
+        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=1.0 / 3.0, classes=40)),
+        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=0.0)),
         (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
         (
             Evaluate(MODEL, bounds="coordinate"),
@@ -238,6 +240,18 @@ def test_noise_may_take_a_small_value_below_zero() -> None:
     ("task", "reply", "why"),
     [
         (Evaluate(MODEL), Evaluated(1.5, 0.0, 3), "accuracy is 1.5"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=1.1, classes=4), "a share of 1.1"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=0.2, classes=4), "a share of 0.2"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.2, classes=40), "a share of 0.2"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5), "0 classes with a share of 0.5"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=float("nan"), classes=4), "baseline is nan"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=1 << 40), "classes apart"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=-1), "classes apart"),
+        (
+            Evaluate(MODEL, rho=0.1),
+            Evaluated(0.5, 0.0, 3, rho=0.1, baseline=0.5, classes=4),
+            "the exact share of a class",
+        ),
         (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3), "bounds were asked for"),
         (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1))), "not asked for"),
         (

@@ -47,6 +47,7 @@ def test_without_noise_it_is_the_accuracy_and_the_loss_stays() -> None:
     assert isinstance(found, Evaluated)
     exact = evaluate(on.learner, on.load(model), on.samples("held_out"))[0]
     assert (found.accuracy, found.loss, found.rho) == (exact, 0.0, 0.5)
+    assert found.baseline is None, "the share of a class would be exact"
     assert isinstance(on.account, Exact)
     assert [(each.rho, each.part) for each in on.account.asked] == [(0.5, "held_out part")]
 

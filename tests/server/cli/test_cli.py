@@ -97,7 +97,8 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     found = data(command("model", "export", "whole", "--out", tmp_path / "m.safetensors", "--json"))
     assert found["sha256"] == shown["models"]["global"]["sha256"]
     assert shown["weights"] == WEIGHTS
-    summary = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
+    figures = "accuracy, loss and the share of the commonest class as measured"
+    summary = f"no guarantee: weights trained without DP-SGD, {figures}"
     assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [summary] * 3
     printed = command("model", "export", "whole", "--out", tmp_path / "again.safetensors")[1]
     assert "\nprivacy in this run\nof         what left " in printed

@@ -20,6 +20,7 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
+from fedserver.page.views import run as run_view
 from fedserver.rpc.client import AuthorityClient
 from fedserver.rpc.wire import operator_wire
 from fedserver.rpc.wire.rows import MAX_SECONDS, span_from_pb, span_to_pb
@@ -31,6 +32,7 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityS
 from shoal.core.exchange.link import Failure, Hello, Report
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
+from shoal.core.verdict import DEVICE, Verdict
 from tests.server.authority.peers import Peer, World, world
 from tests.server.servers import spec, start
 from tests.server.wire_link import WireLink
@@ -186,3 +188,19 @@ def test_a_run_is_shown_though_the_figures_of_a_device_cannot_be() -> None:
     sent = operator_wire.status_to_pb(RunStatus(summary, devices=figures, spec=spec()))
     found = operator_wire.status_from_pb(operator_wire.pb.RunStatus.FromString(sent.SerializeToString()))
     assert found.devices == (figures[0], DeviceFigures("d1"))
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(True, 0.8, 0.1, 0.7, 0.01, falling=True, advice="more rounds", beside=DEVICE),
+        Verdict(None, 0.8, None, 0.0, 0.0, numbers=True, diverged=True),
+    ],
+)
+def test_the_verdict_comes_first_and_is_the_same_everywhere(verdict: Verdict) -> None:
+    summary = RunSummary("toy", "toy", "fedavg", "default", "finished", 1)
+    sent = operator_wire.status_to_pb(RunStatus(summary, spec=spec(), verdict=verdict))
+    found = operator_wire.status_from_pb(operator_wire.pb.RunStatus.FromString(sent.SerializeToString()))
+    assert found.verdict == verdict
+    assert text.status(found).splitlines()[0] == str(verdict)
+    assert text.data(found)["verdict"]["text"] == run_view.document(found)["verdict"] == str(verdict)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.evaluation.evaluate import evaluate, loss_of
+from shoal.core.device_kit.evaluation.evaluate import evaluate, evaluated, loss_of
 from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import authors
 from shoal.core.device_kit.samples import Batches, Samples, seeded
@@ -65,4 +65,4 @@ def _measure(message: Measure, context: "DeviceContext") -> Evaluated:
             network.move(message.rates, mean)
             accuracy, loss = evaluate(context.learner, model, batch)
             right, lost = right + accuracy * len(batch), lost + loss * len(batch)
-    return Evaluated(right / len(samples), lost / len(samples), len(samples))
+    return evaluated(context, samples, right / len(samples), lost / len(samples))

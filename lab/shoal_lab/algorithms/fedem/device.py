@@ -6,6 +6,7 @@ import numpy as np
 
 from shoal.core.data.seeds import generator
 from shoal.core.device_kit import standard
+from shoal.core.device_kit.evaluation.evaluate import evaluated
 from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import FloatArray
@@ -47,7 +48,7 @@ def _measure(task: Measure, context: "DeviceContext") -> Evaluated:
     weights = recalled(context, len(task.models))
     samples, _ = labelled(context, task.part)
     mixture = np.array(task.weights) / sum(task.weights) if weights is None else weights
-    return Evaluated(*predicted(context, task.models, mixture, samples), len(samples))
+    return evaluated(context, samples, *predicted(context, task.models, mixture, samples))
 
 
 def recalled(context: "DeviceContext", count: int) -> FloatArray | None:

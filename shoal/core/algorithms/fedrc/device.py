@@ -20,6 +20,7 @@ from shoal.core.algorithms.fedrc.weights import (
     weighed,
 )
 from shoal.core.device_kit import standard
+from shoal.core.device_kit.evaluation.evaluate import evaluated
 from shoal.core.device_kit.mixture import Labels, labelled, predicted, sample_losses, train_share
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault
@@ -85,9 +86,7 @@ def _measure(task: Measure, context: "DeviceContext") -> Measured:
         raise BadPayload(f"there is no prediction {task.predict!r}", f"use {' or '.join(found)}")
     accuracy, loss = found[task.predict]
     return Measured(
-        accuracy,
-        loss,
-        len(part),
+        **vars(evaluated(context, part, accuracy, loss)),
         ensemble=found["ensemble"][0],
         hard=found["hard"][0],
         tuned=found["tuned"][0],

@@ -126,7 +126,12 @@ def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
         name: sum(getattr(each, name) * each.examples for _, each in sorted(measured.items())) / total
         for name in FIGURES
     }
-    metrics = {d: Evaluated(each.accuracy, each.loss, each.examples) for d, each in measured.items()}
+    metrics = {
+        device: Evaluated(
+            each.accuracy, each.loss, each.examples, baseline=each.baseline, classes=each.classes
+        )
+        for device, each in measured.items()
+    }
     return replace(state, metrics={**state.metrics, **metrics}, figures=figures, phase="done")
 
 

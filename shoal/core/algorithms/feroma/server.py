@@ -25,7 +25,7 @@ from shoal.core.server_kit.aggregation.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.fleet.densities import cluster_densities
-from shoal.core.server_kit.frozen_encoder import admit_moments, ask_bounds, merged_bounds, projector_of
+from shoal.core.server_kit.frozen_encoder import ask_bounds, bounded, merged_bounds, projector_of
 from shoal.core.server_kit.standard import private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -33,13 +33,6 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 def start(model: Tensors, parameters: Parameters) -> State:
     first = "train" if warm_up(parameters) else "bounds"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
-
-
-def admit(state: State, task: Message, reply: Message) -> None:
-    """Refuse a profile that is outside the bounds of all devices' latents."""
-    descriptor = getattr(reply, "descriptor", None)
-    if state.bounds is not None and state.encoder is not None and isinstance(descriptor, Descriptor):
-        admit_moments(state.bounds, state.encoder.projector, descriptor)
 
 
 def warm_up(parameters: Parameters) -> int:
@@ -114,7 +107,7 @@ def _describe(state: State) -> Describe:
 
 
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
-    profiles = _profiles(reports)
+    profiles = _profiles(state, reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
     over = state.progress >= state.parameters.rounds
     state = replace(state, starts=_mapped(state, profiles, served=over))
@@ -134,7 +127,7 @@ def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_mixed(state: State, reports: Sequence[Report]) -> State:
-    joined = _profiles(reports)
+    joined = _profiles(state, reports)
     starts = {**state.starts, **_mapped(state, joined)}
     updates = trained(reports)
     if not updates:  # only late joiners answered: no device has trained, so the round is still to come
@@ -235,12 +228,13 @@ def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
     return replace(encoder, scaler=descriptors.BlockScaler.fit(vectors, width, absent))
 
 
-def _profiles(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
-    return {
+def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
+    found = {
         report.device: report.message.descriptor
         for report in reports
         if isinstance(report.message, Described)
     }
+    return bounded(state.bounds, _encoder(state).projector, found)
 
 
 def _encoder(state: State) -> Encoder:

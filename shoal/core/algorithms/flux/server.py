@@ -29,8 +29,8 @@ from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
-    admit_moments,
     ask_bounds,
+    bounded,
     merged_bounds,
     projector_of,
 )
@@ -44,13 +44,6 @@ SETTLING = 0.8
 def start(model: Tensors, parameters: Parameters) -> State:
     first = "bounds" if warm_up_is_over(parameters, {}, 0) else "train"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
-
-
-def admit(state: State, task: Message, reply: Message) -> None:
-    """Refuse a descriptor that is outside the bounds of all devices' latents."""
-    descriptor, projector = getattr(reply, "descriptor", None), getattr(task, "projector", None)
-    if state.bounds is not None and projector is not None and isinstance(descriptor, Descriptor):
-        admit_moments(state.bounds, projector, descriptor)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -143,9 +136,13 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
     described = {
         device: update.descriptor for device, update in trained(reports).items() if update.descriptor
     }
-    encoder = state.models[GLOBAL]
+    encoder, projector = state.models[GLOBAL], _projector(state)
     clustering, assignments = form_clusters(
-        state.parameters, state.progress + 1, encoder, _projector(state), described
+        state.parameters,
+        state.progress + 1,
+        encoder,
+        projector,
+        bounded(state.bounds, projector, described),
     )
     state = replace(
         state,
@@ -183,7 +180,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
-    state = _joined(state, _described(reports))
+    state = _joined(state, _described(state, reports))
     if not trained(reports):
         # Only late joiners answered: no device has trained, so the round is still to come.
         return state
@@ -209,12 +206,13 @@ def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
     )
 
 
-def _described(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
-    return {
+def _described(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
+    found = {
         report.device: report.message.descriptor
         for report in reports
         if isinstance(report.message, Described)
     }
+    return bounded(state.bounds, _clustering(state).projector, found)
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
@@ -270,7 +268,7 @@ def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
     before = state.assignments
     clustering, assignments, sources = regrouped(
-        state.parameters, _clustering(state), before, state.progress, _described(reports)
+        state.parameters, _clustering(state), before, state.progress, _described(state, reports)
     )
     moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:

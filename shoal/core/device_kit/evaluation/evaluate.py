@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from shoal.core.device_kit.evaluation.regression import explained, predictions, 
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
-from shoal.core.errors import DataFault, DeviceFault, LearnerFault
+from shoal.core.errors import DataFault, DeviceFault, Diverged, LearnerFault, diverged
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
 
@@ -75,10 +77,6 @@ def _scalar(loss: Loss) -> Loss:
     return checked
 
 
-class Diverged(LearnerFault):
-    """The model's loss is not a finite number."""
-
-
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
     """Accuracy (0 to 1) and mean loss by sample, in evaluation mode: the author's own, or ours. Of
     regression, the accuracy is the share of variance that is explained (`evaluation.regression`).
@@ -94,6 +92,24 @@ def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
         if samples.targets is not None:
             return _checked(_measure_targets(learner, model, samples, samples.targets))
         return _checked(_measure(learner, model, samples))
+
+
+def evaluated(
+    context: DeviceContext, samples: Samples, accuracy: float, loss: float, **more: Any
+) -> Evaluated:
+    """The answer that says how good a model is on these samples, beside one that ignores them.
+
+    more: the other fields of `Evaluated`. The context's network is one of the models, or the only one.
+    """
+    if context.learner.evaluate is not None:
+        return Evaluated(accuracy, loss, len(samples), **more)
+    if samples.targets is not None:
+        return Evaluated(accuracy, loss, len(samples), baseline=0.0, **more)
+    context.model.eval()
+    with torch.no_grad(), authors("network", context.model, samples.x[:1]):
+        classes = class_scores(context.model, samples.x[:1], samples.classes).shape[1]
+    share = int(torch.bincount(samples.labels).max()) / len(samples)
+    return Evaluated(accuracy, loss, len(samples), baseline=share, classes=classes, **more)
 
 
 def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
@@ -164,7 +180,7 @@ def _checked(result: object) -> tuple[float, float]:
     if not 0.0 <= accuracy <= 1.0:
         raise LearnerFault(f"evaluate() returned the accuracy {accuracy}", "give a share between 0 and 1")
     if not math.isfinite(loss):
-        raise Diverged(f"the loss is {loss}", "the model has diverged: lower the learning rate")
+        raise diverged(f"the loss is {loss}")
     return accuracy, loss
 
 
@@ -185,14 +201,14 @@ def score(context: DeviceContext, models: Sequence[Tensors]) -> Scores:
             f"choosing one of {len(models)} models by their loss needs labels, and the data have none",
             "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
-    losses, diverged = [], list[Diverged]()
+    losses, faults = [], list[Diverged]()
     for model in models:
         try:
             loss = evaluate(context.learner, context.load(model), samples)[1]
         except Diverged as fault:
-            diverged.append(fault)
+            faults.append(fault)
             loss = WORST
         losses.append(min(loss, WORST))
-    if len(diverged) == len(models):
-        raise diverged[0]
+    if len(faults) == len(models):
+        raise faults[0]
     return Scores(np.array(losses), len(samples))

@@ -12,7 +12,7 @@ from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.optimizers import optimizer_of
-from shoal.core.errors import LearnerFault
+from shoal.core.errors import LearnerFault, diverged
 from shoal.core.exchange.messages import TrainingSettings
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -31,7 +31,7 @@ def walk(
 
     rate: of learning, for the error. at_most: steps after which to stop, be the epochs over or not; where
     they do not suffice, there are more of them. 0: as many as the epochs have. between: called between
-    epochs. Raises LearnerFault when the loss is NaN or infinite.
+    epochs. Raises Diverged when the loss is NaN or infinite.
     """
     left, epoch, mean = at_most or epochs * len(batches), 0, 0.0
     epochs = -(-left // len(batches))
@@ -45,10 +45,7 @@ def walk(
         # Once per epoch, because reading a number makes a GPU wait.
         mean = total.item() / seen
         if not math.isfinite(mean):
-            raise LearnerFault(
-                f"the loss became {mean} in epoch {epoch} of {epochs}",
-                f"lower learning_rate (it is {rate}), or look at the data's scale",
-            )
+            raise diverged(f"the loss became {mean} in epoch {epoch} of {epochs}", rate)
         if left > 0:
             between()
     return mean
@@ -81,8 +78,8 @@ def train(
 
     On a processor, with the same number of threads, the same seed gives the same bits.
 
-    Raises DeviceFault without labels, LearnerFault when the author's code fails or the loss does not stay
-    finite.
+    Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss or
+    the weights do not stay finite.
     """
     settings = fitted(settings, len(samples))
     batches = Batches(samples, settings.batch_size, seed)
@@ -93,7 +90,16 @@ def train(
         else:
             loss = descend(model, batches, settings, loss_of(learner, samples))
     model.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+    check_weights(model, settings.learning_rate)
     return loss
+
+
+def check_weights(model: nn.Module, rate: float) -> None:
+    """Raise Diverged if training has left NaN or infinity in the network: its last step may have, where the
+    loss before it was a number."""
+    for name, values in model.state_dict().items():
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise diverged(f"the weights {name!r} are NaN or infinite", rate)
 
 
 def descend(
@@ -106,7 +112,7 @@ def descend(
     """`settings.epochs` passes of the optimizer over the batches; the mean loss of the last, by sample.
 
     For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
-    that is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
+    that is trained; None: to where the network is now. Raises Diverged when the loss is NaN or infinite.
     """
     optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal, towards)
 

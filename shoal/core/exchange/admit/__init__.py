@@ -49,6 +49,7 @@ from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
 MAX_EXAMPLES = 1 << 40
+MAX_CLASSES = 1 << 24
 MAX_VALUE = 1e40
 """Above every float32, which latents are; squares of such values and sums of them still fit."""
 
@@ -99,7 +100,8 @@ def admit_message(task: Message, reply: Message) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise BadPayload(
-                    f"{reply.kind}.{name} is {number}", "lower the learning rate or look at the data"
+                    f"{reply.kind}.{name} is {number}",
+                    "if training diverged, lower learning_rate or set it to auto; or look at the data",
                 )
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
@@ -112,6 +114,7 @@ def admit_message(task: Message, reply: Message) -> None:
     ):
         raise BadPayload(f"{reply.kind} has f1 {reply.f1} and auc {reply.auc}, not between 0 and 1")
     if isinstance(reply, Evaluated):
+        _admit_baseline(reply)
         _admit_bounds(task.bounds if isinstance(task, Evaluate) else "", reply)
     if isinstance(task, Train | TrainMasked) and isinstance(reply, Trained | Masked):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
@@ -156,6 +159,18 @@ def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
         raise BadPayload(f"the cost of DP-SGD: {error}") from None
     if not any(cost.curve):
         raise BadPayload("the DP-SGD report has zero privacy cost")
+
+
+def _admit_baseline(reply: Evaluated) -> None:
+    """One of C classes is the commonest of n samples with a share of 1 / C or more, and 1 / n or more."""
+    share, classes = reply.baseline, reply.classes
+    if share is not None and reply.rho is not None:
+        raise BadPayload("an accuracy with a guarantee comes with the exact share of a class")
+    if not 0 <= classes <= MAX_CLASSES:
+        raise BadPayload(f"{reply.kind} tells {classes} classes apart", f"0 to {MAX_CLASSES} are taken")
+    least = 1.0 / min(classes, reply.examples) if classes else 0.0
+    if share is not None and not least - 1e-9 <= share <= (1.0 if classes else 0.0):
+        raise BadPayload(f"{reply.kind} has a commonest of {classes} classes with a share of {share}")
 
 
 def _admit_bounds(asked: str, reply: Evaluated) -> None:

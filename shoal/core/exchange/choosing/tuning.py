@@ -13,15 +13,18 @@ from shoal.core.types import ModelKey, Tensors
 EPOCHS = 5
 """How long a device fine-tunes. Chosen with `SHARE` and `WORTH`: docs/algorithms.md says how."""
 SHARE = 0.5
-"""How far to go from the cluster's model toward the one that the device makes of it."""
+"""How far from the cluster's model toward the one that the device makes of it the held-out part is asked."""
+PULL = 1.0
+"""mu of the pull to the cluster's model, where a device trains it on all of its samples."""
 WORTH = 0.9
 """The share of the held-out loss that has to be left at most, or the cluster's model stays as it is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned(Message):
-    """What fine-tuning found. before, after: the mean held-out loss by sample of the cluster's model and of
-    the fine-tuned one. examples: samples of the held-out part. model: the fine-tuned one, if it is worth it.
+    """What fine-tuning found. before, after: the mean held-out loss by sample of the cluster's model, and of
+    the one in between that tells whether it pays. examples: samples of the held-out part. model: the
+    fine-tuned one, which has seen these too, if it is worth it.
     """
 
     kind: ClassVar[str] = "tuned"
@@ -33,8 +36,8 @@ class Tuned(Message):
 
 @dataclass(frozen=True, eq=False)
 class Tune(Message):
-    """Train `model`, the one of `cluster`, on the device's training part, go `SHARE` of the way, and keep the
-    result if the held-out part says that it is worth it.
+    """Train `model`, the one of `cluster`, on the device's training part, go `SHARE` of the way, and if the
+    held-out part says that it is worth it, train `model` on both parts.
     """
 
     kind: ClassVar[str] = "tune"

@@ -67,11 +67,11 @@ export class RunView {
 }
 
 // What a stranger wants to know first, in a sentence or two.
-function headline({ summary, clusters: found, gains: gained, beside }) {
+function headline({ summary, run, clusters: found, gains: gained, beside }) {
   const filled = found.filter((cluster) => cluster.members.length);
   const devices = filled.reduce((sum, cluster) => sum + cluster.members.length, 0);
   const groups = filled.length > 1 ? `${many(devices, "device")} form ${many(filled.length, "group")}` : filled.length ? `${many(devices, "device")} share one model` : "No groups have been formed yet";
   const accuracy = summary.accuracy === null ? "" : `; the mean accuracy is ${percent(summary.accuracy)}`;
   const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words}: ${percent(gained.own)} instead of ${percent(gained.one)}.` : "";
-  return `${groups}${accuracy}.${gain}`;
+  return `${run.verdict ? `${run.verdict}. ` : ""}${groups}${accuracy}.${gain}`;
 }

@@ -1650,6 +1650,7 @@ class RunStatus(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     ACCURACIES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -1702,6 +1703,10 @@ class RunStatus(_message.Message):
     def origin(self) -> Global___RunOrigin:
         """Set by the server: what else the run started from. Unset: never."""
 
+    @_builtins.property
+    def verdict(self) -> Global___Verdict:
+        """Set by the server: whether anything was learned. Unset: no device has measured its model yet."""
+
     def __init__(
         self,
         *,
@@ -1717,14 +1722,82 @@ class RunStatus(_message.Message):
         spec: Global___StartRunRequest | None = ...,
         accuracies: _abc.Iterable[Global___RoundAccuracy] | None = ...,
         origin: Global___RunOrigin | None = ...,
+        verdict: Global___Verdict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "origin", b"origin", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "origin", b"origin", "spec", b"spec", "summary", b"summary", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "origin", b"origin", "released", b"released", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "origin", b"origin", "released", b"released", "spec", b"spec", "summary", b"summary", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunStatus: _TypeAlias = RunStatus  # noqa: Y015
+
+@_typing.final
+class Verdict(_message.Message):
+    """Whether a run has learned anything, as far as its server knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNED_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    BASELINE_FIELD_NUMBER: _builtins.int
+    GAIN_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    FALLING_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
+    learned: _builtins.bool
+    """Set by the server: it has, or it has not. Unset: what devices have reported does not tell."""
+    accuracy: _builtins.float
+    """Set by the server: mean accuracy over the devices, 0 to 1; where labels are numbers, the share of their variance
+    that is explained. Unset: 0.
+    """
+    baseline: _builtins.float
+    """Set by the server: what answers that ignore the sample reach. Unset: the devices do not say."""
+    gain: _builtins.float
+    """Set by the server: by how much the first is above the second. Unset: 0, or the second is unknown."""
+    error: _builtins.float
+    """Set by the server: the standard error of that. Unset: 0."""
+    numbers: _builtins.bool
+    """Set by the server: labels are numbers, and not classes. Unset: they are classes."""
+    falling: _builtins.bool
+    """Set by the server: the loss still fell at the end. Unset: it did not."""
+    diverged: _builtins.bool
+    """Set by the server: the loss rose over the run. Unset: it did not."""
+    advice: _builtins.str
+    """Set by the server: what to do next, for people. Unset: nothing."""
+    beside: _builtins.str
+    """Set by the server: which answers ignore the sample, for people. Unset: never."""
+    def __init__(
+        self,
+        *,
+        learned: _builtins.bool | None = ...,
+        accuracy: _builtins.float = ...,
+        baseline: _builtins.float | None = ...,
+        gain: _builtins.float = ...,
+        error: _builtins.float = ...,
+        numbers: _builtins.bool = ...,
+        falling: _builtins.bool = ...,
+        diverged: _builtins.bool = ...,
+        advice: _builtins.str = ...,
+        beside: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_learned", b"_learned", "baseline", b"baseline", "learned", b"learned"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_learned", b"_learned", "accuracy", b"accuracy", "advice", b"advice", "baseline", b"baseline", "beside", b"beside", "diverged", b"diverged", "error", b"error", "falling", b"falling", "gain", b"gain", "learned", b"learned", "numbers", b"numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
+    _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
+    _WhichOneofReturnType__learned: _TypeAlias = _typing.Literal["learned"]  # noqa: Y015
+    _WhichOneofArgType__learned: _TypeAlias = _typing.Literal["_learned", b"_learned"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learned) -> _WhichOneofReturnType__learned | None: ...
+
+Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 @_typing.final
 class RunOrigin(_message.Message):

@@ -1,0 +1,50 @@
+"""Whether a run has learned anything, as far as its server knows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.algorithm import State
+from shoal.core.exchange.parts import Descriptor, Moments
+from shoal.core.privacy.sums import SHARES, counts, totals
+from shoal.core.verdict import Reported, Verdict, judged
+
+BY_HAND = ("learning_rate", "batch_size", "epochs", "optimizer")
+"""The settings of training that are best left out."""
+
+
+def verdict_of(state: State, losses: Sequence[float], given: Any = ()) -> Verdict | None:
+    """The verdict on a run; None until its devices have measured what they use.
+
+    losses: the mean loss in training, round by round. given: the names of the parameters that were set.
+    """
+    released = getattr(state, "descriptors", {})
+    devices = []
+    for device, each in sorted(state.metrics.items()):
+        shares, doubt = _shares(released.get(device), each.classes)
+        cluster = state.assignments.get(device, "")
+        devices.append(
+            Reported(each.accuracy, cluster, each.examples, each.baseline, each.classes, shares, doubt)
+        )
+    return judged(devices, losses, any(name in given for name in BY_HAND))
+
+
+def _shares(found: Descriptor | None, classes: int) -> tuple[npt.NDArray[np.float64] | None, float]:
+    """(C,) the shares of the classes among a device's samples, by what it has released of them, and the
+    standard error of each by the noise; None where it has not, or with noise of unknown size."""
+    if found is None or not found.classes or found.classes > classes or found.privacy.rules.unknown_noise:
+        return None, 0.0
+    doubt = 0.0
+    if isinstance(found.statistics, Moments):
+        each = found.statistics.counts[1:]
+    else:
+        each = counts(found.statistics)[1:].clip(0.0)
+        doubt = float(totals(found.statistics)[1][1:].max() / SHARES[2])
+    samples = float(each.sum())
+    if samples < 1.0:
+        return None, 0.0
+    shares = np.zeros(classes)
+    shares[: len(each)] = each / samples
+    return shares, doubt / samples
