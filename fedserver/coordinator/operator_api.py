@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
+from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
@@ -21,6 +21,7 @@ from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
+from shoal.core.algorithm import Basis, basis_of
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
@@ -357,7 +358,8 @@ class OperatorApi:
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
-            state = await asyncio.to_thread(recipe.start, model)
+            basis = self._basis_for(spec, recipe)
+            state = await asyncio.to_thread(recipe.start, model, basis)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -369,6 +371,15 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    def _basis_for(self, spec: RunSpec, recipe: Recipe) -> Basis | None:
+        """By what the devices of the newest run that this one may share them with have described their
+        data."""
+        for run in reversed(self._coordinator.runs.values()):
+            basis = basis_of(run.engine.state)
+            if basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec):
+                return basis
+        return None
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

@@ -11,6 +11,7 @@ A half that is given by its module's name is loaded only where it runs: a device
 and the server never imports torch.
 """
 
+from shoal.core.algorithm.basis import Basis, basis_of, begun_with
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import Rejected, discover, find, register, rejected
 from shoal.core.algorithm.halves import (
@@ -48,6 +49,7 @@ __all__ = [
     "PRIVATE",
     "VOTE",
     "Algorithm",
+    "Basis",
     "CommonParameters",
     "DescriptorParameters",
     "DeviceHalf",
@@ -66,6 +68,8 @@ __all__ = [
     "Written",
     "admit",
     "algorithm",
+    "basis_of",
+    "begun_with",
     "densities",
     "discover",
     "find",

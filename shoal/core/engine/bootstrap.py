@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Plan, Report, ServerHalf, admit, densities
+from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, admit, begun_with, densities
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
@@ -17,12 +17,13 @@ from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 @dataclass(frozen=True)
 class Unstarted:
-    """The state of a run that has no model yet."""
+    """The state of a run that has no model yet. basis: of an earlier run, for one with the same network."""
 
     models: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     progress: int = 0
+    basis: Basis | None = None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -63,7 +64,7 @@ class Bootstrap:
             {name: array.copy() for name, array in model.items()}
             for model in (message.model, *(message.others or ()))
         )
-        return self.inner.start(first, self.parameters, *others)
+        return begun_with(self.inner.start(first, self.parameters, *others), state.basis)
 
     def admit(self, state: Any, task: Message, reply: Message) -> None:
         if not isinstance(state, Unstarted):
