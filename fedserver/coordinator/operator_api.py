@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.costs import cost_of
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
@@ -60,6 +61,15 @@ class OperatorApi:
         self._check(spec)
         recipe = await asyncio.to_thread(recipe_of, spec)
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
+
+    async def cost(self, run: RunId) -> str:
+        """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
+        coordinator, found = self._coordinator, self._coordinator.run(run)
+        stated = await coordinator.storage.runs.statements_of_all() or {}
+        paid = [device for device, each in stated.items() if each.cost]
+        wanted, known = found.spec.labels.items(), await coordinator.storage.journal.trainers()
+        able = [each for each in known if wanted <= coordinator.labels_of(each).items()]
+        return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
         """Stop a run permanently. Its last models stay. Safe to repeat."""

@@ -78,14 +78,17 @@ def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path) -> No
     server, attic = Machine(tmp_path / "the-server"), Machine(tmp_path / "attic")
     server.types(init.replace("the-server", f"127.0.0.1 {PORTS}").removesuffix("fedserver up"))
     with server.serves():
-        server.types(start)
+        assert "each device pays epsilon 5 for a description of its data" in server.types(start)
         attic.types(joined(re.sub(r"(?m)^pip .*$", "", device)))
         once, again = device.splitlines()[-1], start.splitlines()[1]
         assert once.startswith("fedclient run ")
         assert again.startswith("fedserver run start digits ")
         models = [server.reads("fedserver run show digits")["models"]]
         for name, settings in (("second", ""), ("third", "--set rounds=12 --set learning_rate=0.1")):
-            server.types(f"{again.replace('digits', name)} {settings}")
+            told = server.types(f"{again.replace('digits', name)} {settings}")
+            assert (
+                "1 of 1 devices have described their data in an earlier run, which is not paid again" in told
+            )
             attic.types(once)
             found = server.reads(f"fedserver run show {name}")
             assert found["stage"] == "finished"
