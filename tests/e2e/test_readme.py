@@ -85,9 +85,10 @@ def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path) -> No
         assert again.startswith("fedserver run start digits ")
         models = [server.reads("fedserver run show digits")["models"]]
         for name, settings in (("second", ""), ("third", "--set rounds=12 --set learning_rate=0.1")):
-            told = server.types(f"{again.replace('digits', name)} {settings}")
+            printed = server.types(f"{again.replace('digits', name)} {settings}")
             assert (
-                "1 of 1 devices have described their data in an earlier run, which is not paid again" in told
+                "1 of 1 devices have described their data in an earlier run, which is not paid again"
+                in printed
             )
             attic.types(once)
             found = server.reads(f"fedserver run show {name}")

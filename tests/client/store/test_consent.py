@@ -226,9 +226,11 @@ def test_on_a_terminal_the_owner_is_asked_and_elsewhere_told_what_to_type(tmp_pa
     for run in ("r1", "r2"):
         assert not consents.allows(run, WEIGHTS)
     verb = [sys.executable, "-m", "fedclient", "consent", "--config", str(path)]
-    told = subprocess.run(verb, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG)
-    assert told.returncode == 0
-    assert "to allow it: fedclient consent give r1\nto allow it: fedclient consent give r2\n" in told.stdout
+    printed = subprocess.run(verb, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG)
+    assert printed.returncode == 0
+    assert (
+        "to allow it: fedclient consent give r1\nto allow it: fedclient consent give r2\n" in printed.stdout
+    )
     assert consents.given() == {}
 
     ours, terminal = os.openpty()
