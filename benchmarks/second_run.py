@@ -81,11 +81,11 @@ class Play:
             devices._contexts[name].account = Ledger(np.random.default_rng([seed, number]))
         return cls(fleet, devices, experiment)
 
-    def run(self, rounds: int, seed: int, basis: Basis | None = None) -> State:
+    def run(self, rounds: int, seed: int, *bases: Basis) -> State:
         changes = {"rounds": rounds, "classes": self.fleet.classes}
         parameters = find("flux")[0].configure("default", changes)
         model = initial_weights(self.devices.learner, seed)
-        state = begun_with(server_half.start(model, parameters), basis)
+        state = begun_with(server_half.start(model, parameters), *bases)
         policy = RoundPolicy(minimum=len(self.fleet))
         found = simulate(server_half, state, self.devices.calls(), policy, seed, keep=spooled)  # type: ignore[arg-type]
         assert not found.failed, found.reason
@@ -124,6 +124,7 @@ def _digits(seed: int) -> Fleet:
 def measure(data: str, folder: Path | None, seed: int) -> dict[str, dict[str, float]]:
     play = Play.of(data, folder, seed)
     first = play.run(10, seed)
+    assert first.basis is not None
     return {
         "first": play.figures(first),
         "own encoder": play.figures(play.run(15, seed + 1000)),

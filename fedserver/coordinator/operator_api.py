@@ -27,7 +27,7 @@ from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
@@ -368,8 +368,7 @@ class OperatorApi:
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
-            basis = self._basis_for(spec, recipe)
-            state = await asyncio.to_thread(recipe.start, model, basis)
+            state = await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -382,14 +381,15 @@ class OperatorApi:
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
 
-    def _basis_for(self, spec: RunSpec, recipe: Recipe) -> Basis | None:
-        """By what the devices of the newest run that this one may share them with have described their
-        data."""
+    def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
+        """By what the devices of earlier runs, which this one may share with them, have described their data:
+        for each network that of the newest run."""
+        found: dict[Manifest, Basis] = {}
         for run in reversed(self._coordinator.runs.values()):
             basis = basis_of(run.engine.state)
             if basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec):
-                return basis
-        return None
+                found.setdefault(basis.network, basis)
+        return list(found.values())
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

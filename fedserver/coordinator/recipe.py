@@ -26,15 +26,15 @@ class Recipe:
     server_half: Bootstrap
     state: Any
 
-    def start(self, model: Tensors | None, basis: Basis | None = None) -> State:
-        """The first state. Without an initial model, the run first asks a device for one. basis: see
-        `shoal.core.algorithm.basis`."""
+    def start(self, model: Tensors | None, bases: Sequence[Basis] = ()) -> State:
+        """The first state. Without an initial model, the run first asks a device for one. bases: of
+        earlier runs, see `shoal.core.algorithm.basis`."""
         if model is None:
-            return Unstarted(basis=basis)
+            return Unstarted(bases=tuple(bases))
         check_finite(model, "the initial model")
         encoded.check(model, self.server_half.parameters)  # refused now or never
         started: State = self.server_half.start(model, self.server_half.parameters)
-        return begun_with(started, basis)
+        return begun_with(started, *bases)
 
 
 def recipe_of(spec: RunSpec) -> Recipe:

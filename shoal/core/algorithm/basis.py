@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.exchange.tensors import digest, manifest_of
+from shoal.core.exchange.tensors import Manifest, digest, manifest_of
 from shoal.core.types import Tensors
 
 S = TypeVar("S")
@@ -42,6 +42,11 @@ class Basis:
         """SHA-256 of the encoder and of the projector, as a device's ledger has them."""
         return digest(self.encoder), digest(self.projector)
 
+    @property
+    def network(self) -> Manifest:
+        """The tensors of the network by which data are described."""
+        return manifest_of(self.encoder)
+
     def suits(self, parameters: Any) -> bool:
         """Whether a run with these parameters asks for the same descriptions, if its network is the same."""
         asked = getattr(parameters, "asked_privacy", None)
@@ -57,10 +62,11 @@ def basis_of(state: Any) -> Basis | None:
     return found
 
 
-def begun_with(state: S, basis: Basis | None) -> S:
-    """The first state of a run, with the basis of an earlier one if that is of the same network."""
-    if basis is None or not hasattr(state, "basis"):
+def begun_with(state: S, *bases: Basis) -> S:
+    """The first state of a run, with the first of these bases of earlier runs that is of the same network."""
+    if not hasattr(state, "basis"):
         return state
     models: Any = state.models  # type: ignore[attr-defined]
-    alike = all(manifest_of(model) == manifest_of(basis.encoder) for model in models.values())
-    return replace(state, basis=basis) if alike else state  # type: ignore[type-var]
+    networks = [manifest_of(model) for model in models.values()]
+    fitting = (each for each in bases if all(found == each.network for found in networks))
+    return replace(state, basis=next(fitting, None))  # type: ignore[type-var]

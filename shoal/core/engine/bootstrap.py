@@ -17,13 +17,18 @@ from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 @dataclass(frozen=True)
 class Unstarted:
-    """The state of a run that has no model yet. basis: of an earlier run, for one with the same network."""
+    """The state of a run that has no model yet. bases: of earlier runs, each of another network."""
 
     models: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     progress: int = 0
-    basis: Basis | None = None
+    bases: tuple[Basis, ...] = ()
+
+    @property
+    def basis(self) -> Basis | None:
+        """The likeliest of them."""
+        return self.bases[0] if self.bases else None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -64,7 +69,7 @@ class Bootstrap:
             {name: array.copy() for name, array in model.items()}
             for model in (message.model, *(message.others or ()))
         )
-        return begun_with(self.inner.start(first, self.parameters, *others), state.basis)
+        return begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
 
     def admit(self, state: Any, task: Message, reply: Message) -> None:
         if not isinstance(state, Unstarted):
