@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from shoal.core.errors import DeviceFault, LearnerFault, Refused, ShoalError
 from shoal.core.exchange.link import Failure
+from shoal.core.types import RunId
 
 
 class WorkerDied(ShoalError):
@@ -19,6 +20,17 @@ class TaskFailed(LearnerFault):
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, "", failure.details)
+        self.code = failure.code  # type: ignore[misc]
+
+
+class NoPart(Refused):
+    """All runs that go on ask for what this device refuses; the code is that of the cause."""
+
+    def __init__(self, run: RunId, failure: Failure) -> None:
+        super().__init__(
+            f"run {run} goes on without this device: {failure.message}",
+            "start fedclient again once that has changed",
+        )
         self.code = failure.code  # type: ignore[misc]
 
 

@@ -91,7 +91,7 @@ class Client:
             from shoal.simulation.learners import learner_of
 
             initial = initial_weights(learner_of(model, latent), model_seed)
-        return Run(self._operator, self._operator.start_run(spec, initial), model)
+        return Run(self._operator, self._operator.start_run(spec, initial).run, model)
 
     def run(self, name: str) -> "Run":
         """A run that was started before. Raises NotFound."""

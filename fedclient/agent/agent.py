@@ -24,7 +24,7 @@ from fedclient import SOFTWARE
 from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
-from fedclient.faults import TaskFailed
+from fedclient.faults import NoPart, TaskFailed
 from fedclient.net.backoff import FIRST, Backoff, heard, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
@@ -37,10 +37,13 @@ from shoal.core.errors import (
     LedgerFault,
     NoConsent,
     NotFound,
+    OverBudget,
     Refused,
     SessionLost,
     ShoalError,
+    TooFewSamples,
     Unavailable,
+    Unprotected,
 )
 from shoal.core.exchange.link import (
     Failure,
@@ -61,12 +64,15 @@ from shoal.shell import crash
 T = TypeVar("T")
 
 
+FINAL = (NoConsent.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
+"""The failures with which a device refuses a run, as it will until its owner or the run's operator acts."""
 REST = 600.0
 """Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
 
 
 class Until(Enum):
-    """When the agent ends on its own: never, after one report, or when no run needs this device any more."""
+    """When the agent ends on its own: never, after one report, or when no run needs this device any more, or
+    can have it."""
 
     STOPPED = "stopped"
     ONCE = "once"
@@ -118,13 +124,15 @@ class Agent:
             link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
         )
         self._welcome: Welcome | None = None
+        self._refused: dict[RunId, Failure] = {}
         self._work: _Work | None = None
 
     async def run(self, until: Until = Until.STOPPED) -> None:
         """Serve. If canceled, the agent says goodbye to the server; a finished result stays in the outbox.
 
-        Raises Refused if the server rejects this device; and, if `until` sets an end, any error that keeps
-        the agent from reaching it, such as Unavailable after `give_up_after` seconds.
+        Raises Refused if the server rejects this device; NoPart if it is to serve until the runs are over,
+        and refuses all of them; and, if `until` sets an end, any error that keeps the agent from reaching it,
+        such as Unavailable after `give_up_after` seconds.
         """
         try:
             while await self._step(until):
@@ -147,6 +155,8 @@ class Agent:
                 self._mark.keep(self._welcome.mark)
                 self._calls.first = self._sessions.first = max(FIRST, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
+            if self._refused and until is Until.FINISHED:
+                poll = 0.0  # which runs go on is to be known now, and not when the next round opens
             answer = await self._patiently(lambda: self._ask(poll))
             if answer is None:
                 return True
@@ -162,6 +172,8 @@ class Agent:
                     self._keep_reserved(answer.going_on)
             if answer.finished and until is not Until.STOPPED:
                 return False
+            if until is Until.FINISHED:
+                self._check_needed(answer.going_on)
             await self._idle(answer)
         except SessionLost as lost:
             self._reporter.doing(f"the session was lost: {lost}; saying hello again")
@@ -174,6 +186,14 @@ class Agent:
                 raise
             await self._recover(error)
         return True
+
+    def _check_needed(self, going_on: Collection[RunId] | None) -> None:
+        """Raises NoPart where this device refuses every run that goes on. One that it has refused is asked
+        about no more, in case that another one goes on for long."""
+        refused, self._refused = self._refused, {}
+        if refused and going_on and refused.keys() >= {*going_on}:
+            run = next(reversed(refused))
+            raise NoPart(run, refused[run])
 
     def _closed_for(self) -> float:
         """Seconds until the owner's hours begin; 0 within them, and until all work is reported."""
@@ -356,7 +376,10 @@ class Agent:
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")
         self._reporter.ended(task, receipt, result)
+        self._refused.pop(task.run, None)
         if isinstance(result, Failure):
+            if result.code in FINAL:
+                self._refused[task.run] = result
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:
             await self._recover(Refused(f"{named(task)}: {receipt.reason}", "ask the server's operator"))

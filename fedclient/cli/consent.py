@@ -1,12 +1,15 @@
 """`fedclient consent`: what runs ask for without a privacy guarantee, and what their owner allows."""
 
+import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from fedclient.store.consent import EVERYTHING
+from shoal.shell.console import Console, Result, printable, verb
 
 
 @click.command(epilog="Examples: fedclient consent --config device.yaml; fedclient consent give RUN")
@@ -21,7 +24,8 @@ def consent(
 ) -> Result:
     """Decide, run by run, what may leave this device without a privacy guarantee.
 
-    Shows what each run asked for without a guarantee, what you allowed, and what it has spent.
+    Shows what each run asked for without a guarantee, what you allowed, and what it has spent. Where a run
+    waits for your consent, it asks you on a terminal, and says elsewhere what to type.
 
     With `give RUN`, RUN may have what it has asked for. Each kind is recorded in the ledger before it leaves.
 
@@ -34,7 +38,39 @@ def consent(
         raise click.UsageError("--everything needs give, and --unseen needs revoke")
     if step == "give":
         return _give(settings, run, everything)
-    return _revoke(settings, run, unseen) if step == "revoke" else _show(settings)
+    if step == "revoke":
+        return _revoke(settings, run, unseen)
+    return _asked(settings)
+
+
+def _asked(settings: ClientConfig) -> Result:
+    """What there is, and then the owner's answers, if there is someone to ask."""
+    found, waiting = _show(settings), _waiting(settings)
+    if not waiting:
+        return found
+    if not sys.stdin.isatty() or click.get_current_context().params.get("as_json"):
+        hints = [f"to allow it: fedclient consent give {run}" for run in waiting]
+        return replace(found, text="\n".join([found.text, *hints]))
+    click.echo(printable(found.text), err=True)
+    for run, missing in waiting.items():
+        what = printable(f"may run {run} have, without a guarantee: {', '.join(missing)}?")
+        if click.confirm(what, err=True):
+            settings.consents.give(run)
+    left = [f"run {run} goes on without this device" for run in _waiting(settings)]
+    allowed = [f"run {run} may have what it asked for" for run in waiting if run not in _waiting(settings)]
+    return replace(_show(settings), text="\n".join([*allowed, *left]))
+
+
+def _waiting(settings: ClientConfig) -> dict[str, list[str]]:
+    """What each run waits for. A run that its owner has refused waits for nothing."""
+    kept = settings.consents
+    given, refused = kept.given(), kept.refused()
+    found = {
+        run: [what for what in asked if not {what, EVERYTHING} & {*given.get(run, ())}]
+        for run, asked in kept.asked().items()
+        if run not in refused
+    }
+    return {run: missing for run, missing in found.items() if missing}
 
 
 def _show(settings: ClientConfig) -> Result:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from secrets import token_bytes
 from typing import TypeVar
@@ -138,14 +138,9 @@ class Ledger:
         try:
             self._check(book, Debit.of(order, 0, 0.0))
         except OverBudget:
-            # An old release is better than none. And a device that was placed as a newcomer and trains now
-            # has released all samples without classes.
-            found = self._recalled(book, order, -math.inf)
-            if found is None:
-                found = self._recalled(book, order.without_classes, -math.inf)
-                if found is None or found.classes:  # earlier classes belong to other labels
-                    raise
-            return found
+            if (old := self._released_ever(book, order)) is None:
+                raise
+            return self._descriptor(old)
         sums = exact()  # the author's code may fail or hang: so before the debit, and without the lock
         with self._file.locked() as book:
             if (found := self._recalled(book, order)) is not None:
@@ -219,16 +214,18 @@ class Ledger:
 
     def agree(self, whole: WholeRun, data: str) -> None:
         """Keep what a run asks for in all, for its owner, before its first task, and reserve what it costs.
-        data: as in `Order`. Where this is reserved already, nothing happens.
+        data: as in `Order`. Where this is reserved already, nothing happens. A description that an
+        earlier run has paid for costs nothing again.
 
         Raises OverBudget where what the run has not spent yet does not fit, and NoConsent or Unprotected
         where something would leave that the owner does not allow. Raises LedgerFault, StorageFault.
         """
+        book = self._file.read()
+        whole = self._without_what_is_released(book, whole)
         if self._consents:
             if whole.asks.noise < self._announced_noise:  # its owner was shown an epsilon that is too low now
                 self._consents.ask_again(self._run, OPEN["summed"])
             self._consents.note(self._run, whole.facts(self._budget.delta, self._budget.group_size))
-        book = self._file.read()
         reserved = not whole.cost or self._has_reserved(book, whole.cost)
         if not reserved:
             self._check_whole(book, whole.cost)
@@ -244,6 +241,22 @@ class Ledger:
                     Reserved(self._clock(), self._run, rho, curve, data, self._source, self._holder)
                 )
                 crash.point("device.reserved")
+
+    def _without_what_is_released(self, book: Book, whole: WholeRun) -> WholeRun:
+        """The same at less cost, where `release` will give its description again: an earlier one of this
+        window, or any where there is no room for another one. What this run has paid itself counts with the
+        rest of what it pays."""
+        if whole.order is None:
+            return whole
+        rest = replace(whole, cost=whole.cost - whole.order.terms.cost)
+        if (found := self._released(book, whole.order, self._since)) is not None:
+            made = book.paid_for(found)
+            return whole if (made.run, made.holder) == (self._run, self._holder) else rest
+        try:
+            self._check_whole(book, whole.cost)
+        except OverBudget:
+            return rest if self._released_ever(book, whole.order) else whole
+        return whole
 
     def _has_reserved(self, book: Book, cost: Cost) -> bool:
         """Whether this is reserved, and has not lapsed. What was spent since makes no difference."""
@@ -380,12 +393,25 @@ class Ledger:
         self._file.append(debit)
         crash.point("device.debited")
 
-    def _recalled(self, book: Book, order: Order, since: float | None = None) -> Descriptor | None:
-        """An earlier release for such an order, by default of the present window. One that is gone from the
-        disk has to be paid again."""
-        found = book.released(order, self._source, self._since if since is None else since)
-        if found is None or not self._file.path_of(found.debit).exists():
-            return None
+    def _recalled(self, book: Book, order: Order) -> Descriptor | None:
+        """An earlier release for such an order, of the present window."""
+        found = self._released(book, order, self._since)
+        return None if found is None else self._descriptor(found)
+
+    def _released(self, book: Book, order: Order, since: float) -> Release | None:
+        """One that is gone from the disk has to be paid again."""
+        found = book.released(order, self._source, since)
+        return found if found and self._file.path_of(found.debit).exists() else None
+
+    def _released_ever(self, book: Book, order: Order) -> Release | None:
+        """An old release is better than none. And a device that was placed as a newcomer and trains now has
+        released all samples without classes; but earlier classes belong to other labels."""
+        if (found := self._released(book, order, -math.inf)) is not None:
+            return found
+        found = self._released(book, order.without_classes, -math.inf)
+        return None if found is None or self._descriptor(found).classes else found
+
+    def _descriptor(self, found: Release) -> Descriptor:
         part = payload_from_bytes(self._file.bytes_of(found)).parts.get("descriptor")
         if not isinstance(part, Descriptor):
             raise BadPayload(f"{self._file.path_of(found.debit)} does not contain a descriptor", HINT)

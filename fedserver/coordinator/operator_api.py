@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import shoal
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of, with_readmitted, with_rounds
+from fedserver.coordinator.costs import cost_of
+from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
@@ -21,12 +22,13 @@ from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
+from shoal.core.algorithm import Basis, basis_of
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
@@ -60,6 +62,15 @@ class OperatorApi:
         self._check(spec)
         recipe = await asyncio.to_thread(recipe_of, spec)
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
+
+    async def cost(self, run: RunId) -> str:
+        """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
+        coordinator, found = self._coordinator, self._coordinator.run(run)
+        stated = await coordinator.storage.runs.statements_of_all() or {}
+        paid = [device for device, each in stated.items() if each.cost]
+        wanted, known = found.spec.labels.items(), await coordinator.storage.journal.trainers()
+        able = [each for each in known if wanted <= coordinator.labels_of(each).items()]
+        return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
         """Stop a run permanently. Its last models stay. Safe to repeat."""
@@ -359,7 +370,7 @@ class OperatorApi:
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
-            state = await asyncio.to_thread(recipe.start, model)
+            state = await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -371,6 +382,16 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
+        """By what the devices of earlier runs, which this one may share with them, have described their data:
+        for each network that of the newest run."""
+        found: dict[Manifest, Basis] = {}
+        for run in reversed(self._coordinator.runs.values()):
+            basis = basis_of(run.engine.state)
+            if basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec):
+                found.setdefault(basis.network, basis)
+        return list(found.values())
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

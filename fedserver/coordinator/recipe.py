@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
-from shoal.core.algorithm import State, find
+from shoal.core.algorithm import Basis, State, basis_of, begun_with, find
 from shoal.core.algorithm.asks import terms_of
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
@@ -26,14 +26,15 @@ class Recipe:
     server_half: Bootstrap
     state: Any
 
-    def start(self, model: Tensors | None) -> State:
-        """The first state. Without an initial model, the run first asks a device for one."""
+    def start(self, model: Tensors | None, bases: Sequence[Basis] = ()) -> State:
+        """The first state. Without an initial model, the run first asks a device for one. bases: of
+        earlier runs, see `shoal.core.algorithm.basis`."""
         if model is None:
-            return Unstarted()
+            return Unstarted(bases=tuple(bases))
         check_finite(model, "the initial model")
         encoded.check(model, self.server_half.parameters)  # refused now or never
         started: State = self.server_half.start(model, self.server_half.parameters)
-        return started
+        return begun_with(started, *bases)
 
 
 def recipe_of(spec: RunSpec) -> Recipe:
@@ -49,9 +50,14 @@ def recipe_of(spec: RunSpec) -> Recipe:
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
 
 
-def terms_of_run(spec: RunSpec) -> str:
+def terms_of_run(spec: RunSpec, state: State) -> str:
     """What devices get to know of a run before their first task of it."""
-    return terms_of(find(spec.algorithm)[0], recipe_of(spec).server_half.parameters)
+    return terms_of(find(spec.algorithm)[0], recipe_of(spec).server_half.parameters, basis_of(state))
+
+
+def may_share(spec: RunSpec, other: RunSpec) -> bool:
+    """Whether a device may take part in both runs, by its labels."""
+    return all(spec.labels.get(name, value) == value for name, value in other.labels.items())
 
 
 def _check_cohorts(spec: RunSpec) -> None:

@@ -114,7 +114,7 @@ class Run:
             abandoned_in_a_row=record.abandoned_in_a_row,
             memory=record.memory,
         )
-        self.title, self.terms = record.title, terms_of_run(record.spec)
+        self.title, self.terms = record.title, terms_of_run(record.spec, state)
         self._offered: dict[DeviceId, Lease] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
@@ -216,7 +216,7 @@ class Run:
         """Change the policy of a run that goes on, and the number of its rounds."""
         checkpoint = await self.blobs.store_state.when_space(self.state_type, state)
         await self.storage.runs.change.when_space(self.run, spec, self.engine.round, checkpoint)
-        self.spec, self.terms = spec, terms_of_run(spec)
+        self.spec, self.terms = spec, terms_of_run(spec, state)
         await self.feed(Changed(spec.policy, state))
         await self.advance()
 
@@ -373,6 +373,7 @@ class Run:
                 self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
             )
         crash.point("server.round-tidied")
+        self.terms = terms_of_run(self.spec, effect.state)
         self._meter.round_over(self.run, closed)
         self._abandoned, self.title = "", ""
         self._offered.clear()

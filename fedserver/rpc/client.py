@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -39,6 +39,13 @@ SLOW = (f"the server did not answer within {ANSWER:.0f} s", "look at its log, th
 """The message and the hint of a call that took too long."""
 
 
+class Started(NamedTuple):
+    """A run that has started. cost: for people, what it asks of the owners' budgets; "" for nothing."""
+
+    run: RunId
+    cost: str
+
+
 class OperatorClient:
     """A connection to a server. Raises only ShoalErrors; Unavailable if none runs.
 
@@ -58,7 +65,7 @@ class OperatorClient:
     ) -> None:
         self._channel.close()
 
-    def start_run(self, spec: RunSpec, initial: Tensors | None, graph: bytes | None = None) -> RunId:
+    def start_run(self, spec: RunSpec, initial: Tensors | None, graph: bytes | None = None) -> Started:
         if graph is not None:
             sent = self._upload({"graph": np.frombuffer(graph, np.uint8)}).blob
             spec = replace(spec, graph=sent.sha256, graph_bytes=sent.size)
@@ -67,7 +74,8 @@ class OperatorClient:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
         hint = "the run may have been started: look with fedserver run ls"
         with self._errors((SLOW[0], hint)):
-            return self._operator.StartRun(request, timeout=ANSWER).run
+            answer = self._operator.StartRun(request, timeout=ANSWER)
+        return Started(answer.run, answer.cost)
 
     def runs(self) -> list[RunSummary]:
         with self._errors():

@@ -32,7 +32,7 @@ class Operators(OperatorServiceServicer):
     async def StartRun(self, request: pb.StartRunRequest, context: Context) -> pb.StartRunResponse:
         initial = wire.weights_from_pb(request.initial_model) if request.HasField("initial_model") else None
         run = await self._runs.start_run(operator_wire.spec_from_pb(request), initial)
-        return pb.StartRunResponse(run=run)
+        return pb.StartRunResponse(run=run, cost=await self._runs.cost(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         return pb.ListRunsResponse(runs=operator_wire.summaries_to_pb(self._runs.runs()))

@@ -50,7 +50,7 @@ def play(directory: Path, console: Console, page: bool = False) -> dict[str, Any
     operator = AuthorityClient(stage.folder / "server")
     with stage.server(), stage.page() if page else nullcontext(), operator:
         stage.join(operator)
-        runs = {name: operator.start_run(spec(name), None) for name in ALGORITHMS}
+        runs = {name: operator.start_run(spec(name), None).run for name in ALGORITHMS}
         with stage.trainers():
             statuses = stage.watch(operator, runs)
         placements = stage.place(runs["flux"])

@@ -61,6 +61,7 @@ class MemoryServer:
     attempt: int = 0
     session: str = ""
     finished: bool = True
+    going_on: tuple[RunId, ...] | None = None
     wanted: bool = True
     question: Question | None = None
     placement: Placement | None = None
@@ -114,7 +115,7 @@ class MemoryLink:
         self._call("next_task")
         if self._server.tasks:
             return self._filled(replace(self._server.tasks[0], attempt=self._server.attempt))
-        return Idle("nothing to do", 0.0, 0.0, self._server.finished)
+        return Idle("nothing to do", 0.0, 0.0, self._server.finished, self._server.going_on)
 
     def _filled(self, task: Task) -> Task:
         if not self._server.inline:

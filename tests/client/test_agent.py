@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fedclient.agent.agent import Until
-from shoal.core.errors import NotFound, Unavailable
+from fedclient.work.failures import outgoing
+from shoal.core.errors import NotFound, Refused, Unavailable
 from shoal.core.exchange.link import Failure, Outcome, Receipt
 from shoal.core.exchange.payload import Payload
 from tests.client.memory_server import MemoryServer
@@ -54,6 +55,40 @@ def test_once_is_one_report(device: Device, server: MemoryServer) -> None:
     device.run(Until.ONCE)
     assert [report.round for report in server.reports] == [1]
     assert server.log[-1] == "leave"
+
+
+@pytest.mark.parametrize("code", ["over-budget", "no-consent", "unprotected", "too-few-samples"])
+def test_a_device_that_refuses_all_runs_that_go_on_ends_and_says_why(
+    device: Device, server: MemoryServer, code: str
+) -> None:
+    server.finished, server.going_on, server.tasks = False, ("r1",), server.tasks[:1]
+    device.executor.before = [lambda: Failure(code, "the owner does not want it")]
+    with pytest.raises(Refused, match="run r1 goes on without this device: the owner does not") as caught:
+        device.run()
+    assert (caught.value.code, caught.value.exit_code) == (code, 5)
+    assert [report.result for report in server.reports] == [outgoing(Failure(code, ""))]
+
+
+def test_a_device_that_refuses_one_of_two_runs_waits_for_the_other(
+    device: Device, server: MemoryServer
+) -> None:
+    other = replace(train(server, 1), run="r2")
+    server.finished, server.going_on, server.tasks = False, ("r1", "r2"), server.tasks[:1]
+    device.executor.before = [lambda: Failure("over-budget", "")]
+
+    def offers() -> bool:
+        if "waiting: nothing to do" in device.doing and len(server.reports) == 1:
+            server.tasks = [other]
+        server.finished = len(server.reports) == 2
+        return server.finished
+
+    async def served() -> None:
+        serving = asyncio.create_task(device.agent().run(Until.FINISHED))
+        await until(offers)
+        await serving
+
+    asyncio.run(served())
+    assert [report.run for report in server.reports] == ["r1", "r2"]
 
 
 def test_without_an_end_it_goes_on_until_it_is_stopped(device: Device, server: MemoryServer) -> None:

@@ -40,6 +40,7 @@ from tests.server.toys import Hands, pieces_of
 TRAINING = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}
 PRIVATE = {**TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
 TRAINERS, IMAGES = 4, 300
+LONGER = {**PRIVATE, "rounds": 8, "epochs": 1}
 OPEN = {**PRIVATE, "privacy": "off"}
 PLAIN = {report.OPEN["weights"], report.OPEN["figures"]}
 """What leaves where weights are neither noised nor summed."""
@@ -175,10 +176,25 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             mirrored = (await OperatorApi(coordinator).status()).released[members[1].name]
             assert mirrored.protected == pytest.approx(5.0)
 
+            paid = {each.name: ledger(tmp_path, each, budget).entries() for each in members}
+            models = (await OperatorApi(coordinator).show("first")).models
+            for name, change in (("again", {}), ("second", {"seed": 7, "parameters": LONGER})):
+                await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
+                if name == "second":  # what the first run's encoder is needed for does not depend on that run
+                    await OperatorApi(coordinator).remove_run("first")
+                await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+                status = await OperatorApi(coordinator).show(name)
+                assert status.summary.stage == "finished"
+                if name == "again":
+                    assert status.models == models, "the same descriptions, and so the same bits"
+                assert {each.device: each.cluster for each in status.devices} == found
+                for each in members:
+                    assert ledger(tmp_path, each, budget).verify() == paid[each.name], "nothing new is paid"
+
             for name, change, reason in (
                 (
-                    "second",
-                    {"seed": 7},
+                    "other-terms",
+                    {"parameters": {**PRIVATE, "privacy": "strict"}},
                     "the owner's privacy budget has too little left, or nothing: the owner raises it",
                 ),
                 ("open", {"parameters": OPEN}, "it failed: the device's owner lets nothing leave without"),
@@ -197,7 +213,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 assert len(entries) - len(failed) == 5
                 assert [each.run for each in chosen(entries, Reserved)] == ["first"], "no other fits"
                 assert {(line.run, line.code) for line in failed} == {
-                    ("second", "over-budget"),
+                    ("other-terms", "over-budget"),
                     ("open", "unprotected"),
                 }
         finally:

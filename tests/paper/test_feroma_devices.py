@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedclient.store.ledger import Ledger
-from shoal.core.algorithm import Report
+from shoal.core.algorithm import Report, begun_with
 from shoal.core.algorithms.feroma import ALGORITHM
 from shoal.core.algorithms.feroma import server as server_half
 from shoal.core.algorithms.feroma.messages import Profile
@@ -98,6 +98,16 @@ def test_with_a_guarantee_the_same_data_cost_their_device_s_budget_once(tmp_path
     mixed = [each for each in found.states if each.phase == "mixed"][-1]
     for name, weights in mixed.starts.items():
         assert sum(w for key, w in weights.items() if mixed.rows[key].device in LIKE[name]) > 0.9
+
+    assert isinstance(outcome.state, State)
+    other = ALGORITHM.configure("default", {**parameters, "rounds": 4, "epochs": 2})
+    later = begun_with(server_half.start(first_model(), other), outcome.state.basis)
+    again = simulate(server_half, later, devices, RoundPolicy(minimum=4), 4)
+    assert not again.failed
+    assert isinstance(again.state, State)
+    assert again.state.basis is outcome.state.basis is not None
+    for account in accounts.values():
+        assert len(chosen(account.verify(), Debit)) == 1, "a later run costs nothing more"
 
 
 # -- hostile and unlucky devices --------------------------------------------------------------------------

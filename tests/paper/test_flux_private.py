@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.core.algorithm import begun_with
 from shoal.core.algorithms.flux import ALGORITHM, Parameters
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import add_devices, form_clusters, mixing_weights, place
@@ -161,6 +162,26 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     question = server_half.place(found, None)
     assert isinstance(question, Describe)
     assert (question.privacy, question.classes) == (BALANCED, 0)
+
+    assert found.basis is not None
+    asked.clear()
+    assert found.basis.suits(ALGORITHM.configure("default", {**changes, "rounds": 9}))
+    for other in ({"privacy": "strict"}, {"privacy": "off"}, {"classes": 9}, {"dims": 9}):
+        assert not found.basis.suits(ALGORITHM.configure("default", {**changes, **other}))
+    later = begun_with(state, found.basis)
+    assert later.basis is found.basis
+    after = simulate(server_half, later, fleet, RoundPolicy(minimum=6), 3).state
+    questions = [message for message in asked if isinstance(message, Describe)]
+    assert len(questions) == 6
+    assert {id(each.encoder) for each in questions} == {id(found.basis.encoder)}, (
+        "and no device is asked else"
+    )
+    assert not [message for message in asked if isinstance(message, CountLatents)]
+    assert not [message for message in asked if getattr(message, "projector", None) is not None][6:]
+    assert isinstance(after, State)
+    assert after.progress == 5
+    another = {name: np.zeros((2, 2), np.float32) for name in found.basis.encoder}
+    assert begun_with(server_half.start(another, state.parameters), found.basis).basis is None
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,20 @@ def start(
         weights = weights if config.learner or config.initial_weights else like.weights_of(other, found)
         graph = graph or like.graph_of(client, found)
         spec = spec if config.learner else like.with_learner(spec, found, weights)
-    started = client.start_run(spec, weights, graph)
+    started, cost = client.start_run(spec, weights, graph)
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
+    if cost:
+        lines.append(cost)
     if expected := _expected(spec):
         lines.append(f"{config.algorithm}: {expected}")
     if package := needed_package(find(config.spec().algorithm)[0]):
         lines.append(f"{config.algorithm}: devices need the package {package}, too")
-    data: dict[str, Any] = {"run": started, "clustering": expected or None, "devices_need": package or None}
+    data: dict[str, Any] = {
+        "run": started,
+        "cost": cost or None,
+        "clustering": expected or None,
+        "devices_need": package or None,
+    }
     if found and (made := client.show(started).spec):
         data["differing"] = differing = compare.differing([found, made])
         lines.append(

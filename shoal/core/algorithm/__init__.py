@@ -11,6 +11,7 @@ A half that is given by its module's name is loaded only where it runs: a device
 and the server never imports torch.
 """
 
+from shoal.core.algorithm.basis import Basis, basis_of, begun_with
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import Rejected, discover, find, register, rejected
 from shoal.core.algorithm.halves import (
@@ -47,6 +48,7 @@ __all__ = [
     "PRIVATE",
     "VOTE",
     "Algorithm",
+    "Basis",
     "CommonParameters",
     "DescriptorParameters",
     "DeviceHalf",
@@ -64,6 +66,8 @@ __all__ = [
     "TrainingParameters",
     "Written",
     "algorithm",
+    "basis_of",
+    "begun_with",
     "densities",
     "discover",
     "find",

@@ -2,8 +2,10 @@
 the card; a device gets what comes out (`shoal.core.privacy.asks`)."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from shoal.core.algorithm.basis import Basis
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
 from shoal.core.algorithm.training import scales_inputs, settings_of_training
@@ -21,9 +23,15 @@ BY_DESCRIPTION = {
 NAMES = {text: name for name, text in OPEN.items()}
 
 
-def terms_of(card: Algorithm, parameters: Any) -> str:
-    """The terms of a run, for its devices. Raises BadPayload for those that no device would read."""
-    found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks_of(card, parameters)))
+def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None) -> str:
+    """The terms of a run, for its devices. basis: by which they describe their data, once it is known.
+
+    Raises BadPayload for those that no device would read.
+    """
+    asks = asks_of(card, parameters)
+    if basis is not None and asks.descriptor is not None:
+        asks = replace(asks, described_by=basis.names)
+    found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks))
     read_terms(found)
     return found
 

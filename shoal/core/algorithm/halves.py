@@ -36,7 +36,8 @@ class State(Protocol):
     devices of the last round can go on with it, a property `begun_by` names these; otherwise it is empty.
 
     A state whose devices have released descriptors may have a property `descriptors`, by device. The run's
-    history shows where they lie.
+    history shows where they lie. If they may do so by the `Basis` of an earlier run, or those of a later run
+    by theirs, it has a field `basis`, None by default, and its server half heeds what is there at the start.
     """
 
     @property

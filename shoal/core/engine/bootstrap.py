@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Plan, Report, ServerHalf, densities
+from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, begun_with, densities
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
@@ -17,12 +17,18 @@ from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 @dataclass(frozen=True)
 class Unstarted:
-    """The state of a run that has no model yet."""
+    """The state of a run that has no model yet. bases: of earlier runs, each of another network."""
 
     models: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     progress: int = 0
+    bases: tuple[Basis, ...] = ()
+
+    @property
+    def basis(self) -> Basis | None:
+        """The likeliest of them."""
+        return self.bases[0] if self.bases else None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -63,7 +69,7 @@ class Bootstrap:
             {name: array.copy() for name, array in model.items()}
             for model in (message.model, *(message.others or ()))
         )
-        return self.inner.start(first, self.parameters, *others)
+        return begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
 
     def densities(self, state: Any) -> ClusterDensities | None:
         return None if isinstance(state, Unstarted) else densities(self.inner, state)

@@ -23,6 +23,7 @@ from typing import Any
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import MAX_RHO, MIN_NOISE, MIN_RHO, PrivateTraining
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, PrivacySettings
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.cost import Cost, epsilon_of, rho_of
 from shoal.core.privacy.report import OPEN, as_computed
 from shoal.core.privacy.sums import REPLACED
@@ -31,6 +32,8 @@ MOST, LISTED = 1 << 40, 256
 """The largest number of rounds and the like, and the longest list. No run has as many."""
 WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 """A name that is shown to people: of an algorithm, a package, or a kind of messages."""
+NAME = re.compile(r"[0-9a-f]{64}")
+"""A SHA-256."""
 UPDATE = "update this device, or ask the run's operator to update the server"
 
 
@@ -44,6 +47,7 @@ class Asks:
     noise, and rho, what each costs. sums: whether it sends masked updates; noise: in the sum of each, in
     units of the clipping norm, by all devices. opened: what leaves without a guarantee, by its name in
     `shoal.core.privacy.report.OPEN`. reports: the kinds of reports that leave as they were computed.
+    described_by: SHA-256 of the encoder and the projector of the descriptor; empty while they are not known.
 
     Raises BadPayload for what cannot be, or is not known.
     """
@@ -60,6 +64,7 @@ class Asks:
     noise: float = 0.0
     opened: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
+    described_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sane = {
@@ -71,6 +76,7 @@ class Asks:
             "rho": self.rho == 0.0 if not self.accuracies else MIN_RHO <= self.rho <= MAX_RHO,
             "noise": self.noise == 0.0 or (self.sums and MIN_NOISE <= self.noise <= MAX_SCALE),
             "reports": all(map(_is_word, self.reports)),
+            "described_by": len(self.described_by) in (0, 2) and all(map(NAME.fullmatch, self.described_by)),
         }
         for name, holds in sane.items():
             if not holds:
@@ -111,11 +117,16 @@ class RunTerms:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """algorithm: its name. asks: of this device. cost: of all of that, for one sample."""
+    """algorithm: its name. asks: of this device. cost: of all of that, for one sample.
+
+    order: of the descriptor, where it is known by what the device is to describe its data: an earlier release
+    may do, and then it costs nothing. Its cost is a part of `cost`.
+    """
 
     algorithm: str
     asks: Asks
     cost: Cost
+    order: Order | None = None
 
     def facts(self, delta: float, group_size: int) -> dict[str, Any]:
         """For the owner, at the owner's delta and group size.

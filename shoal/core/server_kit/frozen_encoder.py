@@ -12,11 +12,11 @@ from typing import Literal, cast
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Basis, Plan, Report
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import CountLatents, Evaluate, LatentsCounted
+from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
-from shoal.core.server_kit.clustered import GLOBAL, S
+from shoal.core.server_kit.clustered import FORMING, GLOBAL, S
 from shoal.core.server_kit.estimates import FEWEST
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import DeviceId, Tensors
@@ -40,6 +40,14 @@ def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
         return Plan(dict.fromkeys(present, count), "number of the latent values")
     task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=state.parameters.bounds)
     return Plan(dict.fromkeys(present, task), "bounds of the latent values")
+
+
+def ask_described(basis: Basis, present: Sequence[DeviceId]) -> Plan:
+    """The exchange that takes the place of the bounds where the devices of an earlier run have described
+    their data: they are asked for the same, so that what they have paid for is given again."""
+    task = Describe(basis.encoder, basis.projector, basis.classes, basis.privacy)
+    title = "devices describe their data, by the encoder of an earlier run"
+    return Plan(dict.fromkeys(present, task), title, FORMING)
 
 
 def merged_bounds(

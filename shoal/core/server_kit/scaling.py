@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Plan, Report, basis_of
 from shoal.core.algorithm.training import scales_inputs
 from shoal.core.data.scale import merged, scale_of, with_scale
 from shoal.core.exchange.messages import Summarize, Summarized
@@ -23,7 +23,8 @@ S = TypeVar("S", bound="Clustered")
 
 
 def is_due(state: "Clustered") -> bool:
-    """Whether the next exchange is to ask for the scale. A model that was given to the run may have one."""
+    """Whether the next exchange is to ask for the scale, which a run may have been given with its first
+    model, or have of an earlier run."""
     return state.scale is None and scales_inputs(state.parameters) and not _given(state)
 
 
@@ -48,5 +49,7 @@ def carried(state: S) -> S:
 
 
 def _given(state: "Clustered") -> Tensors:
-    """The scale that a model of the run brought with it; empty if none did."""
-    return next((found for found in map(scale_of, state.models.values()) if found), {})
+    """The scale that a model of the run brought with it, or the encoder of an earlier run; empty if none did."""
+    basis = basis_of(state) if scales_inputs(state.parameters) else None
+    models = [*state.models.values(), *([] if basis is None else [basis.encoder])]
+    return next((found for found in map(scale_of, models) if found), {})

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,7 @@ from shoal.core.privacy.ledger import Open, chosen
 from shoal.core.privacy.report import OPEN
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.test_ledger import exact, order
+from tests.waiting import HANG
 
 DATA = "d" * 64
 WEIGHTS, FIGURES = OPEN["weights"], OPEN["figures"]
@@ -213,3 +217,28 @@ def test_the_verb_wants_a_run_and_the_options_of_its_step(tmp_path: Path) -> Non
     assert asyncio.run(call("consent", "give", "r1", "--everything", "--state", tmp_path)).code == 0
     shown = asyncio.run(call("consent", "--state", tmp_path, "--json")).data
     assert shown["given"] == {"r1": ["*"]}
+
+
+def test_on_a_terminal_the_owner_is_asked_and_elsewhere_told_what_to_type(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text(f"state: {tmp_path}\n")
+    consents = read(path, {}).consents
+    for run in ("r1", "r2"):
+        assert not consents.allows(run, WEIGHTS)
+    verb = [sys.executable, "-m", "fedclient", "consent", "--config", str(path)]
+    printed = subprocess.run(verb, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG)
+    assert printed.returncode == 0
+    assert (
+        "to allow it: fedclient consent give r1\nto allow it: fedclient consent give r2\n" in printed.stdout
+    )
+    assert consents.given() == {}
+
+    ours, terminal = os.openpty()
+    os.write(ours, b"y\nn\n")
+    asked = subprocess.run(verb, stdin=terminal, capture_output=True, text=True, timeout=HANG)
+    os.close(ours)
+    os.close(terminal)
+    assert asked.returncode == 0, asked.stderr
+    assert f"may run r1 have, without a guarantee: {WEIGHTS}? [y/N]" in asked.stderr
+    assert asked.stdout == "run r1 may have what it asked for\nrun r2 goes on without this device\n"
+    assert consents.given() == {"r1": [WEIGHTS]}

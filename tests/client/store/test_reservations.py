@@ -1,6 +1,7 @@
 """What a run costs in all is kept for it: two runs that each fit, but not together, cannot both begin."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,12 +13,13 @@ from fedclient.store.ledger import CHANGES, DAY, Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import by_run, facts, ledger_of, text
 from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
-from shoal.core.privacy.accountant import Tally
+from shoal.core.privacy.accountant import Order, Tally
 from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
 from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
 from tests.client.cli.test_cli import call
+from tests.client.store.test_ledger import exact, order, sent
 from tests.client.store.test_ledger_windows import Clock
 
 DATA, SOURCE, DELTA = "d" * 64, "digits.npz", 1e-6
@@ -381,3 +383,47 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
     settings.consents.give("a")
     own.of("a").check_not_refused()
     own.of("b").agree(whole(0.9 * ALL), DATA)
+
+
+# -- a description that an earlier run has paid for ---------------------------------------------------------
+
+
+def described(asked: Order) -> WholeRun:
+    """Of a run that asks for this description."""
+    return WholeRun("flux", Asks(1, descriptor=asked.settings), asked.terms.cost, asked)
+
+
+def test_a_later_run_costs_nothing_where_its_description_is_paid(own: Ledger) -> None:
+    own.of("a").agree(described(order()), DATA)
+    first = own.of("a").release(order(), exact)
+    own.of("b").agree(described(order()), DATA)
+    assert sent(own.of("b").release(order(), exact)) == sent(first)
+    assert [each.run for each in chosen(own.entries(), Reserved)] == ["a"]
+    with pytest.raises(OverBudget):
+        own.of("c").agree(described(order(encoder="f")), DATA)
+
+
+def test_a_run_is_judged_by_all_that_it_has_paid_itself(own: Ledger) -> None:
+    """Its terms name the encoder only once there is one, and then its own release is there already."""
+    own.of("a").agree(replace(described(order()), order=None), DATA)
+    own.of("a").release(order(), exact)
+    before = own.entries()
+    own.of("a").agree(described(order()), DATA)
+    assert own.entries() == before
+
+
+def test_after_the_window_it_is_paid_again_and_given_again_where_there_is_no_room(
+    tmp_path: Path, clock: Clock
+) -> None:
+    roomy = ledger(tmp_path, clock, budget=replace(BUDGET, total_epsilon=10.0))
+    first = roomy.of("a").release(order(), exact)
+    clock.day += 31
+    roomy.of("b").agree(described(order()), DATA)
+    assert [each.run for each in chosen(roomy.entries(), Reserved)] == ["b"]
+    second = roomy.of("b").release(order(), exact)
+    assert sent(second) != sent(first)
+    clock.day += 31
+    strict = ledger(tmp_path, clock)
+    strict.of("c").agree(described(order()), DATA)
+    assert sent(strict.of("c").release(order(), exact)) == sent(second)
+    assert [each.run for each in chosen(roomy.entries(), Reserved)] == ["b"], "nothing is kept for c"

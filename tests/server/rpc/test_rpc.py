@@ -294,7 +294,7 @@ def test_an_operator_starts_a_run_watches_it_and_fetches_its_model(
     tmp_path: Path, operator: OperatorClient
 ) -> None:
     def start_and_look() -> None:
-        assert operator.start_run(spec(), MODEL) == "toy"
+        assert operator.start_run(spec(), MODEL).run == "toy"
         assert [run.run for run in operator.runs()] == ["toy"]
         assert operator.show("toy").summary.waiting_for == "0 of 3 devices are here"
 

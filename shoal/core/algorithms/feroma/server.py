@@ -8,7 +8,7 @@ times the files of the models that it is mapped to, computed tensor by tensor wh
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Basis, Plan, Report
 from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.mapping import mapped, with_like_data
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
@@ -80,12 +80,25 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     return replace(state, models=models, guard=guard, progress=progress, assignments=assigned, phase=phase)
 
 
+def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
+    return ask_bounds(state, present) if state.basis is None else _ask_profile(_with_encoder(state), present)
+
+
+def _with_encoder(state: State) -> State:
+    """The state with the encoder of an earlier run, by which devices have described their data before."""
+    assert state.basis is not None
+    return replace(state, encoder=Encoder(state.basis.encoder, state.basis.projector))
+
+
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
+    if state.basis is not None:
+        return _take_profile(_with_encoder(state), reports)
     parameters, asked = state.parameters, state.parameters.asked_privacy
     bounds, latents = merged_bounds(reports, asked, parameters.margin)
     projector = projector_of(bounds, latents, asked, parameters.dims, parameters.solver)
     encoder = Encoder(state.models[GLOBAL], projector)
-    return replace(state, bounds=bounds, encoder=encoder, phase="profile")
+    basis = Basis.of(encoder.model, projector, parameters)
+    return replace(state, bounds=bounds, encoder=encoder, basis=basis, phase="profile")
 
 
 # -- every round: profile, mixed ----------------------------------------------------------------------------
@@ -249,7 +262,7 @@ def _title(state: State, what: str) -> str:
 
 PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
-    "bounds": (ask_bounds, _take_bounds),
+    "bounds": (_ask_bounds, _take_bounds),
     "profile": (_ask_profile, _take_profile),
     "mixed": (_ask_mixed, _take_mixed),
 }

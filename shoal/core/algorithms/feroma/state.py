@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.core.algorithm import Basis
 from shoal.core.algorithms.feroma import Parameters
 from shoal.core.exchange.parts import Descriptor, LatentBounds
 from shoal.core.server_kit.clustered import Clustered
@@ -44,7 +45,8 @@ class State(Clustered):
     that memory does not hold the models of all devices. sources: at the end, the models that the served
     mixtures are made of.
     profiles: of the devices that described themselves in this round. starts: the models and weights that each
-    of them is to train from. made: how many keys have been used.
+    of them is to train from. made: how many keys have been used. basis: at the start that of an earlier run,
+    if any; and once there is an encoder, this run's.
     """
 
     parameters: Parameters
@@ -56,6 +58,7 @@ class State(Clustered):
     starts: Mapping[DeviceId, Mapping[ModelKey, float]] = field(default_factory=dict)
     made: int = 0
     sources: Mapping[ModelKey, Tensors] = field(default_factory=dict)
+    basis: Basis | None = None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

@@ -8,7 +8,9 @@ A run goes through these phases; each line is one exchange with the devices:
 
     train, measure   FedAvg warm-up, until the global model gains little (eq. 14)
     bounds           lowest and highest latent values, merged by the server (C.1.1, S1), once. With a privacy
-                     guarantee only the number of latents: the projector is then made of public numbers
+                     guarantee only the number of latents: the projector is then made of public numbers.
+                     Where an earlier run of the fleet has an encoder, devices describe their data by it
+                     instead, at no new cost, and the next phase is passed over
     cluster          devices describe their data by the frozen global model (eq. 7) and train; the server
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
     clustered        each cluster trains its own model; late joiners describe their data, and train from the

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Basis, Plan, Report
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
     add_devices,
@@ -30,6 +30,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
+    ask_described,
     bounded,
     merged_bounds,
     projector_of,
@@ -103,7 +104,14 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
 
+def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
+    return ask_bounds(state, present) if state.basis is None else ask_described(state.basis, present)
+
+
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
+    if state.basis is not None:
+        formed = _formed(state, state.basis.encoder, state.basis.projector, _described(reports))
+        return replace(formed, phase="clustered")
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy, state.parameters.margin)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
@@ -136,22 +144,26 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
     described = {
         device: update.descriptor for device, update in trained(reports).items() if update.descriptor
     }
-    encoder, projector = state.models[GLOBAL], _projector(state)
+    projector = _projector(state)
+    described = bounded(state.bounds, projector, described)
+    return _aggregate(_formed(state, state.models[GLOBAL], projector, described), reports)
+
+
+def _formed(
+    state: State, encoder: Tensors, projector: Tensors, described: Mapping[DeviceId, Descriptor]
+) -> State:
+    """The state with clusters, before they are trained: each has the model of all."""
     clustering, assignments = form_clusters(
-        state.parameters,
-        state.progress + 1,
-        encoder,
-        projector,
-        bounded(state.bounds, projector, described),
+        state.parameters, state.progress + 1, encoder, projector, described
     )
-    state = replace(
+    return replace(
         state,
         clustering=clustering,
         assignments=assignments,
-        models=dict.fromkeys(clustering.names, encoder),
+        models=dict.fromkeys(clustering.names, state.models[GLOBAL]),
         guard=state.guard.split(GLOBAL, clustering.names),
+        basis=Basis.of(encoder, projector, state.parameters),
     )
-    return _aggregate(state, reports)
 
 
 # -- clustered training -------------------------------------------------------------------------------------
@@ -298,7 +310,7 @@ def _clustering(state: State) -> Clustering:
 PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
     "measure": (_ask_measure, _take_measure),
-    "bounds": (ask_bounds, _take_bounds),
+    "bounds": (_ask_bounds, _take_bounds),
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.core.algorithm import APART, LASTING
+from shoal.core.algorithm import APART, LASTING, Basis
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.aggregation.pooling import Pooling
@@ -52,6 +52,7 @@ class State(Clustered):
     round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
     drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
     clusters were formed. begun: for each cluster that a late joiner began, the one whose model it continued.
+    basis: at the start that of an earlier run, if any; and from the forming of the clusters on this run's.
     """
 
     parameters: Parameters
@@ -63,6 +64,7 @@ class State(Clustered):
     drift: tuple[str, ...] = ()
     pooling: Pooling = field(default_factory=Pooling)
     begun: Mapping[ModelKey, ModelKey] = field(default_factory=dict)
+    basis: Basis | None = None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

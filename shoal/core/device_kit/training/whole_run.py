@@ -8,6 +8,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.training import private
 from shoal.core.errors import BadPayload, DeviceFault, TooFewSamples
 from shoal.core.exchange.messages import PrivateTraining, TrainingSettings
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.asks import Asks, RunTerms, WholeRun
 from shoal.core.privacy.cost import Cost, total
 from shoal.core.privacy.terms import terms
@@ -19,7 +20,7 @@ def whole_run(run: RunTerms, context: DeviceContext) -> WholeRun:
 
     Raises BadPayload where the cost is no number.
     """
-    asks = run.asks
+    asks, order = run.asks, None
     try:
         costs = [_times(asks.accuracies, Cost(asks.rho))]
         if asks.training is not None:
@@ -29,10 +30,14 @@ def whole_run(run: RunTerms, context: DeviceContext) -> WholeRun:
     if asks.descriptor is not None:
         try:
             samples = sum(len(context.part(part)) for part in context.usable)
-            costs.append(terms(asks.descriptor, samples, asks.classes).cost)
+            agreed = terms(asks.descriptor, samples, asks.classes)
+            costs.append(agreed.cost)
+            if asks.described_by:
+                encoder, projector = asks.described_by
+                order = Order("", asks.descriptor, agreed, encoder, projector, "")
         except TooFewSamples:
             pass
-    return WholeRun(run.algorithm, asks, total(costs))
+    return WholeRun(run.algorithm, asks, total(costs), order)
 
 
 def _times(count: int, cost: Cost) -> Cost:

@@ -173,6 +173,10 @@ class Book:
         sent none."""
         return self._sums.get((cohort, holder))
 
+    def paid_for(self, release: Release) -> Paid:
+        """What was paid for a release."""
+        return self._paid[release.debit - 1]
+
     def released(
         self, order: Order | Tally | Poll, source: str = "", since: float = -math.inf
     ) -> Release | None:

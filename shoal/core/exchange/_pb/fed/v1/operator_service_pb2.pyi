@@ -439,16 +439,22 @@ class StartRunResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
+    cost: _builtins.str
+    """Set by the server, for people: what the run asks of the privacy budgets of its devices' owners. Unset: it
+    costs them nothing.
+    """
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
+        cost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

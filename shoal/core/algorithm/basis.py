@@ -1,0 +1,73 @@
+"""By what the devices of a fleet describe their data, kept for later runs: a description is paid for once for
+a fleet, and not once for a run.
+
+A device gives a release again, which costs nothing, where it is asked for the same: by the same encoder and
+projector, with the same guarantee and the same classes (`shoal.core.privacy.ledger`). So a run whose devices
+have described their data has a `basis` in its state, and a later run that may use it begins with it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from shoal.core.data.scale import without_scale
+from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.exchange.tensors import Manifest, digest, manifest_of
+from shoal.core.types import Tensors
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """encoder: the frozen model that describes data. projector: as in `Train`, made of public numbers, `dims`
+    of them. privacy: a guarantee. classes: U, of the run's labels."""
+
+    encoder: Tensors
+    projector: Tensors
+    privacy: PrivacySettings
+    classes: int
+    dims: int
+
+    @classmethod
+    def of(cls, encoder: Tensors, projector: Tensors, parameters: Any) -> "Basis | None":
+        """That of a run with these parameters; None where its descriptions have no guarantee, and so cost
+        nothing."""
+        asked = parameters.asked_privacy
+        if not asked.calibrated:
+            return None
+        return cls(encoder, projector, asked, parameters.classes, parameters.dims)
+
+    @cached_property
+    def names(self) -> tuple[str, str]:
+        """SHA-256 of the encoder and of the projector, as a device's ledger has them."""
+        return digest(self.encoder), digest(self.projector)
+
+    @property
+    def network(self) -> Manifest:
+        """The tensors of the network by which data are described."""
+        return manifest_of(without_scale(self.encoder))
+
+    def suits(self, parameters: Any) -> bool:
+        """Whether a run with these parameters asks for the same descriptions, if its network is the same."""
+        asked = getattr(parameters, "asked_privacy", None)
+        if asked != self.privacy:
+            return False
+        return (parameters.classes, parameters.dims) == (self.classes, self.dims)
+
+
+def basis_of(state: Any) -> Basis | None:
+    """By what the devices of a run describe their data with a guarantee; None if that is not known yet, or
+    never will be."""
+    found: Basis | None = getattr(state, "basis", None)
+    return found
+
+
+def begun_with(state: S, *bases: Basis) -> S:
+    """The first state of a run, with the first of these bases of earlier runs that is of the same network."""
+    if not hasattr(state, "basis"):
+        return state
+    models: Any = state.models  # type: ignore[attr-defined]
+    networks = [manifest_of(without_scale(model)) for model in models.values()]
+    fitting = (each for each in bases if all(found == each.network for found in networks))
+    return replace(state, basis=next(fitting, None))  # type: ignore[type-var]
