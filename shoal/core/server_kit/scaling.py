@@ -49,7 +49,7 @@ def carried(state: S) -> S:
 
 
 def _given(state: "Clustered") -> Tensors:
-    """The scale that a model of the run brought with it, or the encoder of an earlier run; empty if none did."""
+    """The scale that a model of the run brought with it, or the encoder of an earlier run; else empty."""
     basis = basis_of(state) if scales_inputs(state.parameters) else None
     models = [*state.models.values(), *([] if basis is None else [basis.encoder])]
     return next((found for found in map(scale_of, models) if found), {})

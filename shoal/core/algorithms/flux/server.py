@@ -110,7 +110,7 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     if state.basis is not None:
-        formed = _formed(state, state.basis.encoder, state.basis.projector, _described(reports))
+        formed = _formed(state, state.basis.encoder, state.basis.projector, _described(state, reports))
         return replace(formed, phase="clustered")
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy, state.parameters.margin)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
@@ -224,7 +224,7 @@ def _described(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descri
         for report in reports
         if isinstance(report.message, Described)
     }
-    return bounded(state.bounds, _clustering(state).projector, found)
+    return found if state.bounds is None else bounded(state.bounds, _clustering(state).projector, found)
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
