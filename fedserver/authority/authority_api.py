@@ -90,9 +90,11 @@ class AuthorityApi:
             rounds = await self._storage.reports.rounds_of(run.run, device)
             if not run.active:  # the round that was open when it ended was never combined
                 rounds = [number for number in rounds if number < run.engine.round]
-            counted += [(run.run, number) for number in rounds]
+            known = [await self._storage.journal.rounds(run.run, number - 1, most=1) for number in rounds]
+            trained = [page[0].progress for page in known if page]
+            counted += [(run.run, number) for number in dict.fromkeys(trained)]
             if rounds or run.active:
-                named = ", ".join(map(str, rounds)) or "none known"
+                named = ", ".join(map(str, dict.fromkeys(trained))) or "none known"
                 note = run.note(f"revoked; rounds in which its updates count: {named}", device)
                 await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))

@@ -189,9 +189,9 @@ def _settings(spec: RunSpec, created: float | None) -> str:
 
 
 def _accuracies(found: Mapping[int, float]) -> str:
-    """Held-out accuracy, for the latest rounds in which it was measured."""
+    """Held-out accuracy, after the latest rounds of training after which it was measured."""
     latest = sorted(found.items())[-LATEST:]
-    rounds = [f"{percent(accuracy)} in round {number}" for number, accuracy in latest]
+    rounds = [f"{percent(accuracy)} after round {number}" for number, accuracy in latest]
     line = f"held-out accuracy: {', '.join(each.replace(' ', NO_BREAK) for each in rounds)}"
     return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent="    ")).replace(NO_BREAK, " ")
 
@@ -216,7 +216,8 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def clusters(found: Sequence[ClusterVersions]) -> str:
+def clusters(found: Sequence[ClusterVersions], progress: Mapping[int, int]) -> str:
+    """progress: by version, how many rounds of training it has behind it."""
     if not found:
         return "the run has no model yet"
     rows = [
@@ -224,11 +225,15 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
             each.key,
             str(len(each.members)),
             list(each.versions.values())[-1].sha256[:12],
-            ", ".join(f"{number}: {blob.sha256[:8]}" for number, blob in each.versions.items()),
+            ", ".join(
+                f"{progress[number]}: {blob.sha256[:8]}"
+                for number, blob in each.versions.items()
+                if number in progress
+            ),
         )
         for each in found
     ]
-    return table(("cluster", "devices", "model", "as round N opened"), rows)
+    return table(("cluster", "devices", "model", "after round N"), rows)
 
 
 def server(found: ServerStatus, *, released: bool = True) -> str:

@@ -103,7 +103,7 @@ def test_how_many_rounds_are_on_clusters_is_said_before_and_after(result: Simula
         "flux", fleet(), model=Net, latent="hidden", rounds=6, progress=lines.append, **SMALL
     )
     assert lines[0] == (
-        "flux: 1 to 3 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them"
+        "flux: 1 to 2 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them"
     )
     assert any(line.startswith("training round 2 of 6") and "left" in line for line in lines)
     clustered = sum(each.trained and each.clusters > 1 for each in again.history)
@@ -361,7 +361,7 @@ def test_a_slip_in_the_model_is_shown_by_its_own_line_and_device() -> None:
             return super().forward(x) + self.ofset  # type: ignore[operator]
 
     with pytest.raises(
-        LearnerFault, match=r"ward-\d: the learner's training failed: AttributeError"
+        LearnerFault, match=r"ward-\d: the learner's network or loss\(\) failed: AttributeError"
     ) as caught:
         shoal.simulate("fedavg", fleet(2), model=Slip, rounds=1)
     assert caught.value.hint.startswith("fix test_simulate.py, line ")

@@ -128,7 +128,8 @@ def test_what_runs_ask_for() -> None:
 
     plain, figures = OPEN["weights"], OPEN["figures"]
     assert asks("fedavg", rounds=7) == (7, 0, None, (plain, figures))
-    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain,))
+    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain, figures))
+    assert asks("fedavg") == (20, 0, None, (plain, figures)), "no more than this, where it may end by itself"
     assert asks("fedavg", rounds=7, dp_epsilon=3.0) == (7, 1, None, ())
     assert asks("flux", rounds=7, dp_epsilon=1.0, evaluate=False) == (7, 0, "balanced", ())
     assert asks("flux", rounds=10, dp_epsilon=1.0, warm_up="accuracy") == (10, 9, "balanced", ())

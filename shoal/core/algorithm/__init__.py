@@ -26,6 +26,7 @@ from shoal.core.algorithm.halves import (
     measurement,
 )
 from shoal.core.algorithm.parameters import (
+    MOST_ROUNDS,
     NOISED,
     PRIVATE,
     CommonParameters,
@@ -35,6 +36,7 @@ from shoal.core.algorithm.parameters import (
     Rule,
     SgdParameters,
     TrainingParameters,
+    most_rounds,
 )
 from shoal.core.algorithm.placing import OWN_MODELS, VOTE, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
@@ -43,6 +45,7 @@ from shoal.core.algorithm.settings import Setting, Written, setting
 __all__ = [
     "APART",
     "LASTING",
+    "MOST_ROUNDS",
     "NOISED",
     "OWN_MODELS",
     "PRIVATE",
@@ -70,6 +73,7 @@ __all__ = [
     "discover",
     "find",
     "measurement",
+    "most_rounds",
     "register",
     "rejected",
     "setting",

@@ -17,7 +17,7 @@ from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
-from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import Diverged, correct, detailed, evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
@@ -37,6 +37,7 @@ from shoal.core.exchange.messages import (
     Ensemble,
     Evaluate,
     Evaluated,
+    HeldOut,
     LatentsCounted,
     Message,
     PrivateTraining,
@@ -61,7 +62,7 @@ from shoal.core.types import Tensors
 def perform(message: Message, context: DeviceContext) -> Message:
     """The answer to a standard message. Raises ShoalErrors only: BadPayload for a message of another kind."""
     if isinstance(message, SECURE):
-        return summing.perform(message, context, _train)
+        return summing.perform(message, context, _trained)
     answer = _ANSWERS.get(type(message))
     if answer is None:
         known = [kind.kind for kind in _ANSWERS]
@@ -76,6 +77,26 @@ def _build(message: Build, context: DeviceContext) -> Built:
 
 
 def _train(message: Train, context: DeviceContext) -> Trained:
+    held_out = None if message.private is not None else measured(context, message.model)
+    return replace(_trained(message, context), held_out=held_out)
+
+
+def measured(context: DeviceContext, weights: Tensors) -> HeldOut | None:
+    """How good a model is on the held-out part; None where nothing is held out, or its loss is no number.
+
+    Nothing that is random about training depends on whether this was called.
+    """
+    if not len(context.views.held_out):
+        return None
+    samples = context.samples("held_out")
+    try:
+        return HeldOut(*evaluate(context.learner, context.load(weights), samples), len(samples))
+    except Diverged:
+        return None
+
+
+def _trained(message: Train, context: DeviceContext) -> Trained:
+    """Without a figure of the held-out part, which sums and guarantees would not protect."""
     samples = context.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains

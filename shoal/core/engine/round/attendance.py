@@ -69,9 +69,9 @@ class Attendance:
         if not self._pauses(device):
             return ""
         every = period(count)
-        return (
-            f"; it has missed {count} tasks in a row and pauses until round {round + every - round % every}"
-        )
+        left_out = every - round % every - 1
+        again = f"after {left_out} others" if left_out else "next"
+        return f"; it has missed {count} tasks in a row, and the round that asks it again comes {again}"
 
     def ended(self, took_part: Iterable[DeviceId]) -> None:
         """A round has ended in which these devices took part, or during which they were here."""
