@@ -216,8 +216,8 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def clusters(found: Sequence[ClusterVersions], progress: Mapping[int, int]) -> str:
-    """progress: by version, how many rounds of training it has behind it."""
+def clusters(found: Sequence[ClusterVersions]) -> str:
+    """The models of a run. found: with versions by how many rounds of training are behind them."""
     if not found:
         return "the run has no model yet"
     rows = [
@@ -225,11 +225,7 @@ def clusters(found: Sequence[ClusterVersions], progress: Mapping[int, int]) -> s
             each.key,
             str(len(each.members)),
             list(each.versions.values())[-1].sha256[:12],
-            ", ".join(
-                f"{progress[number]}: {blob.sha256[:8]}"
-                for number, blob in each.versions.items()
-                if number in progress
-            ),
+            ", ".join(f"{number}: {blob.sha256[:8]}" for number, blob in each.versions.items()),
         )
         for each in found
     ]

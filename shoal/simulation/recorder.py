@@ -12,6 +12,7 @@ from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
+from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
 from shoal.core.types import DeviceId, ModelKey
 from shoal.result import Round, percent, plural
 
@@ -77,7 +78,8 @@ class Recorder:
             )
         )
         if accuracy is not None:
-            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
+            of = HELD_OUT if part == TRAIN else part
+            self._measured = f", {of.replace('_', '-')} accuracy {percent(accuracy)}"
         self._state, self._bytes = state, total
 
     def _left(self) -> str:

@@ -1,6 +1,6 @@
 """`fedserver model ...`: the models of a run, one of each cluster."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,12 @@ def ls(console: Console, client: "OperatorClient", name: str) -> Result:
     Each version is the model after a round of training; the last one is the current model. To return to one,
     give its round to `fedserver model rollback`.
     """
-    found = client.clusters(name)
-    return Result(
-        {"run": name, "clusters": list(map(asdict, found))}, text.clusters(found, _progress(client, name))
-    )
+    progress = _progress(client, name)
+    found = [
+        replace(each, versions={progress[n]: blob for n, blob in each.versions.items() if n in progress})
+        for each in client.clusters(name)
+    ]
+    return Result({"run": name, "clusters": list(map(asdict, found))}, text.clusters(found))
 
 
 def _progress(client: "OperatorClient", name: str) -> dict[int, int]:

@@ -36,6 +36,7 @@ from shoal.core.algorithm.parameters import (
     Rule,
     SgdParameters,
     TrainingParameters,
+    ends_by_itself,
     most_rounds,
 )
 from shoal.core.algorithm.placing import OWN_MODELS, VOTE, PlacingParameters
@@ -71,6 +72,7 @@ __all__ = [
     "algorithm",
     "densities",
     "discover",
+    "ends_by_itself",
     "find",
     "measurement",
     "most_rounds",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.parameters import most_rounds
-from shoal.core.algorithm.settings import AUTO, Setting, Written, checked, settings_of
+from shoal.core.algorithm.parameters import ends_by_itself, most_rounds
+from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.messages import STANDARD, Message
@@ -173,7 +173,7 @@ class Algorithm:
         least, most = self.clustered_rounds(parameters)
         span = f"{least}" if least == most else f"{least} to {most}"
         most = most_rounds(parameters)
-        some = f"at most {most}" if parameters.rounds == AUTO else f"{most}"
+        some = f"at most {most}" if ends_by_itself(parameters) else f"{most}"
         found = f"{span} of {some} rounds of training are on clusters"
         if least >= ENOUGH:
             return found

@@ -37,6 +37,12 @@ def most_rounds(parameters: Any) -> int:
     return rounds
 
 
+def ends_by_itself(parameters: Any) -> bool:
+    """Whether a run with these parameters may end before it has as many: where tasks of training measure."""
+    protected = getattr(parameters, "private", False) or getattr(parameters, "secure_aggregation", False)
+    return bool(parameters.rounds == AUTO and not protected)
+
+
 @dataclass(frozen=True)
 class CommonParameters:
     """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""

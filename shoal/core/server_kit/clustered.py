@@ -13,8 +13,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report, most_rounds
-from shoal.core.algorithm.settings import AUTO
+from shoal.core.algorithm import Plan, Report, ends_by_itself, most_rounds
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train, TrainingSettings
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
@@ -62,7 +61,7 @@ class Clustered:
     def rounds(self) -> int:
         """How many rounds of training the run has in all, or at most has as long as that is open."""
         most = most_rounds(self.parameters)
-        return self.ending.rounds(most) if self.parameters.rounds == AUTO else most
+        return self.ending.rounds(most) if ends_by_itself(self.parameters) else most
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -74,7 +73,7 @@ class Clustered:
 
     @property
     def _settled(self) -> Sequence[str]:
-        if self.parameters.rounds != AUTO or not self.ending.settled:
+        if not ends_by_itself(self.parameters) or not self.ending.settled:
             return ()
         return (
             f"held-out accuracy and loss hardly improve any more: after round {self.ending.settled} the "
@@ -158,7 +157,7 @@ def phased(
 
 def _heard(state: S, reports: Sequence[Report]) -> S:
     """The state with what a round of training says about its end, where the run is to end by itself."""
-    if state.parameters.rounds != AUTO or not trained(reports):
+    if not ends_by_itself(state.parameters) or not trained(reports):
         return state
     learns = all(course.knows for course in state.guard.courses.values())
     return replace(state, ending=state.ending.heard(reports, state.progress, learns))
@@ -279,8 +278,8 @@ def end(state: S) -> str:
 
 def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
-    is_open = state.parameters.rounds == AUTO and not state.ending.settled
-    return f"training round {state.progress + 1} of {'at most ' * is_open}{state.rounds}: {what}"
+    may_end = ends_by_itself(state.parameters) and not state.ending.settled
+    return f"training round {state.progress + 1} of {'at most ' * may_end}{state.rounds}: {what}"
 
 
 # -- one clustering of updates, after a warm-up ------------------------------------------------------------

@@ -4,7 +4,8 @@ Each task of training measures the model that it was given, on samples that the 
 round brings the mean accuracy and loss of the models that the round before has made. A run *has settled* once
 the mean of the last `WINDOW` rounds is surely not much better than that of the `WINDOW` rounds before them,
 by either figure: then the learning rate falls for `FALL` more rounds, and the run ends. "Surely" takes into
-account on how many samples the accuracy is measured: a few hundred show no small gain, so they stop no run.
+account on how many samples the accuracy is measured: some hundreds show no small gain, so they hardly ever
+stop a run.
 
 Each device counts once, so that one of n moves a mean by no more than 1 / n. The rounds are compared only
 where nearly the same devices have answered: others' figures differ for other reasons. Where nothing is
@@ -22,12 +23,14 @@ from shoal.core.server_kit.standard import measured
 from shoal.core.types import DeviceId
 
 WINDOW = 3
-GAIN, DROP = 0.01, 0.02
+GAIN, DROP = 0.005, 0.02
 """Of accuracy, from 0 to 1, and of loss, as a share of it: what is less is no gain."""
 FALL = 4
 """Rounds of training from when a run has settled to its end."""
 SAME = 0.9
 """The least share of the devices of two rounds that answered in both of them."""
+SURE = 2.0
+"""In standard errors of the difference between two accuracies, which is added to what was gained."""
 CHANGED = 0.2
 """By this share of the variance of an accuracy, those of one model and of a later one scatter apart: most
 samples that the one gets right, or wrong, so does the other."""
@@ -68,7 +71,7 @@ class Ending:
             return False
         before, after = np.mean(self.accuracies[:WINDOW]), np.mean(self.accuracies[WINDOW:])
         high, low = np.mean(self.losses[:WINDOW]), np.mean(self.losses[WINDOW:])
-        error = math.sqrt(CHANGED * float(after * (1.0 - after)) / samples)
+        error = SURE * math.sqrt(CHANGED * float(after * (1.0 - after)) / samples)
         return bool(after - before + error <= GAIN and high - low <= DROP * abs(high))
 
     def rounds(self, most: int) -> int:

@@ -70,8 +70,8 @@ class Attendance:
             return ""
         every = period(count)
         left_out = every - round % every - 1
-        again = f"after {left_out} others" if left_out else "next"
-        return f"; it has missed {count} tasks in a row, and the round that asks it again comes {again}"
+        pause = f" and pauses for {left_out} round{'s' * (left_out > 1)}" if left_out else ""
+        return f"; it has missed {count} tasks in a row{pause}"
 
     def ended(self, took_part: Iterable[DeviceId]) -> None:
         """A round has ended in which these devices took part, or during which they were here."""
