@@ -39,7 +39,8 @@ class Round:
     number: from 1; rounds that only measure or describe count too. title, phase: what it was for; phase is ""
     in a daemon's run. seconds: how long it took. devices: how many answered. loss, accuracy: means over the
     devices that measured them, accuracy 0 to 1; None where nothing was measured. measured_on: "train" (while
-    training), "held_out" or "test"; "" where nothing was. trained: whether it was a round of training.
+    training: the accuracy is then that of the models before, on the held-out parts), "held_out" or "test";
+    "" where nothing was. trained: whether it was a round of training.
     clusters: models after it. bytes_up, bytes_down: sent to and fetched from the server by all devices.
     accuracies: of each cluster, the mean over its devices that measured one.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedclient.store.state import Status
 from shoal.core.errors import LearnerFault, ShoalError, StorageFault
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
-from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.payload import Payload, Settings
 from shoal.shell.console import continued
 
 
@@ -80,6 +80,9 @@ def figures(result: Payload) -> str:
     Example:
         >>> figures(Payload("evaluated", {"accuracy": 0.912, "loss": 0.31, "examples": 80}))
         'accuracy 91.2 %, loss 0.3100, 80 samples'
+        >>> held_out = Settings({"accuracy": 0.875, "loss": 0.4, "examples": 16})
+        >>> figures(Payload("trained", {"loss": 0.31, "examples": 80, "held_out": held_out}))
+        'loss 0.3100, 80 samples, held-out accuracy before 87.5 %'
     """
     accuracy, loss, examples = (result.parts.get(name) for name in ("accuracy", "loss", "examples"))
     found = []
@@ -91,6 +94,8 @@ def figures(result: Payload) -> str:
         found.append(f"loss {loss:.4f}")
     if found and isinstance(examples, int):
         found.append(f"{examples} {'sample' if examples == 1 else 'samples'}")
+    if isinstance(held_out := result.parts.get("held_out"), Settings):
+        found.append(f"held-out accuracy before {100 * float(held_out.values['accuracy']):.1f} %")
     return ", ".join(found)
 
 

@@ -39,4 +39,4 @@ def _text(runs: Sequence[ObservedRun]) -> str:
 
 def _line(run: ObservedRun) -> str:
     doing = f", {run.title}" if run.title else ""
-    return one_line(f"{run.run} ({run.algorithm}): {run.stage}, round {run.round}{doing}")
+    return one_line(f"{run.run} ({run.algorithm}): {run.stage}{doing}")

@@ -90,9 +90,12 @@ class AuthorityApi:
             rounds = await self._storage.reports.rounds_of(run.run, device)
             if not run.active:  # the round that was open when it ended was never combined
                 rounds = [number for number in rounds if number < run.engine.round]
-            counted += [(run.run, number) for number in rounds]
-            if rounds or run.active:
-                named = ", ".join(map(str, rounds)) or "none known"
+            known = [await self._storage.journal.rounds(run.run, number - 1, most=1) for number in rounds]
+            present = run.engine.state.progress + 1  # of the round that is open
+            trained = list(dict.fromkeys(page[0].progress if page else present for page in known))
+            counted += [(run.run, number) for number in trained]
+            if trained or run.active:
+                named = ", ".join(map(str, trained)) or "none known"
                 note = run.note(f"revoked; rounds in which its updates count: {named}", device)
                 await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))

@@ -191,9 +191,9 @@ def _settings(spec: RunSpec, created: float | None) -> str:
 
 
 def _accuracies(found: Mapping[int, float]) -> str:
-    """Held-out accuracy, for the latest rounds in which it was measured."""
+    """Held-out accuracy, after the latest rounds of training after which it was measured."""
     latest = sorted(found.items())[-LATEST:]
-    rounds = [f"{percent(accuracy)} in round {number}" for number, accuracy in latest]
+    rounds = [f"{percent(accuracy)} after round {number}" for number, accuracy in latest]
     line = f"held-out accuracy: {', '.join(each.replace(' ', NO_BREAK) for each in rounds)}"
     return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent="    ")).replace(NO_BREAK, " ")
 
@@ -219,6 +219,7 @@ def percent(share: float | None) -> str:
 
 
 def clusters(found: Sequence[ClusterVersions]) -> str:
+    """The models of a run. found: with versions by how many rounds of training are behind them."""
     if not found:
         return "the run has no model yet"
     rows = [
@@ -230,7 +231,7 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
         )
         for each in found
     ]
-    return table(("cluster", "devices", "model", "as round N opened"), rows)
+    return table(("cluster", "devices", "model", "after round N"), rows)
 
 
 def server(found: ServerStatus, *, released: bool = True) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
-from shoal.core.algorithm import Basis, State, basis_of, begun_with, find
+from shoal.core.algorithm import Basis, State, basis_of, begun_with, find, most_rounds
 from shoal.core.algorithm.asks import terms_of
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
@@ -87,9 +87,10 @@ def with_rounds(state: State, rounds: int) -> State:
         )
     if rounds <= state.progress:
         raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")
-    if rounds > parameters.rounds and getattr(parameters, "dp_epsilon", 0.0):
+    most, epsilon = most_rounds(parameters), getattr(parameters, "dp_epsilon", 0.0)
+    if rounds > most and epsilon:
         raise Refused(
-            f"its devices add the noise for {parameters.rounds} rounds at epsilon {parameters.dp_epsilon:g}",
+            f"its devices add the noise for {most} rounds at epsilon {epsilon:g}",
             "start another run, with the number of rounds that you need",
         )
     return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))

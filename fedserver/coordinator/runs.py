@@ -250,7 +250,9 @@ class Run:
             lost = tuple(sorted(self.engine.reported))
             self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
         self.recorder.rolled_back()
-        await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
+        await self.feed(
+            RolledBack(state, f"an operator rolled {what} back to what it was after round {earlier.progress}")
+        )
         await self.advance()
 
     async def verdict(self) -> Verdict | None:

@@ -116,8 +116,9 @@ def _mean_accuracy(state: State) -> float | None:
 
 
 def _rounds_of(state: State) -> int:
-    """How many rounds of training a run has in all; 0 if its state does not say."""
-    return int(getattr(getattr(state, "parameters", None), "rounds", 0))
+    """How many rounds of training a run has in all, or at most has; 0 if its state does not say."""
+    known = getattr(state, "parameters", None)
+    return int(getattr(state, "rounds", getattr(known, "rounds", 0)))
 
 
 def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:

@@ -69,9 +69,9 @@ class RunStatus:
     abandoned: for each abandoned round, why it has no result. missing: the devices that are missing in the
     last round, and why. models: the models of the clusters at present. released: what devices have
     released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
-    for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy of each round in which
-    devices measured it. verdict: whether anything was learned; None until devices have measured what they
-    use.
+    for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy after each round of
+    training after which devices measured it. verdict: whether anything was learned; None
+    until devices have measured what they use.
     """
 
     summary: RunSummary

@@ -44,7 +44,8 @@ class Runs:
     ) -> None:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
-        self._timeline, self._course = Timeline(database), Course(database)
+        self._timeline = Timeline(database)
+        self._course = Course(database, self._timeline)
         self._statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:

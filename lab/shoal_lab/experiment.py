@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
+from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement, most_rounds
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
@@ -56,6 +56,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
 
 def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, Any]:
     started = time.perf_counter()
+    fixed = bool(experiment.rounds or experiment.drifts)
     experiment = replace(experiment, rounds=_rounds(experiment))
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
     fleet, public = fleet_of(experiment)
@@ -64,7 +65,7 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
         progress(f"training an encoder on {len(public)} images that no device gets")
         learner = replace(learner, encoder=encoder(learner, public, fleet.shape[0], experiment.seed))
     card = find(experiment.algorithm)[0]
-    changes = {"rounds": experiment.rounds, **experiment.changes}
+    changes = {**({"rounds": experiment.rounds} if fixed else {}), **experiment.changes}
     if experiment.labels and hasattr(card.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
     result = simulate(
@@ -136,8 +137,7 @@ def _rounds(experiment: Experiment) -> int:
     algorithm, _ = find(experiment.algorithm)
     asked = {"rounds": experiment.rounds} if experiment.rounds else {}
     asked |= {name: value for name, value in experiment.changes.items() if name == "rounds"}
-    rounds: int = algorithm.configure(_preset(experiment, algorithm), asked).rounds
-    return rounds
+    return most_rounds(algorithm.configure(_preset(experiment, algorithm), asked))
 
 
 def _preset(experiment: Experiment, algorithm: Algorithm) -> str:

@@ -36,7 +36,7 @@ def asks_for_privacy_in_every_task(subject: Subject) -> None:
                 return perform(task, seed)
             trained[device] += 1
             asked.add(task.private)
-            return replace(perform(replace(task, private=None), seed), **paid)  # type: ignore[type-var]
+            return replace(perform(replace(task, private=None), seed), held_out=None, **paid)  # type: ignore[type-var]
 
         return answer
 

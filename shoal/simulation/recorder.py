@@ -12,6 +12,7 @@ from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
+from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
 from shoal.core.types import DeviceId, ModelKey
 from shoal.result import Round, percent, plural
 
@@ -21,9 +22,9 @@ Progress = Callable[[str], None]
 class Recorder:
     """Writes the history of a run while it goes on, and says how far it is."""
 
-    def __init__(self, state: State, outcome: engine.Outcome, total: int, say: Progress) -> None:
+    def __init__(self, state: State, outcome: engine.Outcome, say: Progress) -> None:
         self.rounds: list[Round] = []
-        self._state, self._outcome, self._total, self._say = state, outcome, total, say
+        self._state, self._outcome, self._say = state, outcome, say
         self._began = self._opened = time.perf_counter()
         self._title, self._bytes, self._measured = "", (0, 0), ""
         self._figures: dict[DeviceId, Figures] = {}
@@ -77,15 +78,16 @@ class Recorder:
             )
         )
         if accuracy is not None:
-            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
+            of = HELD_OUT if part == TRAIN else part
+            self._measured = f", {of.replace('_', '-')} accuracy {percent(accuracy)}"
         self._state, self._bytes = state, total
 
     def _left(self) -> str:
         """The time that the rest will take, at the pace so far."""
-        done = self._state.progress
-        if not 0 < done < self._total:
+        done, total = self._state.progress, getattr(self._state, "rounds", 0)
+        if not 0 < done < total:
             return ""
-        left = (time.perf_counter() - self._began) / done * (self._total - done)
+        left = (time.perf_counter() - self._began) / done * (total - done)
         return f", about {plural(round(left), 'second')} left"
 
 

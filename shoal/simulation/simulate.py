@@ -148,7 +148,7 @@ def attempt(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = Recorder(state, outcome, configured.rounds, say)
+    recorder = Recorder(state, outcome, say)
     policy = RoundPolicy(minimum=len(fleet))
     if participation < 1.0:
         asked = max(1, round(participation * len(fleet)))

@@ -85,9 +85,7 @@ def test_the_history_has_every_round_with_what_was_measured(result: SimulationRe
     trained = [each for each in result.history if each.trained]
     assert len(trained) == 6
     assert all(each.measured_on == "train" and each.loss is not None for each in trained)
-    held_out = [each for each in result.history if each.measured_on == "held_out"]
-    assert held_out
-    assert all(each.accuracy is not None and 0.0 <= each.accuracy <= 1.0 for each in held_out)
+    assert all(each.accuracy is not None and 0.0 <= each.accuracy <= 1.0 for each in trained), "none is blind"
     last = result.history[-1]
     assert (last.title, last.measured_on, last.devices) == ("final evaluation", "test", 4)
     assert last.accuracy == pytest.approx(result.accuracy.mean)
@@ -103,7 +101,7 @@ def test_how_many_rounds_are_on_clusters_is_said_before_and_after(result: Simula
         "flux", fleet(), model=Net, latent="hidden", rounds=6, progress=lines.append, **SMALL
     )
     assert lines[0] == (
-        "flux: 1 to 3 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them"
+        "flux: 1 to 2 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them"
     )
     assert any(line.startswith("training round 2 of 6") and "left" in line for line in lines)
     clustered = sum(each.trained and each.clusters > 1 for each in again.history)
@@ -377,7 +375,7 @@ def test_a_slip_in_the_model_is_shown_by_its_own_line_and_device() -> None:
             return super().forward(x) + self.ofset  # type: ignore[operator]
 
     with pytest.raises(
-        LearnerFault, match=r"ward-\d: the learner's training failed: AttributeError"
+        LearnerFault, match=r"ward-\d: the learner's network or loss\(\) failed: AttributeError"
     ) as caught:
         shoal.simulate("fedavg", fleet(2), model=Slip, rounds=1)
     assert caught.value.hint.startswith("fix test_simulate.py, line ")

@@ -59,7 +59,7 @@ def test_a_run_asks_for_no_more_than_its_terms_say(name: str, private: bool) -> 
             if getattr(task, "private", None) is None:
                 return perform(task, seed)
             trained[device] += 1
-            return replace(perform(replace(task, private=None), seed), **PAID)  # type: ignore[type-var]
+            return replace(perform(replace(task, private=None), seed), **PAID, held_out=None)  # type: ignore[type-var]
 
         return answer
 

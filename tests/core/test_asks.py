@@ -129,7 +129,10 @@ def test_what_runs_ask_for() -> None:
     plain, summary, figures = OPEN["weights"], OPEN["summary"], OPEN["figures"]
     assert asks("fedavg", rounds=7) == (7, 0, None, (plain, summary, figures))
     assert asks("fedavg", rounds=7, inputs="raw") == (7, 0, None, (plain, figures))
-    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain, summary))
+    assert asks("fedavg", rounds=7, evaluate=False) == (7, 0, None, (plain, summary, figures))
+    assert asks("fedavg") == (20, 0, None, (plain, summary, figures)), (
+        "no more than this, where it may end by itself"
+    )
     assert asks("fedavg", rounds=7, dp_epsilon=3.0) == (7, 1, None, ())
     assert asks("flux", rounds=7, dp_epsilon=1.0, evaluate=False) == (7, 0, "balanced", ())
     assert asks("flux", rounds=10, dp_epsilon=1.0, warm_up="accuracy") == (10, 9, "balanced", ())

@@ -10,10 +10,10 @@ from shoal.core.data.scale import (
     FEWEST,
     MEAN,
     TARGET,
-    Measured,
-    measured,
+    Summary,
     merged,
     scale_of,
+    summary_of,
     with_scale,
     without_scale,
 )
@@ -30,46 +30,46 @@ def normal(n: int, *pairs: tuple[float, float], seed: int = 0) -> np.ndarray:
 
 
 def test_each_column_has_its_own_and_a_channel_has_one_for_all_of_its_pixels() -> None:
-    table = measured(normal(1000, (5.0, 2.0), (-300.0, 50.0)))
+    table = summary_of(normal(1000, (5.0, 2.0), (-300.0, 50.0)))
     assert table.means == pytest.approx((5.0, -300.0), rel=0.05)
     assert table.deviations == pytest.approx((2.0, 50.0), rel=0.1)
     images = np.stack([np.full((4, 3, 3), 1.0), np.full((4, 3, 3), 3.0)] * 8).astype(np.float32)
     images[:, 1] *= 10.0
-    found = measured(images)
+    found = summary_of(images)
     assert found.means == (2.0, 20.0, 2.0, 2.0)
     assert found.deviations == (1.0, 10.0, 1.0, 1.0)
 
 
 def test_an_outlier_moves_nothing_and_a_rare_value_is_still_seen() -> None:
     rows = normal(1000, (0.0, 1.0), (0.0, 1.0))
-    calm = measured(rows)
+    calm = summary_of(rows)
     rows[3, 0] = 1e30
-    assert measured(rows).deviations[0] == pytest.approx(calm.deviations[0], rel=0.05)
+    assert summary_of(rows).deviations[0] == pytest.approx(calm.deviations[0], rel=0.05)
     rows[:, 1] = 0.0
     rows[7, 1] = 1.0
-    assert measured(rows).deviations[1] > 0.0
+    assert summary_of(rows).deviations[1] > 0.0
 
 
 def test_of_few_samples_and_of_tokens_nothing_is_said() -> None:
-    assert measured(np.ones((FEWEST - 1, 3), np.float32), np.ones(FEWEST - 1)) == Measured((), ())
-    assert measured(np.ones((50, 3), np.int64)) == Measured((), ())
-    assert merged([Measured((), ())] * 3) == {}
+    assert summary_of(np.ones((FEWEST - 1, 3), np.float32), np.ones(FEWEST - 1)) == Summary((), ())
+    assert summary_of(np.ones((50, 3), np.int64)) == Summary((), ())
+    assert merged([Summary((), ())] * 3) == {}
 
 
 def test_the_fleet_s_scale_has_the_differences_between_devices_in_it() -> None:
-    found = merged([Measured((-1.0, 4.0), (1.0, 0.0)), Measured((1.0, 4.0), (1.0, 0.0))])
+    found = merged([Summary((-1.0, 4.0), (1.0, 0.0)), Summary((1.0, 4.0), (1.0, 0.0))])
     assert found[MEAN].tolist() == [0.0, 4.0]
     assert found[DEVIATION].tolist() == [np.float32(np.sqrt(2.0)), 1.0], (
         "a constant is not divided by nothing"
     )
     assert TARGET not in found
-    numbers = merged([Measured((0.0,), (1.0,), (100.0, 10.0)), Measured((0.0,), (1.0,), (100.0, 10.0))])
+    numbers = merged([Summary((0.0,), (1.0,), (100.0, 10.0)), Summary((0.0,), (1.0,), (100.0, 10.0))])
     assert numbers[TARGET].tolist() == [100.0, 10.0]
 
 
 def test_a_device_with_other_columns_is_left_out() -> None:
-    odd = Measured((9.0, 9.0, 9.0), (1.0, 1.0, 1.0))
-    assert merged([Measured((1.0,), (2.0,)), odd, Measured((1.0,), (2.0,))])[MEAN].tolist() == [1.0]
+    odd = Summary((9.0, 9.0, 9.0), (1.0, 1.0, 1.0))
+    assert merged([Summary((1.0,), (2.0,)), odd, Summary((1.0,), (2.0,))])[MEAN].tolist() == [1.0]
 
 
 @given(
@@ -80,7 +80,7 @@ def test_fewer_than_a_quarter_cannot_move_it_out_of_what_the_others_have(
     honest: list[tuple[float, float]], lies: list[tuple[float, float]]
 ) -> None:
     lies = lies[: (len(honest) - 1) // 3]
-    found = merged([Measured((mean,), (deviation,)) for mean, deviation in [*honest, *lies]])
+    found = merged([Summary((mean,), (deviation,)) for mean, deviation in [*honest, *lies]])
     means = [mean for mean, _ in honest]
     assert min(means) - 1e-3 <= found[MEAN][0] <= max(means) + 1e-3
     assert 0.09 <= found[DEVIATION][0] <= 1e-3 + np.hypot(20.0, 10.0)
@@ -100,11 +100,11 @@ def test_fewer_than_a_quarter_cannot_move_it_out_of_what_the_others_have(
 )
 def test_what_cannot_be_is_refused(values: tuple[tuple[float, ...], ...]) -> None:
     with pytest.raises(BadPayload, match="cannot be"):
-        Measured(*values)
+        Summary(*values)
 
 
 def test_a_model_carries_its_scale_last_and_has_no_other() -> None:
-    scale = merged([Measured((1.0,), (2.0,))])
+    scale = merged([Summary((1.0,), (2.0,))])
     model = with_scale(MODEL, scale)
     assert list(model) == ["weight", MEAN, DEVIATION]
     assert with_scale(model, scale) is model

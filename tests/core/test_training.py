@@ -76,7 +76,7 @@ def test_the_rate_falls_once_in_the_last_third_and_never_before_clusters_are_for
 def test_only_what_says_so_may_be_auto() -> None:
     card, _ = find("fedavg")
     assert card.settings["learning_rate"].legal == "auto, or a number above 0"
-    with pytest.raises(ConfigError, match="parameter rounds cannot be 'auto'"):
-        card.configure("default", {"rounds": "auto"})
+    with pytest.raises(ConfigError, match="parameter momentum cannot be 'auto'"):
+        card.configure("default", {"momentum": "auto"})
     with pytest.raises(ConfigError, match="learning_rate cannot be 'automatic'; expected auto, or a number"):
         card.configure("default", {"learning_rate": "automatic"})

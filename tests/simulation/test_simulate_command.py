@@ -63,7 +63,7 @@ def test_own_files_and_an_own_network(files: Path) -> None:
     assert [row["samples"] for row in data["devices"]] == [50, 40, 40, 40]
     assert data["rounds"]["training"] == 6
     assert data["history"][0]["measured_on"] == "train"
-    assert "flux: 1 to 3 of 6 rounds of training are on clusters" in done.stderr
+    assert "flux: 1 to 2 of 6 rounds of training are on clusters" in done.stderr
     assert "training round 2 of 6" in done.stderr
     assert "seconds left" in done.stderr
     assert "rounds of training" in data["summary"]

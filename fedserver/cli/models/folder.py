@@ -87,7 +87,7 @@ def _lineage(key: ModelKey, rounds: Sequence[RoundHistory]) -> list[str]:
         for cluster in each.clusters:
             other = [name for name in cluster.parents if name != cluster.key]
             if cluster.key in names and other:
-                found.append(f"{cluster.key} came from {', '.join(cluster.parents)} in round {each.round}")
+                found.append(f"{cluster.key} came from {', '.join(cluster.parents)} in round {each.progress}")
                 names |= set(cluster.parents)
     return found
 

@@ -1,6 +1,6 @@
 """`fedserver model ...`: the models of a run, one of each cluster."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,20 @@ def model() -> None:
 def ls(console: Console, client: "OperatorClient", name: str) -> Result:
     """List the models of a run, one of each cluster, with the versions of them that are kept.
 
-    Each version is the model with which a round opened; the last one is the current model. To return to one,
+    Each version is the model after a round of training; the last one is the current model. To return to one,
     give its round to `fedserver model rollback`.
     """
-    found = client.clusters(name)
+    progress = _progress(client, name)
+    found = [
+        replace(each, versions={progress[n]: blob for n, blob in each.versions.items() if n in progress})
+        for each in client.clusters(name)
+    ]
     return Result({"run": name, "clusters": list(map(asdict, found))}, text.clusters(found))
+
+
+def _progress(client: "OperatorClient", name: str) -> dict[int, int]:
+    """By the engine's number of each round, how many rounds of training were complete when it opened."""
+    return {1: 0} | {each.round + 1: each.progress for each in client.history(name, devices=False)}
 
 
 @model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
@@ -122,24 +131,37 @@ def export(
 @connected
 @click.argument("name", metavar="RUN")
 @click.option(
-    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="Return to round N. Required."
+    "--to-round",
+    "after",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="N",
+    help="Return to the models after round N. Required.",
 )
 @click.option(
     "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
 )
-def rollback(console: Console, client: "OperatorClient", name: str, to_round: int, key: str) -> Result:
-    """Return to the models with which round N opened.
+def rollback(console: Console, client: "OperatorClient", name: str, after: int, key: str) -> Result:
+    """Return to the models after N rounds of training.
 
     Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later
     rounds are repeated. With --cluster, only that model is replaced.
 
     An open round is abandoned and planned again; reports that still arrive for it do not count. A run that is
-    over stays over, with the earlier models. A rollback gets a round number of its own, so it can be undone
-    by another rollback.
+    over stays over, with the earlier models. A rollback can be undone by another one, to where the run was.
     """
-    status = client.roll_back(name, to_round, key)
+    progress = _progress(client, name)
+    kept = {number for each in client.clusters(name) for number in each.versions if number in progress}
+    fitting = [number for number in kept if progress[number] == after]
+    if not fitting:
+        listed = ", ".join(map(str, sorted({progress[number] for number in kept})))
+        raise NotFound(
+            f"run {name} does not have the models after round {after}", f"it has those after {listed}"
+        )
+    # The last of several: what was measured after that round, or formed, is part of it.
+    status = client.roll_back(name, max(fitting), key)
     what = f"the model of {key}" if key else f"run {name}"
     return Result(
         text.data(status),
-        f"{what} was rolled back to the start of round {to_round}\n{text.summary(status.summary)}",
+        f"{what} was rolled back to the models after round {after}\n{text.summary(status.summary)}",
     )

@@ -69,7 +69,7 @@ def _shown(rounds: Sequence[RoundHistory]) -> str:
     heads = ("round", "for", "devices", "clusters", "loss", "accuracy", "seconds", "sent", "fetched")
     rows = [
         (
-            str(each.round),
+            str(each.progress),
             one_line(each.title or each.abandoned),
             f"{each.reported} of {each.asked}",
             str(len(each.clusters)),
@@ -82,7 +82,7 @@ def _shown(rounds: Sequence[RoundHistory]) -> str:
         for each in rounds
     ]
     events = [
-        f"round {each.round}: {event.kind.replace('_', ' ')}: {continued(event.text)}"
+        f"round {each.progress}: {event.kind.replace('_', ' ')}: {continued(event.text)}"
         for each in rounds
         for event in each.events
     ]
@@ -94,7 +94,7 @@ def _devices(rounds: Sequence[RoundHistory]) -> list[str]:
     heads = ("round", "device", "cluster", "loss", "accuracy", "samples", "worked", "waited", "missing")
     rows = [
         (
-            str(each.round),
+            str(each.progress),
             device.device,
             device.cluster or "-",
             "-" if device.loss is None else f"{device.loss:.4f}",

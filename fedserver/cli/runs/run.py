@@ -211,7 +211,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
                 for number, accuracy in status.accuracies.items():
                     if number > measured:
                         console.say(
-                            f"{found.run}: round {number}: held-out accuracy {text.percent(accuracy)}"
+                            f"{found.run}: after round {number}: held-out accuracy {text.percent(accuracy)}"
                         )
                         measured = number
                 step = (found.stage, found.round, found.title)

@@ -22,6 +22,7 @@ from shoal.core.server_kit.history.records import (
     REMARK,
     ROLLED_BACK,
     SPLIT,
+    TRAIN,
     ClusterRound,
     DeviceRound,
     Position,
@@ -156,7 +157,8 @@ def _summary(closed: RoundRecord, history: RoundHistory) -> str:
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
     loss = "" if history.loss is None else f"; loss {history.loss:.4f}"
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
+    before = " before" if history.measured_on == TRAIN else ""
+    accuracy = "" if closed.accuracy is None else f"; held-out accuracy{before} {closed.accuracy:.3f}"
     counted = f"{closed.reported} of {closed.asked} devices counted"
     return f"{end}; {counted}, {closed.seconds:.1f} s{loss}{accuracy}{missing}{more}"
 

@@ -161,9 +161,12 @@ async def go_back(run: "Run", found: str) -> None:
         log.error("run %s: %s, and there is no other checkpoint", run.run, found)
         await run.pause(f"its current models are lost ({found}), and there is no older checkpoint")
         return
-    reason = f"the current models are lost ({found}): the run went back to the start of round {number}"
+    earlier = await run.blobs.load_state(run.state_type, number)
+    reason = (
+        f"the current models are lost ({found}): the run went back to those after round {earlier.progress}"
+    )
     log.error("run %s: %s", run.run, reason)
-    state = rolled_back(run.engine.state, await run.blobs.load_state(run.state_type, number))
+    state = rolled_back(run.engine.state, earlier)
     await run.feed(RolledBack(state, reason))
     await run.storage.runs.drop_checkpoint.when_space(run.run, broken)
     await run.advance()

@@ -88,7 +88,7 @@ class Recovery:
         try:
             record, state, recipe = await self._restored(record, blobs)
             if record.standing is Standing.ACTIVE:
-                log.info("run %s goes on in round %d", record.run, record.round)
+                log.info("run %s goes on%s", record.run, f": {record.title}" if record.asked else "")
             await self._add(record, recipe, state, blobs)
         except DamagedRow as damaged:
             self._set_aside(record.run, record, damaged)

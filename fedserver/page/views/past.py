@@ -80,7 +80,7 @@ class Past:
 def places(found: RoundHistory) -> dict[str, Any]:
     """The map of the devices as of a round; see `shoal.core.server_kit.history.records.Position`."""
     return {
-        "round": found.round,
+        "round": found.progress,
         "points": [
             {"device": name(device)} | {axis: number(value) for axis, value in vars(place).items()}
             for device, place in found.positions.items()

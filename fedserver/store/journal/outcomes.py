@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedserver.store.database import Database
+from fedserver.store.journal.timeline import Timeline
 from shoal.core.types import DeviceId, RunId
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """last: the number of the last round that is over. abandoned: by round, why it has no result. accuracies:
-    by round, the mean held-out accuracy, for those in which devices measured it. missing: the devices that
-    are missing in the last round, and why."""
+    by how many rounds of training were complete, the mean accuracy of the models then, where devices measured
+    it. missing: the devices that are missing in the last round, and why."""
 
     last: int = 0
     abandoned: Mapping[int, str] = field(default_factory=dict)
@@ -23,8 +24,8 @@ class Outcomes:
 class Course:
     """The outcomes of all runs that were asked for, in memory. For the thread that owns the database."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
+    def __init__(self, database: Database, timeline: Timeline) -> None:
+        self._db, self._timeline = database, timeline
         self._known: dict[RunId, Outcomes] = {}
 
     def of(self, run: RunId) -> Outcomes:
@@ -34,7 +35,10 @@ class Course:
         if not rows:
             return found
         abandoned = {each["round"]: each["abandoned"] for each in rows if each["abandoned"]}
-        measured = {each["round"]: each["accuracy"] for each in rows if each["accuracy"] is not None}
+        measured, after = dict[int, float](), found.last
+        while page := self._timeline.read(run, after, devices=False):
+            after = page[-1].round
+            measured |= {each.began: each.accuracy for each in page if each.accuracy is not None}
         self._known[run] = Outcomes(
             rows[-1]["round"],
             {**found.abandoned, **abandoned},

@@ -26,6 +26,7 @@ from shoal.core.algorithm.halves import (
     measurement,
 )
 from shoal.core.algorithm.parameters import (
+    MOST_ROUNDS,
     NOISED,
     PRIVATE,
     CommonParameters,
@@ -35,6 +36,8 @@ from shoal.core.algorithm.parameters import (
     Rule,
     SgdParameters,
     TrainingParameters,
+    ends_by_itself,
+    most_rounds,
 )
 from shoal.core.algorithm.placing import OWN_MODELS, VOTE, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
@@ -43,6 +46,7 @@ from shoal.core.algorithm.settings import Setting, Written, setting
 __all__ = [
     "APART",
     "LASTING",
+    "MOST_ROUNDS",
     "NOISED",
     "OWN_MODELS",
     "PRIVATE",
@@ -70,8 +74,10 @@ __all__ = [
     "begun_with",
     "densities",
     "discover",
+    "ends_by_itself",
     "find",
     "measurement",
+    "most_rounds",
     "register",
     "rejected",
     "setting",

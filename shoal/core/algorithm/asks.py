@@ -8,6 +8,7 @@ from typing import Any
 from shoal.core.algorithm.basis import Basis
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
+from shoal.core.algorithm.parameters import most_rounds
 from shoal.core.algorithm.training import scales_inputs, settings_of_training
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
@@ -44,10 +45,10 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
         >>> asks_of(card, card.configure("default", {"dp_epsilon": 3.0, "rounds": 4})).accuracies
         1
     """
-    lessons = getattr(parameters, "lessons", getattr(parameters, "rounds", 1))
+    lessons = getattr(parameters, "lessons", most_rounds(parameters) if hasattr(parameters, "rounds") else 1)
     private = getattr(parameters, "private", False)
     measured = getattr(parameters, "measured", False)  # by which accuracies FLUX ends its warm-up
-    longest = math.ceil(parameters.rounds * parameters.latest) if measured else 0
+    longest = math.ceil(most_rounds(parameters) * parameters.latest) if measured else 0
     accuracies = longest + int(getattr(parameters, "evaluate", True))
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     calibrated = asked is not None and asked.calibrated
@@ -84,8 +85,8 @@ def _opened(
     found, reports = ["summed"] if secure else [] if private else ["weights"], list[str]()
     if scales_inputs(parameters):
         found.append("summary")
-    if not private and (measures or getattr(parameters, "select", "last") != "last"):
-        found.append("figures")
+    if not private and (not secure or measures or getattr(parameters, "select", "last") != "last"):
+        found.append("figures")  # training brings some, but for sums, which would not protect them
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     if asked is not None and not asked.calibrated:
         found += [asked.mode, "bounds", "figures"]  # bounds come with accuracies

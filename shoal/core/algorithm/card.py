@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
+from shoal.core.algorithm.parameters import ends_by_itself, most_rounds
 from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
@@ -166,16 +167,18 @@ class Algorithm:
 
             Example:
                 >>> flux.clustering(flux.configure("default", {"rounds": 6}))
-                '1 to 3 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them'
+                '1 to 2 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them'
         """
         if self.clustered_rounds is None:
             return ""
         least, most = self.clustered_rounds(parameters)
         span = f"{least}" if least == most else f"{least} to {most}"
-        found = f"{span} of {parameters.rounds} rounds of training are on clusters"
+        most = most_rounds(parameters)
+        some = f"at most {most}" if ends_by_itself(parameters) else f"{most}"
+        found = f"{span} of {some} rounds of training are on clusters"
         if least >= ENOUGH:
             return found
-        more = range(parameters.rounds, 100 * parameters.rounds)
+        more = range(most, 100 * most)
         better = (n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= ENOUGH)
         rounds = next(better, None)
         return found if rounds is None else f"{found}; give at least rounds={rounds} for {ENOUGH} of them"

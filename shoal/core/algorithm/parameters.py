@@ -11,6 +11,9 @@ from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
+MOST_ROUNDS = 20
+"""Of a run whose number of rounds is `auto`."""
+
 Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
 
@@ -28,11 +31,23 @@ The usual parameters take many small steps, and momentum adds up their noise. do
 tried."""
 
 
+def most_rounds(parameters: Any) -> int:
+    """How many rounds of training a run with these parameters has, or at most has where it is `auto`."""
+    rounds: int = MOST_ROUNDS if parameters.rounds == AUTO else parameters.rounds
+    return rounds
+
+
+def ends_by_itself(parameters: Any) -> bool:
+    """Whether a run with these parameters may end before it has as many: where tasks of training measure."""
+    protected = getattr(parameters, "private", False) or getattr(parameters, "secure_aggregation", False)
+    return bool(parameters.rounds == AUTO and not protected)
+
+
 @dataclass(frozen=True)
 class CommonParameters:
     """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""
 
-    rounds: int = setting(20, "Rounds of training in the whole run.", unit="rounds", at_least=1)
+    rounds: int = setting(MOST_ROUNDS, "Rounds of training in the whole run.", unit="rounds", at_least=1)
     epochs: int | Literal["auto"] = setting(
         AUTO,
         "Passes over a device's training part in a round. auto: 5, or as many as 40 steps take.",
@@ -107,7 +122,18 @@ class RoundParameters(SgdParameters):
 
 @dataclass(frozen=True)
 class TrainingParameters(RoundParameters):
-    """For algorithms whose devices train only by the standard messages, and so can use DP-SGD."""
+    """For algorithms whose devices train only by the standard messages: so they can use DP-SGD, and each
+    task of training measures the model that it was given."""
+
+    # It is sound for a subclass to widen a frozen field; mypy assumes that the field can be assigned.
+    rounds: int | Literal["auto"] = setting(  # type: ignore[assignment]
+        AUTO,
+        f"Rounds of training in the whole run. auto: at most {MOST_ROUNDS}, but fewer once accuracy and loss "
+        "on the devices' held-out parts are hardly better than some rounds before. With DP-SGD, and with "
+        f"secure aggregation, nothing is measured in a round of training, and auto is {MOST_ROUNDS}.",
+        unit="rounds",
+        at_least=1,
+    )
 
     dp_epsilon: float = setting(
         0.0,
@@ -200,7 +226,6 @@ NOISED = "noised"
 class NoisedParameters(TrainingParameters):
     """For algorithms to whose models the server can add noise."""
 
-    # It is sound for a subclass to widen a frozen field; mypy assumes that the field can be assigned.
     aggregation: Literal["auto", "mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
     central_noise: float = setting(
         0.0,

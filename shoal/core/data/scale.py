@@ -1,6 +1,6 @@
 """One scale for the inputs of all devices: each feature less the fleet's mean, in units of its deviation.
 
-    each device: measured(x) --> the server: merged(...) --> a scale in every model --> samples in that scale
+    each device: summary_of(x) --> the server: merged(...) --> a scale in every model --> samples in that scale
 
 A feature is a column of a table; of images and series, a channel, which is the first axis of a sample. It is
 the fleet's scale and not each device's own, which would hide what distinguishes groups of devices.
@@ -43,7 +43,7 @@ Values = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Measured:
+class Summary:
     """What a device says of its inputs.
 
     means, deviations: one for each feature, in its own units; none where inputs are whole numbers, such as
@@ -64,23 +64,23 @@ class Measured:
             raise BadPayload("the scale of a device's inputs cannot be", "look at the device's data")
 
 
-def measured(x: Array, targets: Array | None = None) -> Measured:
+def summary_of(x: Array, targets: Array | None = None) -> Summary:
     """Of samples (n, ...) as a network takes them; nothing of fewer than `FEWEST`, as a mean of so few tells
     of each. targets: (n,), the numbers to predict.
 
     Example:
-        >>> measured(np.array([[1.0, 500.0], [3.0, 700.0]] * 4, np.float32)).means
+        >>> summary_of(np.array([[1.0, 500.0], [3.0, 700.0]] * 4, np.float32)).means
         (2.0, 600.0)
     """
     if len(x) < FEWEST:
-        return Measured((), ())
+        return Summary((), ())
     target = () if targets is None else tuple(each.item() for each in _spread(targets[:, None]))
     if x.dtype.kind != "f" or x.ndim < 2:
-        return Measured((), (), target)
+        return Summary((), (), target)
     every = -(-x.size // ENOUGH)
     features = np.moveaxis(x[::every], 1, -1).reshape(-1, x.shape[1])
     means, deviations = _spread(features)
-    return Measured(tuple(means.tolist()), tuple(deviations.tolist()), target)
+    return Summary(tuple(means.tolist()), tuple(deviations.tolist()), target)
 
 
 def _spread(rows: Array) -> tuple[Array, Array]:
@@ -95,14 +95,14 @@ def _spread(rows: Array) -> tuple[Array, Array]:
     return usual.mean(axis=0), usual.std(axis=0)
 
 
-def merged(found: Sequence[Measured]) -> dict[str, Array]:
+def merged(found: Sequence[Summary]) -> dict[str, Array]:
     """The fleet's scale, as tensors; empty where there is nothing to scale.
 
     Each device counts once. With n devices of which fewer than n / 4 lie, and agree, each number stays within
     those of the others.
 
     Example:
-        >>> merged([Measured((0.0,), (3.0,)), Measured((8.0,), (3.0,))])[DEVIATION]
+        >>> merged([Summary((0.0,), (3.0,)), Summary((8.0,), (3.0,))])[DEVIATION]
         array([5.], dtype=float32)
     """
     widths = Counter(len(each.means) for each in found if each.means)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.core.data.scale import measured
+from shoal.core.data.scale import summary_of
 from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
@@ -26,7 +26,7 @@ from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
-from shoal.core.errors import BadPayload, near
+from shoal.core.errors import BadPayload, Diverged, near
 from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.messages import (
     WIDTH,
@@ -38,6 +38,7 @@ from shoal.core.exchange.messages import (
     Ensemble,
     Evaluate,
     Evaluated,
+    HeldOut,
     LatentsCounted,
     Message,
     PrivateTraining,
@@ -64,7 +65,7 @@ from shoal.core.types import Tensors
 def perform(message: Message, context: DeviceContext) -> Message:
     """The answer to a standard message. Raises ShoalErrors only: BadPayload for a message of another kind."""
     if isinstance(message, SECURE):
-        return summing.perform(message, context, _train)
+        return summing.perform(message, context, _trained)
     answer = _ANSWERS.get(type(message))
     if answer is None:
         known = [kind.kind for kind in _ANSWERS]
@@ -79,6 +80,26 @@ def _build(message: Build, context: DeviceContext) -> Built:
 
 
 def _train(message: Train, context: DeviceContext) -> Trained:
+    held_out = None if message.private is not None else measured(context, message.model)
+    return replace(_trained(message, context), held_out=held_out)
+
+
+def measured(context: DeviceContext, weights: Tensors) -> HeldOut | None:
+    """How good a model is on the held-out part; None where nothing is held out, or its loss is no number.
+
+    Nothing that is random about training depends on whether this was called.
+    """
+    if not len(context.views.held_out):
+        return None
+    samples = context.samples("held_out")
+    try:
+        return HeldOut(*evaluate(context.learner, context.load(weights), samples), len(samples))
+    except Diverged:
+        return None
+
+
+def _trained(message: Train, context: DeviceContext) -> Trained:
+    """Without a figure of the held-out part, which sums and guarantees would not protect."""
     samples = context.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
@@ -189,7 +210,7 @@ def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
     # What an author measures or minimizes may mean something in the targets' own units.
     own = learner.loss or learner.evaluate or learner.train
     targets = None if samples.targets is None or own else samples.targets.cpu().numpy()
-    found = measured(samples.x.cpu().numpy(), targets)
+    found = summary_of(samples.x.cpu().numpy(), targets)
     return Summarized(found.means, found.deviations, found.target)
 
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from shoal.core.data.scale import Measured
+from shoal.core.data.scale import Summary
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import (
     MAX_LATENTS,
@@ -30,6 +30,9 @@ WIDTH = "width"
 """Instead of bounds: how many latents there are, and nothing about their values."""
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
+
+MAX_EXAMPLES, MAX_LOSS = 1 << 40, 1e40
+"""The most samples that a device can have, and the highest loss that is taken."""
 
 MIN_RHO, MAX_RHO = 1e-6, 1e3
 """Of a private accuracy, in zero-concentrated differential privacy: noise of 707 samples, and almost none."""
@@ -174,12 +177,36 @@ class Build(Message):
             check_manifest(manifest_of(model), manifest_of(reply.model))
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """How good the model of a task was on the device's held-out part, before the device trained.
+
+    accuracy: 0 to 1, as in `Evaluated`. loss: mean by sample. examples: samples it was measured on.
+    """
+
+    accuracy: float
+    loss: float
+    examples: int
+
+    def __post_init__(self) -> None:
+        sane = {
+            "accuracy": 0.0 <= self.accuracy <= 1.0,
+            "loss": -MAX_LOSS <= self.loss <= MAX_LOSS,
+            "examples": 1 <= self.examples <= MAX_EXAMPLES,
+        }
+        for name, holds in sane.items():
+            if not holds:
+                raise BadPayload(f"a held-out figure is not possible: {name} is {getattr(self, name)}")
+
+
 @dataclass(frozen=True, eq=False)
 class Trained(Message):
     """The model after local training. examples: size of the training part.
 
     loss: mean over the last epoch; 0 from DP-SGD, which does not release it.
     private, curve: from DP-SGD, how it was done, and what it cost a sample (`shoal.core.privacy.cost`).
+    held_out: of the model as it came. None where weights have a guarantee, which it would lack, from a
+    device that holds nothing out, and where the model's loss is no number.
     """
 
     kind: ClassVar[str] = "trained"
@@ -189,11 +216,12 @@ class Trained(Message):
     descriptor: Descriptor | None = None
     private: Protected | None = None
     curve: tuple[float, ...] | None = None
+    held_out: HeldOut | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Train(Message):
-    """Train `model` on the device's training part.
+    """Train `model` on the device's training part, after measuring it on the held-out part.
 
     With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
     data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
@@ -362,7 +390,7 @@ class Score(Message):
 
 @dataclass(frozen=True, eq=False)
 class Summarized(Message):
-    """See `shoal.core.data.scale.Measured`."""
+    """See `shoal.core.data.scale.Summary`."""
 
     kind: ClassVar[str] = "summarized"
     means: tuple[float, ...]
@@ -370,9 +398,9 @@ class Summarized(Message):
     target: tuple[float, ...] = ()
 
     @property
-    def measured(self) -> Measured:
+    def summary(self) -> Summary:
         """Raises BadPayload for what cannot be."""
-        return Measured(self.means, self.deviations, self.target)
+        return Summary(self.means, self.deviations, self.target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,7 +412,7 @@ class Summarize(Message):
 
     def admit(self, reply: Message) -> None:
         if isinstance(reply, Summarized):
-            _ = reply.measured
+            _ = reply.summary
 
 
 @dataclass(frozen=True, eq=False)

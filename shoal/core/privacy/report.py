@@ -198,7 +198,7 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
         return (OPEN["summed"],) if kind is TrainMasked else ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
-    if issubclass(reply, Evaluated | Scored):
+    if issubclass(reply, Evaluated | Scored) or (plain and issubclass(reply, Trained)):
         found.append(OPEN["figures"])
     if reply is Summarized:
         found.append(OPEN["summary"])

@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Plan, Report, ends_by_itself, most_rounds
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
+from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train, TrainingSettings
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import scaling, summing
@@ -25,6 +25,7 @@ from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.clustering.cluster import Labels
+from shoal.core.server_kit.ending import Ending
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.server_kit.summing import Summing
@@ -45,6 +46,7 @@ class Clustered:
     summing: of a round with secure aggregation, how far it is; see `shoal.core.server_kit.summing`.
     scale: of the inputs, which every model carries; empty where they have none, None before the devices have
     been asked. See `shoal.core.server_kit.scaling`.
+    ending: how far a run is from its end that is to end by itself.
     """
 
     parameters: Any
@@ -56,6 +58,13 @@ class Clustered:
     guard: Guard = field(default_factory=Guard)
     summing: Summing | None = None
     scale: Tensors | None = None
+    ending: Ending = field(default_factory=Ending)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds of training the run has in all, or at most has as long as that is open."""
+        most = most_rounds(self.parameters)
+        return self.ending.rounds(most) if ends_by_itself(self.parameters) else most
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -63,7 +72,16 @@ class Clustered:
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self.guard.remarks, *summing.remarks(self))
+        return (*self.guard.remarks, *summing.remarks(self), *self._settled)
+
+    @property
+    def _settled(self) -> Sequence[str]:
+        if not ends_by_itself(self.parameters) or not self.ending.settled:
+            return ()
+        return (
+            f"held-out accuracy and loss hardly improve any more: after round {self.ending.settled} the "
+            f"learning rate falls, and round {self.rounds} is the last",
+        )
 
     @property
     def enough(self) -> int:
@@ -84,7 +102,7 @@ class Clustered:
     @property
     def lessons(self) -> int:
         """How many times a device trains in the whole run."""
-        return int(self.parameters.rounds)
+        return most_rounds(self.parameters)
 
 
 S = TypeVar("S", bound=Clustered)
@@ -136,11 +154,22 @@ def phased(
         taken = table[state.phase][1]
         if getattr(state.parameters, "secure_aggregation", False):
             return summing.reduce(state, reports, planned, taken)
+        heard = _heard(state, reports)
         if encoded.is_asked(state.parameters):
             reports = encoded.Opened(state, reports, plain, state.parameters)
-        return taken(state, reports)
+        after = taken(heard, reports)
+        # What the models of other clusters did says nothing about those of new ones.
+        return after if after.models.keys() == state.models.keys() else replace(after, ending=Ending())
 
     return plan, reduce
+
+
+def _heard(state: S, reports: Sequence[Report]) -> S:
+    """The state with what a round of training says about its end, where the run is to end by itself."""
+    if not ends_by_itself(state.parameters) or not trained(reports):
+        return state
+    learns = all(course.knows for course in state.guard.courses.values())
+    return replace(state, ending=state.ending.heard(reports, state.progress, learns))
 
 
 def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
@@ -167,8 +196,13 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
 def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
     """The task to train a model with the run's parameters."""
     private = private_training(state.parameters, state.lessons)
-    settings = training(state.parameters, state.progress, state.guard.rate(key))
-    return Train(model, settings, key, private=private)
+    return Train(model, settings(state, key), key, private=private)
+
+
+def settings(state: Clustered, key: ModelKey = "", formed: int = 0) -> TrainingSettings:
+    """The run's settings for training a cluster's model. formed: after how many rounds the clusters were."""
+    rate, formed = state.guard.rate(key), max(formed, state.ending.settled)
+    return training(state.parameters, state.progress, rate, formed, state.rounds)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:
@@ -242,7 +276,7 @@ def home(state: S, device: DeviceId) -> ModelKey | None:
 def advanced(state: S, phase: str = "") -> S:
     """The state after a round of training: in `phase` ("": the same one), or at the end of the run."""
     progress = state.progress + 1
-    over = progress >= state.parameters.rounds
+    over = progress >= state.rounds
     return replace(state, progress=progress, phase=end(state) if over else phase or state.phase)
 
 
@@ -253,7 +287,8 @@ def end(state: S) -> str:
 
 def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
-    return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+    may_end = ends_by_itself(state.parameters) and not state.ending.settled
+    return f"training round {state.progress + 1} of {'at most ' * may_end}{state.rounds}: {what}"
 
 
 # -- one clustering of updates, after a warm-up ------------------------------------------------------------

@@ -67,7 +67,8 @@ def own(half: ServerHalf, state: Any, device: DeviceId) -> Tune | None:
     if key is None or key not in state.models or hasattr(half, "measure"):
         return None
     guard: Guard = getattr(state, "guard", NO_GUARD)
-    settings = training(state.parameters, state.progress, guard.rate(key))
+    rounds = getattr(state, "rounds", 0)
+    settings = training(state.parameters, state.progress, guard.rate(key), rounds=rounds)
     return Tune(state.models[key], replace(settings, epochs=EPOCHS), key)
 
 

@@ -35,7 +35,7 @@ def ask(present: Sequence[DeviceId]) -> Plan:
 def take(state: S, reports: Sequence[Report]) -> S:
     return replace(
         state,
-        scale=merged([each.message.measured for each in reports if isinstance(each.message, Summarized)]),
+        scale=merged([each.message.summary for each in reports if isinstance(each.message, Summarized)]),
     )
 
 

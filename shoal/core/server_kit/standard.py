@@ -6,28 +6,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shoal.core.algorithm import Report, State
+from shoal.core.algorithm import Report, State, most_rounds
 from shoal.core.algorithm.settings import AUTO
 from shoal.core.algorithm.training import settings_of_training
-from shoal.core.exchange.messages import Ensemble, Evaluated, PrivateTraining, Trained, TrainingSettings
+from shoal.core.exchange.messages import (
+    Ensemble,
+    Evaluated,
+    HeldOut,
+    PrivateTraining,
+    Trained,
+    TrainingSettings,
+)
 from shoal.core.types import DeviceId
 
 FALLING, REST = 0.7, 0.1
 """After this share of the rounds the rate falls, by default, to this share of itself."""
 
 
-def training(parameters: Any, progress: int = 0, rate: float = 1.0, formed: int = 0) -> TrainingSettings:
+def training(
+    parameters: Any, progress: int = 0, rate: float = 1.0, formed: int = 0, rounds: int = 0
+) -> TrainingSettings:
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 
     progress: the completed rounds of training, on which the learning rate depends if it has a schedule. rate:
     the share of it that is left after training has fallen (`shoal.core.server_kit.aggregation.course`).
-    formed: after how many rounds the clusters were formed.
+    formed: after how many rounds the clusters were formed, or for any other reason the rate may fall. rounds:
+    how many the run has in all; 0: as many as it may have.
     """
     settings = settings_of_training(parameters)
     schedule = getattr(parameters, "schedule", "constant")
     if schedule == AUTO and getattr(parameters, "private", False):
         schedule = "constant"
-    share = rate * share_of_rate(schedule, progress, parameters.rounds, formed)
+    share = rate * share_of_rate(schedule, progress, rounds or most_rounds(parameters), formed)
     return replace(settings, learning_rate=share * settings.learning_rate)
 
 
@@ -62,7 +72,7 @@ def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None
     if not epsilon and not noise:
         return None
     return PrivateTraining(
-        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or parameters.rounds
+        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or most_rounds(parameters)
     )
 
 
@@ -81,6 +91,15 @@ def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
     return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
 
 
+def measured(reports: Sequence[Report]) -> dict[DeviceId, Evaluated | HeldOut]:
+    """The figures of the models that a round began with, by device: of its evaluation, or, of devices that
+    trained, on their held-out parts."""
+    held_out = {
+        device: update.held_out for device, update in trained(reports).items() if update.held_out is not None
+    }
+    return {**metrics_of(reports), **held_out}
+
+
 def ensemble(state: State) -> Ensemble:
     """The task to measure all models of a state together, each weighted by its devices.
 
@@ -95,14 +114,16 @@ def ensemble(state: State) -> Ensemble:
 
 def mean_loss(reports: Sequence[Report]) -> float:
     """Mean of the measured losses, weighted by numbers of samples."""
-    return _mean(metrics_of(reports), lambda measured: measured.loss)
+    return _mean(measured(reports), lambda each: each.loss)
 
 
 def mean_accuracy(reports: Sequence[Report]) -> float:
     """Mean of the measured accuracies, weighted by numbers of samples."""
-    return _mean(metrics_of(reports), lambda measured: measured.accuracy)
+    return _mean(measured(reports), lambda each: each.accuracy)
 
 
-def _mean(measured: Mapping[DeviceId, Evaluated], value: Callable[[Evaluated], float]) -> float:
-    total = sum(item.examples for item in measured.values())
-    return sum(value(item) * item.examples for _, item in sorted(measured.items())) / total
+def _mean(
+    figures: Mapping[DeviceId, Evaluated | HeldOut], value: Callable[[Evaluated | HeldOut], float]
+) -> float:
+    total = sum(each.examples for each in figures.values())
+    return sum(value(each) * each.examples for _, each in sorted(figures.items())) / total

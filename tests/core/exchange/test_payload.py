@@ -12,6 +12,7 @@ from shoal.core.exchange.messages import (
     Built,
     Evaluate,
     Evaluated,
+    HeldOut,
     Message,
     Protected,
     Score,
@@ -191,6 +192,7 @@ def test_fields_say_their_types_and_whether_they_must_be_there() -> None:
         "descriptor": ((Descriptor,), False),
         "private": ((Protected,), False),
         "curve": ((tuple[float, ...],), False),
+        "held_out": ((HeldOut,), False),
     }
 
 

@@ -93,7 +93,7 @@ def test_the_updates_of_a_revoked_device_are_also_named_for_a_run_that_is_over(t
         assert not run.active
         ended = await found.api.revoke("d0", "stolen")
         rounds = [number for name, number in ended.counted if name == "toy"]
-        assert rounds == list(range(1, run.engine.round))
+        assert rounds == list(range(1, run.engine.state.progress + 1)), "as rollbacks count them"
         (*_, last) = await found.coordinator.storage.journal.log_lines("toy", 0)
         assert last.text == f"revoked; rounds in which its updates count: {', '.join(map(str, rounds))}"
 

@@ -273,7 +273,10 @@ def test_a_wait_prints_the_accuracy_of_each_round_once(capfd: pytest.CaptureFixt
 
     run_verbs._over(Console(), Measured(), "r", None)  # type: ignore[arg-type]
     said = [line for line in capfd.readouterr().err.splitlines() if "accuracy" in line]
-    assert said == ["r: round 2: held-out accuracy 50.0 %", "r: round 4: held-out accuracy 62.5 %"]
+    assert said == [
+        "r: after round 2: held-out accuracy 50.0 %",
+        "r: after round 4: held-out accuracy 62.5 %",
+    ]
 
 
 def test_the_time_can_be_up(command: Command) -> None:

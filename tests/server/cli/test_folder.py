@@ -53,9 +53,11 @@ def test_a_folder_has_models_settings_a_card_and_checksums(tmp_path: Path) -> No
 
 def test_the_lineage_of_a_cluster_goes_back_to_the_first_model() -> None:
     rounds = [
-        RoundHistory(1, clusters=(ClusterRound("global", parents=("global",)),)),
-        RoundHistory(2, clusters=tuple(ClusterRound(key, parents=("global",)) for key in ("c0", "c1"))),
-        RoundHistory(3, clusters=(ClusterRound("c0", parents=("c0", "c1")),)),
+        RoundHistory(1, progress=1, clusters=(ClusterRound("global", parents=("global",)),)),
+        RoundHistory(
+            3, progress=2, clusters=tuple(ClusterRound(key, parents=("global",)) for key in ("c0", "c1"))
+        ),
+        RoundHistory(4, progress=3, clusters=(ClusterRound("c0", parents=("c0", "c1")),)),
     ]
     assert _lineage("c0", rounds) == [
         "c0 came from c0, c1 in round 3",

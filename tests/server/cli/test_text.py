@@ -131,10 +131,9 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     assert listed[0] == "unchanged"
     assert [pair.partition("=")[0] for pair in listed[1:]] == [n for n in card.settings if n != "rounds"]
     assert lines[-3:] == [
-        "held-out accuracy: 15.0 % in round 3, 20.0 % in round 4, 25.0 % in round 5, 30.0 % in round 6,",
-        "    35.0 % in round 7, 40.0 % in round 8, 45.0 % in round 9, 50.0 % in round 10, "
-        "55.0 % in round 11,",
-        "    60.0 % in round 12",
+        "held-out accuracy: 15.0 % after round 3, 20.0 % after round 4, 25.0 % after round 5,",
+        "    30.0 % after round 6, 35.0 % after round 7, 40.0 % after round 8, 45.0 % after round 9,",
+        "    50.0 % after round 10, 55.0 % after round 11, 60.0 % after round 12",
     ]
     found = text.data(status)
     assert (found["seed"], found["policy"]["deadline"], found["changed"]) == (42, 90.5, ["rounds"])

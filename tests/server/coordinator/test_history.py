@@ -125,7 +125,7 @@ def test_operators_changes_and_roll_backs_are_events(tmp_path: Path) -> None:
         assert [(each.kind, each.text) for each in found.events] == [
             ("paused", "new data arrive"),
             ("resumed", "an operator resumed it"),
-            ("rolled_back", "an operator rolled the run back to the start of round 1"),
+            ("rolled_back", "an operator rolled the run back to what it was after round 0"),
         ]
 
     scenario(story, tmp_path)

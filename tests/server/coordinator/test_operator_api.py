@@ -26,7 +26,7 @@ from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
         ({"algorithm": "flx"}, 'did you mean "flux"'),
         ({"preset": "papr"}, 'did you mean "paper"'),
         ({"parameters": {"round": 3}}, 'did you mean "rounds"'),
-        ({"parameters": {"rounds": "3"}}, "expected a whole number"),
+        ({"parameters": {"rounds": "3"}}, "expected auto, or a whole number"),
         ({"name": "../x"}, "is not a valid run name"),
         ({"policy": RoundPolicy(device_timeout=0.01)}, "too short"),
     ],

@@ -68,7 +68,7 @@ def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_p
         payload = slow.payload(honest(1)(await slow.open(task), task.seed))
 
         status = await OperatorApi(coordinator).roll_back("toy", 2)
-        assert status.abandoned == {3: "an operator rolled the run back to the start of round 2"}
+        assert status.abandoned == {3: "an operator rolled the run back to what it was after round 1"}
         assert digest(models(coordinator)["global"]) == known[2]
         assert coordinator.runs["toy"].engine.state.progress == 1
         assert await versions(coordinator) == {**known, 4: known[2]}
@@ -86,7 +86,7 @@ def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_p
         assert (await OperatorApi(coordinator).show("toy")).summary.stage == "finished"
         log = [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
         assert any(
-            "rolled the run back to the start of round 2; 1 of 3 devices counted" in text for text in log
+            "rolled the run back to what it was after round 1; 1 of 3 devices counted" in text for text in log
         )
 
     scenario(story, tmp_path)
@@ -206,7 +206,7 @@ def test_a_run_whose_reports_cannot_be_combined_can_go_back_and_go_on(
             await until(lambda: not coordinator.runs["toy"].active)
         status = await operator.roll_back("toy", 1)
         assert (status.summary.stage, status.summary.round) == ("failed", 3)
-        assert status.abandoned == {2: "an operator rolled the run back to the start of round 1"}
+        assert status.abandoned == {2: "an operator rolled the run back to what it was after round 0"}
         assert status.models["global"].blob.sha256 == known[1]
         await operator.resume_run("toy")
         await serve_all(coordinator)
@@ -286,10 +286,11 @@ def test_the_verbs_over_grpc_and_a_kill_right_after(
             asyncio.run(all_devices(running.address))
             (found,) = verb("ls", "toy")["clusters"]
             assert (found["key"], found["members"]) == ("global", ["d0", "d1", "d2"])
+            assert list(found["versions"]) == [str(number) for number in range(ROUNDS + 1)]
             assert {blob["sha256"] for blob in found["versions"].values()} >= {digest(MODEL)}
             assert verb("rollback", "toy", "--to-round", "99")["code"] == "not-found"
-            assert verb("rollback", "toy", "--to-round", "1", "--cluster", "c9")["code"] == "not-found"
-            back = verb("rollback", "toy", "--to-round", "1", "--cluster", "global")
+            assert verb("rollback", "toy", "--to-round", "0", "--cluster", "c9")["code"] == "not-found"
+            back = verb("rollback", "toy", "--to-round", "0", "--cluster", "global")
             assert back["models"]["global"]["sha256"] == digest(MODEL)
         running.stop(signal.SIGKILL)
     with daemon(state), OperatorClient(state) as operator:

@@ -70,7 +70,11 @@ def test_the_page_follows_a_run_and_outlives_the_server_and_not_the_other_way_ro
             rows: list[Any] = []
             while not rows or rows[-1]["progress"] < ROUNDS or rows[-1]["accuracy"] is None:
                 rows += until(found, "rounds", lambda _: True)["rows"]
-            measured = {row["round"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
+            measured = {
+                row["progress"] - (row["on"] == "train"): row["accuracy"]
+                for row in rows
+                if row["accuracy"] is not None
+            }
             assert measured == pytest.approx(dict(operator.show("toy").accuracies), rel=1e-5)
         with events(at, cookie) as found:
             fleet = until(found, "fleet", lambda each: len(each["devices"]) == DEVICES)

@@ -4,18 +4,20 @@ import { dash, order, tone } from "./palette.js";
 
 // A line for each cluster that has this figure ("accuracy" or "loss") in some round, and one for all devices.
 // Losses are those of training where there are any: what devices measured on other data is not beside them.
+// A round is the number of rounds of training; an accuracy that came with training is of the models before it.
 export function series(rows, figure) {
   const at = { loss: 2, accuracy: 3 }[figure];
   const lines = new Map();
   const all = [];
   const trained = figure === "loss" && rows.some((row) => row.on === "train");
   for (const row of rows) {
+    const round = row.progress - (figure === "accuracy" && row.on === "train");
     if (row.abandoned || (trained && row.on !== "train")) continue;
-    if (typeof row[figure] === "number") all.push([row.round, row[figure]]);
+    if (typeof row[figure] === "number") all.push([round, row[figure]]);
     for (const cluster of row.clusters ?? []) {
       if (typeof cluster[at] !== "number") continue;
       if (!lines.has(cluster[0])) lines.set(cluster[0], []);
-      lines.get(cluster[0]).push([row.round, cluster[at]]);
+      lines.get(cluster[0]).push([round, cluster[at]]);
     }
   }
   const found = [...lines].sort(([a], [b]) => order(a, b)).map(([name, points]) => ({ name, points, tone: tone(name), dash: dash(name) }));
@@ -23,8 +25,20 @@ export function series(rows, figure) {
   return found;
 }
 
+// What each round of training took, with the exchanges after it that trained nothing: [{round, seconds, up, down, slow}].
+export function efforts(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    if (typeof row.seconds !== "number") continue;
+    const one = found.get(row.progress) ?? { round: row.progress, seconds: 0, up: 0, down: 0 };
+    const slow = row.slow && (one.slow?.[1] ?? -1) < row.slow[1] ? row.slow : one.slow;
+    found.set(row.progress, { ...one, seconds: one.seconds + row.seconds, up: one.up + row.up, down: one.down + row.down, slow });
+  }
+  return [...found.values()];
+}
+
 // The events of all rounds: [{round, kind, text}].
-export const events = (rows) => rows.flatMap((row) => (row.events ?? []).map(([kind, text]) => ({ round: row.round, kind, text })));
+export const events = (rows) => rows.flatMap((row) => (row.events ?? []).map(([kind, text]) => ({ round: row.progress, kind, text })));
 
 // Events that change clusters, as marks on a figure.
 const CHANGES = ["grouped", "split", "merged", "moved", "drifted", "joined"];
@@ -44,12 +58,12 @@ export function strips(rows) {
   for (const row of rows) {
     for (const [device, cluster] of Object.entries(row.moved ?? {})) {
       const runs = found.get(device) ?? [];
-      if (runs.length) runs.at(-1)[1] = row.round - 1;
-      runs.push([row.round, row.round, cluster]);
+      if (runs.length) runs.at(-1)[1] = Math.max(runs.at(-1)[0], row.progress - 1);
+      runs.push([row.progress, row.progress, cluster]);
       found.set(device, runs);
     }
   }
-  const last = rows.at(-1)?.round ?? 0;
+  const last = rows.at(-1)?.progress ?? 0;
   for (const runs of found.values()) runs.at(-1)[1] = last;
   return [...found].map(([device, runs]) => ({ device, runs })).sort((a, b) => order(a.runs.at(-1)[2], b.runs.at(-1)[2]) || order(a.device, b.device));
 }

@@ -40,7 +40,7 @@ def measure(state: State, cluster: ModelKey) -> Measure:
 def _take_train(state: State, reports: Sequence[Report]) -> State:
     state = clustered.averaged(state, reports)
     progress = state.progress + 1
-    return replace(state, progress=progress, phase=RATES if progress >= state.parameters.rounds else "train")
+    return replace(state, progress=progress, phase=RATES if progress >= state.rounds else "train")
 
 
 def _ask_rates(state: State, present: Sequence[DeviceId]) -> Plan:

@@ -14,7 +14,7 @@ Ward linkage, K given, after half of its 20 rounds. A newcomer chooses by loss: 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, most_rounds, setting
 from shoal.core.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ class Parameters(TrainingParameters, PlacingParameters):
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The round that forms the clusters, and those after it."""
-    left = max(0, parameters.rounds - parameters.warm_up)
+    left = max(0, most_rounds(parameters) - parameters.warm_up)
     return left, left
 
 

@@ -14,7 +14,7 @@ clustering after half of its 20 rounds. A newcomer chooses by loss: the papers h
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, most_rounds, setting
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Parameters(TrainingParameters, PlacingParameters):
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The round that forms the clusters, and those after it."""
-    left = max(0, parameters.rounds - parameters.warm_up)
+    left = max(0, most_rounds(parameters) - parameters.warm_up)
     return left, left
 
 

@@ -52,7 +52,7 @@ skew, epochs=10 learning_rate=0.02 batch_size=64 is enough, and five epochs are 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, most_rounds, setting
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Parameters(TrainingParameters, PlacingParameters):
     @property
     def lessons(self) -> int:
         """How many times a device trains: the common start is not counted among the rounds."""
-        return self.rounds + 1
+        return most_rounds(self) + 1
 
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
     compare: Literal["directions", "weights"] = setting(

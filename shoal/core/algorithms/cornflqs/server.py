@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Plan, Report, most_rounds
 from shoal.core.algorithms.cornflqs import Parameters
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
@@ -97,7 +97,7 @@ def _by_weights(state: State, updates: Mapping[DeviceId, Tensors], clusters: int
 def _take_agree(state: State, reports: Sequence[Report]) -> State:
     after = choose(state, reports)
     agreed = after.assignments == state.assignments
-    enough = state.progress >= state.parameters.rounds // 2
+    enough = state.progress >= most_rounds(state.parameters) // 2
     return replace(after, phase="settle" if agreed or enough else "corn")
 
 

@@ -50,7 +50,7 @@ def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
 def _take_measure(state: State, reports: Sequence[Report]) -> State:
     if (loss := mean_loss(reports)) < state.best_loss:
         state = replace(state, best=state.models[GLOBAL], best_loss=loss)
-    if state.progress < state.parameters.rounds:
+    if state.progress < state.rounds:
         return replace(state, phase="train")
     models = state.models if state.best is None else {GLOBAL: state.best}
     return replace(state, models=models, phase=clustered.end(state))

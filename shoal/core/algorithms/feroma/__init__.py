@@ -54,7 +54,7 @@ for. Here both are kept by device. `default` is what we recommend. They differ i
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, DescriptorParameters, PlacingParameters, setting
+from shoal.core.algorithm import Algorithm, DescriptorParameters, PlacingParameters, most_rounds, setting
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.errors import ConfigError
 
@@ -63,7 +63,6 @@ from shoal.core.errors import ConfigError
 class Parameters(DescriptorParameters, PlacingParameters):
     """Models are mapped to devices by profiles; no number of clusters is needed."""
 
-    rounds: int = 20
     privacy: str = "off"
     aggregation: Literal["mean", "clipped"] = setting(
         "clipped",
@@ -142,7 +141,7 @@ class Parameters(DescriptorParameters, PlacingParameters):
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The rounds after the warm-up."""
-    left = parameters.rounds - int(parameters.warm_up * parameters.rounds)
+    left = most_rounds(parameters) - int(parameters.warm_up * most_rounds(parameters))
     return left, left
 
 
@@ -154,6 +153,7 @@ ALGORITHM = Algorithm(
     device_module="shoal.core.algorithms.feroma.device",
     presets={
         "paper": {
+            "rounds": 20,
             "weighting": "inverse",
             "distance_at_test": "euclidean",
             "profile_part": "held_out",

@@ -8,7 +8,7 @@ times the files of the models that it is mapped to, computed tensor by tensor wh
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shoal.core.algorithm import Basis, Plan, Report
+from shoal.core.algorithm import Basis, Plan, Report, most_rounds
 from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.mapping import mapped, with_like_data
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
@@ -26,7 +26,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import ask_bounds, bounded, merged_bounds, projector_of
-from shoal.core.server_kit.standard import private_training, trained, training
+from shoal.core.server_kit.standard import private_training, trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
@@ -37,7 +37,7 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 def warm_up(parameters: Parameters) -> int:
     """Rounds of FedAvg. At least one round is left to map profiles in."""
-    return int(parameters.warm_up * parameters.rounds)
+    return int(parameters.warm_up * most_rounds(parameters))
 
 
 def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
@@ -67,8 +67,7 @@ def densities(state: State) -> ClusterDensities | None:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    settings, private = training(state.parameters, state.progress), private_training(state.parameters)
-    task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
+    task = clustered.train_task(state, state.models[GLOBAL], GLOBAL)
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
@@ -122,13 +121,13 @@ def _describe(state: State) -> Describe:
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
     profiles = _profiles(state, reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
-    over = state.progress >= state.parameters.rounds
+    over = state.progress >= state.rounds
     state = replace(state, starts=_mapped(state, profiles, served=over))
     return _serve(state) if over else state
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe, settings = _describe(state), training(state.parameters, state.progress)
+    describe, settings = _describe(state), clustered.settings(state)
     private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:
@@ -156,7 +155,7 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
         )
         lost |= before
     state = _tidied(state, lost)
-    last = state.progress >= state.parameters.rounds
+    last = state.progress >= state.rounds
     phase = "profile" if not last or state.parameters.served == "mixed" else clustered.end(state)
     return replace(state, profiles={}, starts={}, phase=phase)
 
@@ -256,7 +255,7 @@ def _encoder(state: State) -> Encoder:
 
 
 def _title(state: State, what: str) -> str:
-    after = state.progress >= state.parameters.rounds
+    after = state.progress >= state.rounds
     return f"after the last round: {what}" if after else clustered.title(state, what)
 
 

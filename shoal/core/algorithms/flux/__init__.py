@@ -6,7 +6,9 @@ labels. The sections named below are those of the paper.
 
 A run goes through these phases; each line is one exchange with the devices:
 
-    train, measure   FedAvg warm-up, until the global model gains little (eq. 14)
+    train            FedAvg warm-up, until the global model gains little (eq. 14). Each task measures the
+                     model before it trains it
+    measure          only where that is asked for in an exchange of its own: see `warm_up`
     bounds           lowest and highest latent values, merged by the server (C.1.1, S1), once. With a privacy
                      guarantee only the number of latents: the projector is then made of public numbers.
                      Where an earlier run of the fleet has an encoder, devices describe their data by it
@@ -38,6 +40,8 @@ differ in:
                                                 scale of the latents, so two unlike devices may look alike
     placing            distance   own_models    the descriptor of a stranger, or of few samples, is often near
                                                 a wrong centroid, and it has to leave the device
+    warm_up            accuracy   auto          the same accuracies come with the training of the next
+                                                round: one round more of warm-up, in half of the exchanges
     solver             auto       full          "auto" is randomized above 500 latents, and gives another
                                                 projector with another version of scikit-learn
     noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
@@ -54,7 +58,15 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from shoal.core.algorithm import PRIVATE, Algorithm, DescriptorParameters, NoisedParameters, setting
+from shoal.core.algorithm import (
+    MOST_ROUNDS,
+    PRIVATE,
+    Algorithm,
+    DescriptorParameters,
+    NoisedParameters,
+    most_rounds,
+    setting,
+)
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import ConfigError
 
@@ -74,8 +86,10 @@ class Parameters(DescriptorParameters, NoisedParameters):
     )
     warm_up: Literal["auto", "accuracy", "rounds"] = setting(
         "auto",
-        "accuracy: the warm-up ends by the accuracies that devices measure (eq. 14). rounds: after round "
-        "`earliest`, so that nothing is measured. auto: rounds with DP-SGD on the devices, else accuracy.",
+        "accuracy: the warm-up ends by the accuracies that devices measure after each round (eq. 14), in an "
+        "exchange of its own. rounds: after round `earliest`. auto: by the accuracies that come with the "
+        "training of the next round, one round later and without further exchanges; with secure aggregation "
+        "as accuracy, and with DP-SGD on the devices as rounds.",
     )
     history: Literal["from_earliest", "whole"] = setting(
         "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
@@ -155,6 +169,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
         """Whether accuracies decide about the end of the warm-up."""
         return self.warm_up == "accuracy" or (self.warm_up == "auto" and not self.private)
 
+    @property
+    def measured_apart(self) -> bool:
+        """Whether these come in exchanges of their own, and not with the training of the next round."""
+        return self.measured and (self.warm_up == "accuracy" or self.secure_aggregation)
+
     def check(self) -> None:
         super().check()
         private, noise = self.asked_privacy.calibrated, self.asked_privacy.rules.unknown_noise
@@ -199,6 +218,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
 
 PAPER = {
     "privacy": "off",
+    "warm_up": "accuracy",
     "restart_momentum": True,
     "aggregation": "mean",
     "history": "whole",
@@ -216,12 +236,13 @@ PAPER = {
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
-    longest = max(0, ceil(min(parameters.latest * parameters.rounds, parameters.rounds - 1)))
+    rounds = most_rounds(parameters)
+    longest = max(0, ceil(min(parameters.latest * rounds, rounds - 1)))
     if not parameters.measured:
         shortest = longest = min(longest, parameters.earliest)
     else:
-        shortest = min(longest, max(parameters.earliest, 2))
-    return parameters.rounds - longest, parameters.rounds - shortest
+        shortest = min(longest, max(parameters.earliest, 2) + (not parameters.measured_apart))
+    return rounds - longest, rounds - shortest
 
 
 ALGORITHM = Algorithm(
@@ -236,7 +257,11 @@ ALGORITHM = Algorithm(
         "paper-cifar-100": {**PAPER, "scaling": 0.98, "dims": 100},
         "private": {**PRIVATE, "privacy": "explicit", "epsilon": 3.0, "delta": 1e-6},
     },
-    variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}, "flux-dynamic": {"watch": 1}},
+    variants={
+        "flux-prior": {"clusters": -1},
+        "flux-soft": {"mixing": "soft"},
+        "flux-dynamic": {"watch": 1, "rounds": MOST_ROUNDS},
+    },
     messages=(TrainMixture,),
     clustered_rounds=clustered_rounds,
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import chdtri
 
+from shoal.core.algorithm import most_rounds
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
@@ -27,13 +28,15 @@ def warm_up_is_over(
     """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round, or
     little time is left. At least one round is left to form the clusters in.
 
-    lost: whether the model is worse than it was at first: nothing can be learned of data by such a model.
+    accuracies: by round; without any, as where devices hold nothing out, only `earliest` counts. lost:
+    whether the model is worse than it was at first: nothing can be learned of data by such a model.
     """
-    if progress >= min(parameters.latest * parameters.rounds, parameters.rounds - 1):
+    rounds = most_rounds(parameters)
+    if progress >= min(parameters.latest * rounds, rounds - 1):
         return True
     if progress < parameters.earliest or lost:
         return False
-    if not parameters.measured:
+    if not accuracies:
         return True
     first = 2 if parameters.history == "whole" else parameters.earliest
     gains = [

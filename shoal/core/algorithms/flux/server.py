@@ -35,7 +35,13 @@ from shoal.core.server_kit.frozen_encoder import (
     merged_bounds,
     projector_of,
 )
-from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
+from shoal.core.server_kit.standard import (
+    accuracy_cost,
+    mean_accuracy,
+    measured,
+    private_training,
+    trained,
+)
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 SETTLING = 0.8
@@ -66,13 +72,13 @@ def densities(state: State) -> ClusterDensities | None:
     return None if found is None else ClusterDensities(clustering.encoder, clustering.projector, found)
 
 
-# -- warm-up: train, measure, bounds ------------------------------------------------------------------------
+# -- warm-up: train, (measure,) bounds ----------------------------------------------------------------------
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress, state.guard.rate(GLOBAL), state.progress),
+        clustered.settings(state, GLOBAL, state.progress),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -83,12 +89,8 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     rule = rule_of(state.parameters)
     models, guard = next_models(state.models, reports, rule, state.guard)
     spent = charged(state.spent, reports, rule)
-    progress = state.progress + 1
-    if state.parameters.measured:
-        phase = "measure"
-    else:
-        phase = "bounds" if warm_up_is_over(state.parameters, {}, progress) else "train"
-    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
+    after = replace(state, models=models, guard=guard, spent=spent, progress=state.progress + 1)
+    return replace(after, phase="measure") if state.parameters.measured_apart else _warmed_up(after, reports)
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -96,11 +98,16 @@ def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
     return Plan(dict.fromkeys(present, task), f"held-out accuracy after round {state.progress}")
 
 
-def _take_measure(state: State, reports: Sequence[Report]) -> State:
-    course = state.guard.courses.get(GLOBAL, Course())
-    before = {} if course.restarted else state.accuracies
-    accuracies = {**before, str(state.progress): mean_accuracy(reports)}
-    over = warm_up_is_over(state.parameters, accuracies, state.progress, course.lost)
+def _warmed_up(state: State, reports: Sequence[Report]) -> State:
+    """The state with the accuracy in these reports, and with the phase that follows."""
+    parameters, course = state.parameters, state.guard.courses.get(GLOBAL, Course())
+    # With training comes the accuracy of the model that it began with.
+    after = state.progress if parameters.measured_apart else state.progress - 1
+    accuracies = {} if course.restarted else dict(state.accuracies)
+    counts = parameters.measured_apart or (parameters.measured and not course.restarted)
+    if counts and measured(reports):
+        accuracies[str(after)] = mean_accuracy(reports)
+    over = warm_up_is_over(parameters, accuracies, state.progress, course.lost)
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
 
@@ -129,7 +136,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress, state.guard.rate(GLOBAL), state.progress),
+        clustered.settings(state, GLOBAL, state.progress),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -179,7 +186,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         cluster = state.assignments.get(device)
         if cluster is None:
             return describe
-        settings = training(state.parameters, state.progress, state.guard.rate(cluster), clustering.round)
+        settings = clustered.settings(state, cluster, clustering.round)
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
@@ -247,7 +254,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     # A sum over a cohort does not tell how its updates scatter.
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
     models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)
-    if state.progress + 1 > SETTLING * state.parameters.rounds:
+    if state.progress + 1 > SETTLING * state.rounds:
         # One that has fallen is not to be mixed with the one that was at fault. But one that begins again so
         # late keeps a part of what it is, as it has no time to learn from nothing.
         fallen = guard.fallen(state.guard)
@@ -255,7 +262,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         models = steadied(state.models, models, trainers, state.parameters.steady)
     progress, watch = state.progress + 1, state.parameters.watch
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
-    if progress >= state.parameters.rounds:
+    if progress >= state.rounds:
         phase = clustered.end(state)
     spent = charged(state.spent, reports, rule)
     return replace(
@@ -309,7 +316,7 @@ def _clustering(state: State) -> Clustering:
 
 PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
-    "measure": (_ask_measure, _take_measure),
+    "measure": (_ask_measure, _warmed_up),
     "bounds": (_ask_bounds, _take_bounds),
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),

@@ -42,7 +42,9 @@ def train(
     update, left = encoded(own, message.model, message.encoding, carried)
     if left is not None:
         context.remember({**(context.memory or {}), CARRIED: left})
-    return TrainedEncoded(update, trained.examples, trained.loss, trained.descriptor)
+    return TrainedEncoded(
+        update, trained.examples, trained.loss, trained.descriptor, held_out=trained.held_out
+    )
 
 
 @contextmanager

@@ -69,9 +69,9 @@ class Attendance:
         if not self._pauses(device):
             return ""
         every = period(count)
-        return (
-            f"; it has missed {count} tasks in a row and pauses until round {round + every - round % every}"
-        )
+        left_out = every - round % every - 1
+        pause = f" and pauses for {left_out} round{'s' * (left_out > 1)}" if left_out else ""
+        return f"; it has missed {count} tasks in a row{pause}"
 
     def ended(self, took_part: Iterable[DeviceId]) -> None:
         """A round has ended in which these devices took part, or during which they were here."""

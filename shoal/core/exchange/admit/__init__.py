@@ -14,6 +14,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.admit.plausible import check_sums
 from shoal.core.exchange.encoding.messages import TrainEncoded
 from shoal.core.exchange.messages import (
+    MAX_EXAMPLES,
     WIDTH,
     Build,
     Built,
@@ -48,7 +49,6 @@ from shoal.core.privacy.cost import Cost, epsilon_of, group, rho_of
 from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
-MAX_EXAMPLES = 1 << 40
 MAX_CLASSES = 1 << 24
 MAX_VALUE = 1e40
 """Above every float32, which latents are; squares of such values and sums of them still fit."""
@@ -122,6 +122,8 @@ def admit_message(task: Message, reply: Message) -> None:
         raise BadPayload("a descriptor was not asked for")
     if isinstance(reply, Trained):
         _admit_private(getattr(task, "private", None), reply)
+        if reply.private is not None and reply.held_out is not None:
+            raise BadPayload("a figure of held-out samples came without the guarantee that the weights have")
     if isinstance(task, Describe) and isinstance(reply, Described):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
     if isinstance(task, Score) and isinstance(reply, Scored):

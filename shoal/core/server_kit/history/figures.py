@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shoal.core.exchange.messages import Built, Message
+from shoal.core.exchange.messages import Built, HeldOut, Message
 from shoal.core.exchange.payload import fields_of
 from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
 from shoal.core.types import DeviceId, Tensors
@@ -14,7 +14,8 @@ class Figures:
     """What a device's answer says of the model that it used.
 
     part: of its data; "" where nothing was measured. examples: samples that were used. loss, accuracy: None
-    if they did not leave the device. trained: whether the device trained.
+    if they did not leave the device. trained: whether the device trained: then the loss is of training, and
+    the accuracy that of the model before it, on the held-out part.
     """
 
     part: str = ""
@@ -27,10 +28,12 @@ class Figures:
 def figures_of(task: Message, answer: Message) -> Figures:
     """The figures in a device's answer to a task."""
     accuracy, loss = getattr(answer, "accuracy", None), getattr(answer, "loss", None)
+    held_out: HeldOut | None = getattr(answer, "held_out", None)
     if getattr(answer, "private", None) is not None or getattr(answer, "rho", None) is not None:
         loss = None  # with a privacy guarantee it does not leave, and 0 is reported in its place
     measured = TRAIN if accuracy is None else str(getattr(task, "part", HELD_OUT))
     part = "" if loss is None and accuracy is None else measured
+    accuracy = accuracy if held_out is None else held_out.accuracy
     return Figures(part, int(getattr(answer, "examples", 0)), loss, accuracy, trains(task))
 
 

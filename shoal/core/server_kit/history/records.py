@@ -122,8 +122,9 @@ class RoundHistory:
     what it was for. ended: seconds since 1970. seconds: from its opening until it was over. asked, reported:
     how many devices. abandoned: why it has no result; "" if it has one. progress: the rounds of training that
     are complete after it. measured_on: TRAIN, HELD_OUT or TEST, the part that losses and accuracies are of;
-    "" if there are none. loss, accuracy: means over the devices that reported them, weighted by their
-    samples. bytes_up, bytes_down: of blobs, of all devices, since the round before.
+    "" if there are none. In a round of training, TRAIN, losses are of training, and accuracies those of the
+    models that it began with, on the held-out parts. loss, accuracy: means over the devices that reported
+    them, weighted by their samples. bytes_up, bytes_down: of blobs, of all devices, since the round before.
 
     devices: those that were asked, sorted; empty if they were not requested, or are no longer stored.
     left_out: how many more there were than are stored. positions: of all devices that have released a
@@ -150,6 +151,11 @@ class RoundHistory:
     left_out: int = 0
     positions: Mapping[DeviceId, Position] = field(default_factory=dict)
     digest: Digest | None = None
+
+    @property
+    def began(self) -> int:
+        """How many rounds of training were complete when it opened: its accuracies are of the models then."""
+        return self.progress - (self.measured_on == TRAIN)
 
 
 def digest_of(found: RoundHistory, before: Mapping[DeviceId, ModelKey]) -> Digest:

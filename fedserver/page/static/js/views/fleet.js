@@ -24,7 +24,7 @@ export class FleetView {
         { head: "Device", of: (d) => d.device, who: true },
         { head: "State", of: (d) => d.state },
         { head: "Last contact", of: (d) => d.seen, text: ago, number: true },
-        { head: "Works on", of: (d) => (d.run ? `${d.run}, round ${d.round}` : "") },
+        { head: "Works on", of: (d) => (d.run ?? "") },
         { head: "Role", of: (d) => [d.role, d.standing === "pending" ? "waits for approval" : ""].filter(Boolean).join(", ") },
         { head: "Labels", of: (d) => labels(d) },
         { head: "Software", of: (d) => d.software },

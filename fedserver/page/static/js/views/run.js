@@ -13,7 +13,7 @@ export class RunView {
     this.saying = html("p", { class: "headline" });
     this.waiting = html("p", { class: "until" });
     this.whom = html("div");
-    this.tiles = { accuracy: new Tile("Accuracy"), groups: new Tile("Groups"), gain: new Tile("Grouping gained"), round: new Tile("Round") };
+    this.tiles = { accuracy: new Tile("Accuracy"), groups: new Tile("Groups"), gain: new Tile("Grouping gained"), round: new Tile("Rounds") };
     this.panels = panels();
     this.settings = html("dl", { class: "settings" });
     this.body = html("div", { hidden: true },
@@ -53,9 +53,8 @@ export class RunView {
     this.tiles.accuracy.set(percent(summary.accuracy), "mean of the devices, as measured last");
     this.tiles.groups.set(count(filled.length), filled.length ? `of ${many(filled.reduce((sum, cluster) => sum + cluster.members.length, 0), "device")}` : "not formed yet");
     this.tiles.gain.set(gained ? points(gained.gain) : "\u2013", gained ? `over ${beside.words}` : "no single model to compare with");
-    const rounds = run.settings.find(([key]) => key === "rounds")?.[1];
-    const progress = rows.at(-1)?.progress;
-    this.tiles.round.set(count(summary.round), rounds && progress !== undefined ? `${progress} of ${rounds} rounds of training are complete` : summary.title || "\u00a0");
+    const { progress, rounds } = summary;
+    this.tiles.round.set(rounds ? `${progress} of ${rounds}` : count(progress), summary.title || "rounds of training are complete");
     this.whom.replaceChildren(summary.waiting.length ? chips(summary.waiting) : "");
   }
 

@@ -5,7 +5,7 @@ import { lines } from "../charts/lines.js";
 import { map } from "../charts/map.js";
 import { strip } from "../charts/strip.js";
 import { groups } from "../charts/groups.js";
-import { events, marks, series, strips } from "../derive.js";
+import { efforts, events, marks, series, strips } from "../derive.js";
 import { bytes, count, decimal, duration, many, percent, points } from "../format.js";
 import { order, tone } from "../palette.js";
 import { Panel } from "../panel.js";
@@ -55,15 +55,14 @@ function curve(figure) {
   const accuracy = figure === "accuracy";
   const panel = new Panel({
     title: accuracy ? "Accuracy" : "Loss",
-    about: accuracy ? "The mean accuracy of each group's devices on samples that they did not train on, in the rounds in which they measured it." : "The mean loss of each group's devices while they trained.",
-    columns: [round, { head: "Group", of: (row) => row.name }, { head: "Samples", of: (row) => row.on.replace("_", "-") }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
+    about: accuracy ? "The mean accuracy of each group's devices on samples that they did not train on, after each round after which they measured it." : "The mean loss of each group's devices while they trained.",
+    columns: [round, { head: "Group", of: (row) => row.name }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
   });
   return { panel, show: ({ rows }) => {
     const found = series(rows, figure);
-    const on = new Map(rows.map((row) => [row.round, row.on]));
     const last = found.map((one) => `${one.name} ${accuracy ? percent(one.points.at(-1)[1]) : decimal(one.points.at(-1)[1])}`).join(", ");
     panel.show({
-      rows: () => found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value, on: on.get(at) }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
+      rows: () => found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
       empty: found.length ? "" : `No round with ${accuracy ? "an accuracy" : "a loss"} is over yet.`,
       legend: found.map((one) => [one.tone, one.name]),
       draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? "accuracy, %" : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
@@ -86,7 +85,7 @@ function history() {
       empty: found.length ? "" : "No device has been in a group yet.",
       saying: changes.length ? `Last change, in round ${changes.at(-1)[0]}: ${changes.at(-1)[1]}.` : "",
       legend: [...new Set(found.flatMap((row) => row.runs.map((run) => run[2])))].sort(order).map((cluster) => [tone(cluster), cluster || "no group"]),
-      draw: (figure, width) => strip(figure, width, { rows: found, marks: changes, first: rows[0].round, last: rows.at(-1).round, label: `The groups of ${many(found.length, "device")} in rounds ${rows[0].round} to ${rows.at(-1).round}` }),
+      draw: (figure, width) => strip(figure, width, { rows: found, marks: changes, first: rows[0].progress, last: rows.at(-1).progress, label: `The groups of ${many(found.length, "device")} in rounds ${rows[0].progress} to ${rows.at(-1).progress}` }),
     });
   } };
 }
@@ -103,7 +102,7 @@ function places() {
     panel.show({
       rows: () => points,
       empty: points.length ? "" : "No device has released a description of its data in this run. Some algorithms never ask for one.",
-      saying: points.length ? `As released in round ${found.round}; in units of the typical uncertainty.` : "",
+      saying: points.length ? `As released after round ${found.round}; in units of the typical uncertainty.` : "",
       legend: [...new Set(points.map((point) => point.cluster))].sort(order).map((cluster) => [tone(cluster), cluster || "no group"]),
       draw: (figure, width) => map(figure, width, { points, label: `Map of the descriptions of ${many(points.length, "device")}` }),
     });
@@ -113,11 +112,11 @@ function places() {
 function effort() {
   const panel = new Panel({
     title: "Seconds of each round",
-    about: "How long each round took, and the device that worked longest in it.",
-    columns: [round, number("Round", (row) => row.seconds, duration), { head: "Slowest device", of: (row) => row.slow?.[0] ?? "", who: true }, number("It worked", (row) => row.slow?.[1] ?? null, duration), number("Sent", (row) => row.up, bytes), number("Fetched", (row) => row.down, bytes), { head: "What for", of: (row) => row.title }],
+    about: "How long each round took, with what was asked after it, and the device that worked longest in it.",
+    columns: [round, number("Round", (row) => row.seconds, duration), { head: "Slowest device", of: (row) => row.slow?.[0] ?? "", who: true }, number("It worked", (row) => row.slow?.[1] ?? null, duration), number("Sent", (row) => row.up, bytes), number("Fetched", (row) => row.down, bytes)],
   });
   return { panel, show: ({ rows }) => {
-    const timed = rows.filter((row) => typeof row.seconds === "number");
+    const timed = efforts(rows);
     const slow = timed.findLast((row) => row.slow);
     panel.show({
       rows: () => timed,
@@ -157,7 +156,7 @@ function happened() {
   });
   panel.figure.className = "events";
   return { panel, show: ({ rows, run }) => {
-    const found = [...events(rows), ...run.missing.map(({ device, reason }) => ({ round: rows.at(-1)?.round ?? 0, kind: "missing", text: `${device}: ${reason}` }))].reverse();
+    const found = [...events(rows), ...run.missing.map(({ device, reason }) => ({ round: rows.at(-1)?.progress ?? 0, kind: "missing", text: `${device}: ${reason}` }))].reverse();
     panel.show({
       rows: () => found,
       empty: found.length ? "" : "Nothing out of the ordinary has happened.",
