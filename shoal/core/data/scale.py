@@ -1,6 +1,6 @@
 """One scale for the inputs of all devices: each feature less the fleet's mean, in units of its deviation.
 
-    each device: summary_of(x) --> the server: merged(...) --> a scale in every model --> samples in that scale
+    each device: summary_of(x) --> the server: merged(...) --> a scale in every model --> scaled samples
 
 A feature is a column of a table; of images and series, a channel, which is the first axis of a sample. It is
 the fleet's scale and not each device's own, which would hide what distinguishes groups of devices.
