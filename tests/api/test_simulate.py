@@ -221,9 +221,10 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
     assert digest(compared["fedavg"].models["global"]) == digest(alone.models["global"])
     found = compared.gains("fedavg")
     homes = {
-        cluster: [ward for ward, own in result.clusters.items() if own == cluster] for cluster in ("c0", "c1")
+        cluster: [ward for ward, own in result.clusters.items() if own == cluster]
+        for cluster in sorted(set(result.clusters.values()))
     }
-    assert [row["cluster"] for row in found] == ["c0", "c1"]
+    assert [row["cluster"] for row in found] == list(homes)
     for row in found:
         each = [
             compared["flux"].accuracy[ward] - compared["fedavg"].accuracy[ward]
@@ -231,7 +232,8 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
         ]
         assert row["devices"] == len(each)
         assert row["gain"] == pytest.approx(np.mean(each))
-        assert row["error"] == pytest.approx(np.std(each, ddof=1) / np.sqrt(len(each)))
+        error = np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else None
+        assert row["error"] == pytest.approx(error)
     assert all(row["gain"] == 0.0 for row in compared.gains("flux"))
     with pytest.raises(NotFound, match="was not compared"):
         compared.gains("ifca")
@@ -319,7 +321,7 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
     idle: dict[str, Any] = {"rounds": 1, "learning_rate": 1e-30, "optimizer": "sgd"}
     for seed in (42, 43):
         found = shoal.simulate("fedavg", fleet(2), model=module, latent="hidden", seed=seed, **idle)
-        assert all((array == 0.25).all() for array in found.models["global"].values())
+        assert all((found.models["global"][name] == 0.25).all() for name in module.state_dict())
     trained = shoal.simulate("fedavg", fleet(2), model=module, rounds=2)
     assert not (trained.models["global"]["head.weight"] == 0.25).all()
     assert (module.head.weight == 0.25).all()

@@ -29,9 +29,8 @@ def network() -> nn.Module:
 
 
 def run(seed: int, **settings: Any) -> shoal.Result:
-    return shoal.simulate(
-        "flux", table(seed, 0.7), model=network, latent="2", rounds=8, seed=seed, **settings
-    )
+    changes = {"inputs": "raw", "rounds": 8, **settings}
+    return shoal.simulate("flux", table(seed, 0.7), model=network, latent="2", seed=seed, **changes)
 
 
 def test_a_device_whose_table_has_values_far_out_describes_it_all_the_same() -> None:

@@ -62,7 +62,7 @@ def test_own_files_and_an_own_network(files: Path) -> None:
     assert [row["device"] for row in data["devices"]] == [f"ward-{number}" for number in range(4)]
     assert [row["samples"] for row in data["devices"]] == [50, 40, 40, 40]
     assert data["rounds"]["training"] == 6
-    assert data["history"][0]["measured_on"] == "train"
+    assert [each["measured_on"] for each in data["history"][:2]] == ["", "train"], "the inputs come first"
     assert "flux: 1 to 2 of 6 rounds of training are on clusters" in done.stderr
     assert "training round 2 of 6" in done.stderr
     assert "seconds left" in done.stderr
@@ -224,7 +224,7 @@ def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
     done = simulate("--algorithm", "fedavg", "--clients", "2", "--rounds", "2", "--seed", "1,2", "--json")
     data = json.loads(done.stdout)["data"]
     assert set(data["accuracy"]) == {"known", "test", "own", "worst", "deviation", "f1", "auc"}
-    assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [True, True, False]
+    assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [False, True, True, False]
 
 
 def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:

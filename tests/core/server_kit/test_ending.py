@@ -69,7 +69,9 @@ def test_rounds_of_other_devices_are_not_compared_and_without_figures_there_is_n
 def run(accuracy: float, **changes: Any) -> tuple[list[float], Any]:
     """The learning rates of a run in which nothing ever gets better, and its last state. The server is
     restarted after each round."""
-    state: Any = server.start(MODEL, find("fedavg")[0].configure("default", {"evaluate": False, **changes}))
+    state: Any = server.start(
+        MODEL, find("fedavg")[0].configure("default", {"inputs": "raw", "evaluate": False, **changes})
+    )
     rates, kept = [], dict[str, Tensors]()
 
     def keep(tensors: Tensors) -> Weights:
