@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.aggregation.lone import AGREED
+from shoal.core.server_kit.aggregation.influence import AGREED
 from shoal.core.server_kit.clustering.cluster import Labels, renumbered
 from shoal.core.server_kit.clustering.distances import cosines
 
