@@ -206,8 +206,10 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
             f"others (cosine {cosine:.2f})"
         )
     if combined.long:
-        lengths = [f"{device} ({times:.3g} times)" for device, times in combined.long.items()]
-        found.append(f"model {key}: updates too long to count in full: {listed(lengths)} the usual length")
+        lengths = [
+            f"{device} ({times:.3g} times the usual length)" for device, times in combined.long.items()
+        ]
+        found.append(f"model {key}: updates too long to count in full: {listed(lengths)}")
     if combined.capped:
         found.append(
             f"model {key}: more samples than count, against the other devices: {listed(combined.capped)}"

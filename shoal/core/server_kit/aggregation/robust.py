@@ -8,7 +8,7 @@ An update is the model that a device reported minus the model that its round beg
     trimmed   the mean of each coordinate without its highest and lowest tenth: within the range of the honest
               values, as long as at most as many devices are hostile as are left out at one end
     median    the median of each coordinate: the same, as long as fewer than half are hostile
-    auto      `clipped` for fewer than 5 updates, `median` for 5 to 9, `trimmed` for 10 or more
+    auto      `clipped`
     mean      the weighted mean, which bounds nothing
 
 One or two updates have no middle. There, every rule but `mean` shortens them to `BOUND` times a reference:
@@ -36,8 +36,8 @@ RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest of one or two updates, and the largest growth of the reference in a
 round."""
-FEW, MANY = 5, 10
-"""`auto`: as `clipped` below FEW updates, the median below MANY, and the trimmed mean otherwise."""
+FEW = 5
+"""Updates from which on one liar is less than a quarter of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +99,12 @@ def combine(
     if rule == "mean":
         return Combined(mean([(models[device], weights[device]) for device in devices], base))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
-    rule = chosen(rule, len(devices))
     seen = survey(models, origins)
     usual = reference(seen.norms, before)
     long = {device: size / usual for device, size in seen.norms.items() if 0.0 < BOUND * usual < size}
     if len(devices) < FEWEST:
         models |= {device: Clipped(models[device], origins[device], BOUND / long[device]) for device in long}
-    elif rule != "clipped":
+    elif rule in ("trimmed", "median"):
         cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))
         return Combined(middle(list(models.values()), base, cut), usual, long)
     left_out = opposed(seen.cosines)
@@ -120,13 +119,6 @@ def combine(
     heavy = tuple(device for device in models if counted[device] < weights[device])
     spread = Spread(scatter, math.fsum(share**2 for share in shares))
     return Combined({name: found[name] for name in base}, usual, long, heavy, left_out, spread)
-
-
-def chosen(rule: str, updates: int) -> str:
-    """The rule for this many updates: `auto` resolved."""
-    if rule != "auto":
-        return rule
-    return "clipped" if updates < FEW else "median" if updates < MANY else "trimmed"
 
 
 def reference(norms: Mapping[DeviceId, float], before: float) -> float:
