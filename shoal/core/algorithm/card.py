@@ -54,6 +54,8 @@ class Algorithm:
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
+    liars: what lying devices, fewer than a quarter of a group, can do to the others although updates are
+    bounded (`server_kit.aggregation.influence`), in words; empty if nothing.
     about: text that begins with the citation; if it is empty, the docstring of the module that has
     `parameters`.
     """
@@ -68,6 +70,7 @@ class Algorithm:
     messages: Sequence[type[Message]] = ()
     initial: Callable[[Any], int] = lambda parameters: 1
     clustered_rounds: Callable[[Any], tuple[int, int]] | None = None
+    liars: str = ""
     about: str = ""
 
     def server(self) -> ServerHalf:

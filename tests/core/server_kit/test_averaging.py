@@ -87,12 +87,11 @@ def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
         "model c0: updates too long to count in full: x0 (50 times the usual length), x1 (51 times the"
     )
     assert cut.endswith("and 2 more")
-    assert (
-        heavy == "model c0: more samples than count, against the other devices: x0, x1, x2, x3, x4 and 2 more"
-    )
+    told = "model c0: more samples than count, against the other devices"
+    assert heavy == f"{told}: x0, x1, x2, x3, x4 and 2 more"
     alone = [*honest, trained("x", 1, 0, examples=1000)]
     _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
-    assert guard.remarks == ("model c0: more samples than count, against the other devices: x",)
+    assert guard.remarks == (f"{told}: x",)
 
 
 def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
@@ -112,10 +111,8 @@ def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_m
     for reports in (away, away, [*honest, trained("x", 1, 0)], away, honest, away):
         _, guard = next_models(models, reports, "clipped", guard)
         assert guard.quarantined == {}
-    assert (
-        "the update of x was left out, because it points away from those of most others (cosine -1.00)"
-        in str(guard.remarks)
-    )
+    left_out = "the update of x was left out, because it points away from those of most others (cosine -1.00)"
+    assert left_out in str(guard.remarks)
     _, guard = next_models(models, away, "clipped", guard)
     why = "its updates to c0 pointed away from those of most others in 3 rounds in a row"
     assert guard.quarantined == {"x": why}
