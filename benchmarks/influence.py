@@ -1,7 +1,7 @@
 """What liars in number cost the honest devices of a group: a covering array of small real fleets.
 
-    python -m benchmarks.influence --out FILE [--data-dir DIR] [--seeds 47,48,49] [--cells N] [--honest]
-        [--page docs/liars.md]
+    python -m benchmarks.influence --out FILE [--data-dir DIR] [--seeds 47,48,49] [--cells N]
+        [--page docs/liars.md] [--honest]
 
 Each cell trains one group of 5, 10, 30 or 60 devices with nothing set but the number of rounds. One of them,
 a tenth, a fifth or just under a quarter lie together: by an attack of `shoal_lab.liars`, with a claim of one
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from shoal.contract.small_fleet import Device, digits, learner
-from shoal.core.algorithm import find, measurement
+from shoal.core.algorithm import discover, find, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
@@ -284,7 +284,8 @@ def without(cell: Cell) -> Cell:
 def table(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     """Markdown: the cells with liars, those that cost most first."""
     lines = ["| data | devices | liars | attack | claim | without | with | lost |", "|" + "---|" * 8]
-    lost = {cell: known[without(cell)] - known[cell] for cell in cells if cell in known}
+    tried = [cell for cell in cells if cell in known]
+    lost = {cell: known[without(cell)] - known[cell] for cell in tried}
     for cell in sorted(lost, key=lambda cell: -lost[cell]):
         shown = f"**{lost[cell]:.1f}**" if lost[cell] > 2.0 else f"{lost[cell]:.1f}"
         claim = {0: "true", 1: "1"}.get(cell.claim, "2^40")
@@ -295,12 +296,49 @@ def table(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     return "\n".join(lines) + "\n"
 
 
+HEAD = """# Liars: what devices that lie together can do to the others
+
+This page is written by `make liars`. Each row is a small real fleet with nothing set, FedAvg for {rounds} rounds and
+one group: at most {samples} samples on each device, some of which lie together. A **claim** is the number of samples
+that each liar says it has. **without** is the accuracy of the honest devices in the same fleet without the liars, in
+percent, **with** the same beside them, and **lost** the difference; bold above 2 points. Any two of size, number,
+attack, claim and data meet in some row{part}. Seeds: {seeds}. What the rules promise is in
+[aggregation.md](aggregation.md#the-contract).
+
+In these algorithms liars can do more, because their word decides the groups:
+
+{algorithms}
+
+`shoal.check` has two liars of ten devices and one of sixty in every other algorithm.
+
+| attack | what a liar reports |
+|---|---|
+{attacks}
+
+"""
+
+
+def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
+    """docs/liars.md."""
+    of = [cell for cell in cells if cell in known]
+    cards = sorted(discover().items())
+    return HEAD.format(
+        rounds=ROUNDS,
+        samples=SAMPLES,
+        part="" if len(of) == len(list(covering([0]))) else f"; of those, {len(of)} have been tried",
+        seeds=", ".join(map(str, sorted({cell.seed for cell in of}))),
+        algorithms="\n".join(f"- **{name}**: {card.liars}" for name, card in cards if card.liars),
+        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in ATTACKS.items()),
+    ) + table(of, known)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="influence", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="finished runs")
     parser.add_argument("--data-dir", default="", help="the folder of fashion-mnist and hapt")
     parser.add_argument("--seeds", default="47,48,49", help="seeds, separated by commas")
-    parser.add_argument("--cells", type=int, default=0, help="the first so many cells; 0 for all")
+    parser.add_argument("--cells", type=int, help="at most the first so many cells; 0 for what is there")
+    parser.add_argument("--page", type=Path, help="write it as a page, of what has been tried")
     parser.add_argument("--honest", action="store_true", help="fleets without liars instead")
     given = parser.parse_args()
     seeds = [int(each) for each in given.seeds.split(",")]
@@ -313,9 +351,12 @@ def main() -> None:
             ]
             sys.stdout.write(f"| {kind} | {algorithm} | {means[0]:.1f} | {means[1]:.1f} |\n")
         return
-    wanted = list(covering(seeds))[: given.cells or None]
-    pairs = [each for cell in wanted for each in (without(cell), cell)]
-    sys.stdout.write(table(wanted, play(pairs, given.out, given.data_dir)))
+    cells = list(covering(seeds))
+    wanted = cells if given.cells is None else cells[: given.cells]
+    known = play([each for cell in wanted for each in (without(cell), cell)], given.out, given.data_dir)
+    if given.page:
+        given.page.write_text(page(cells, known))
+    sys.stdout.write(table(cells, known))
 
 
 if __name__ == "__main__":

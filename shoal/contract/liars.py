@@ -1,5 +1,5 @@
-"""The rule about liars: two devices of ten, or one of sixty, send their updates reversed and ten times as long,
-and claim more samples than there are."""
+"""The rule about liars: two devices of ten, or one of sixty, send their updates reversed and ten times as
+long, and claim more samples than there are."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.payload import fields_of
 from shoal.core.types import DeviceId, Tensors
 
-FLEETS = {"two of ten": (10, 2, 80), "one of sixty": (60, 1, 20)}
+FLEETS = {"two of ten": (10, 2, 60), "one of sixty": (60, 1, 12)}
 """By name: devices, how many of them lie, and the samples of each."""
 TIMES, CLAIM = -10.0, 1 << 40
 LEARNING = {**SMALL, "rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 4}
@@ -49,20 +49,20 @@ def reached(subject: Subject, name: str, lying: bool) -> float:
     fleet = dict(
         sorted(contexts(subject.card, [Views.of(part, part) for part in parts], None, memories).items())
     )
-    for number in range(liars):
-        device = fleet.pop(f"d{number}")
+    for liar in [f"d{number}" for number in range(liars)]:
+        device = fleet.pop(liar)
         if lying:
-            fleet[f"d{number}"] = _liar(device)
+            fleet[liar] = _liar(device)
     half = subject.card.server()
     state = half.start(first_model(), subject.parameters(LEARNING))
     outcome = simulate(half, state, fleet, RoundPolicy(minimum=devices - liars), 11)
     expect(not outcome.failed, f"with {name} lying the run fails: {outcome.reason}")
     found = []
     for number in range(liars, devices):
-        device, test = f"d{number}", _all_but(parts, number)
+        honest, test = f"d{number}", _all_but(parts, number)
         context = DeviceContext(learner(), Views.of(test, test), "cpu", 0, np.random.default_rng(0))
-        task = measurement(half, outcome.state, outcome.state.assignments[device])
-        answer = subject.card.device().perform(task, context.for_task(0, memories.get(device)))
+        task = measurement(half, outcome.state, outcome.state.assignments[honest])
+        answer = subject.card.device().perform(task, context.for_task(0, memories.get(honest)))
         assert isinstance(answer, Evaluated)
         found.append(answer.accuracy)
     return 100.0 * float(np.mean(found))
@@ -86,7 +86,7 @@ def _liar(device: Device) -> Device:
                 changed[name] = lies if isinstance(value, tuple) else lies[0]
         if hasattr(honest, "examples"):
             changed["examples"] = CLAIM
-        return replace(honest, **changed)
+        return replace(honest, **changed)  # type: ignore[type-var]
 
     return perform
 

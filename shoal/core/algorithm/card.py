@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
+from shoal.core.algorithm.parameters import NOISED
 from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
@@ -181,6 +182,22 @@ class Algorithm:
         better = (n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= ENOUGH)
         rounds = next(better, None)
         return found if rounds is None else f"{found}; give at least rounds={rounds} for {ENOUGH} of them"
+
+    def influence(self, parameters: Any) -> str:
+        """What a lying device can do in a run with these parameters beyond a share of a model's step, in
+        words; "" if nothing.
+
+        Example:
+            >>> find("fedavg")[0].influence(find("fedavg")[0].configure("paper"))
+            'aggregation=mean bounds nothing: one lying device can make any model of the others'
+        """
+        if getattr(parameters, "secure_aggregation", False):
+            return "the server sees no single update: a device that was changed can send any numbers"
+        if getattr(parameters, "aggregation", "") == "mean":
+            return "aggregation=mean bounds nothing: one lying device can make any model of the others"
+        if getattr(parameters, "aggregation", "") == NOISED:
+            return "a lying device pulls a model by central_clip / n in each round, and is never left out"
+        return self.liars
 
     def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Changes with values of the parameters' types: for a `Written` value, the text itself where the
