@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from shoal.contract.small_fleet import Device, digits, learner
-from shoal.core.algorithm import discover, find, measurement
+from shoal.contract.subject import Subject
+from shoal.core.algorithm import Algorithm, discover, find, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
@@ -298,12 +299,12 @@ def table(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
 
 HEAD = """# Liars: what devices that lie together can do to the others
 
-This page is written by `make liars`. Each row is a small real fleet with nothing set, FedAvg for {rounds} rounds and
-one group: at most {samples} samples on each device, some of which lie together. A **claim** is the number of samples
-that each liar says it has. **without** is the accuracy of the honest devices in the same fleet without the liars, in
-percent, **with** the same beside them, and **lost** the difference; bold above 2 points. Any two of size, number,
-attack, claim and data meet in some row{part}. Seeds: {seeds}. What the rules promise is in
-[aggregation.md](aggregation.md#the-contract).
+This page is written by `make liars`. Each row is a small real fleet with nothing set, FedAvg for {rounds}
+rounds and one group: at most {samples} samples on each device, some of which lie together. A **claim** is the
+number of samples that each liar says it has. **without** is the accuracy of the honest devices in the same
+fleet without the liars, in percent, **with** the same beside them, and **lost** the difference; bold above 2
+points. Any two of size, number, attack, claim and data meet in some row{part}. Seeds: {seeds}. What the rules
+promise is in [aggregation.md](aggregation.md#the-contract).
 
 In these algorithms liars can do more, because their word decides the groups:
 
@@ -318,16 +319,23 @@ In these algorithms liars can do more, because their word decides the groups:
 """
 
 
+def _open(card: Algorithm) -> Iterator[str]:
+    """What liars can do, with and without privacy."""
+    for privacy in ({"privacy": "off"}, {"privacy": "explicit", "epsilon": 5.0, "delta": 1e-6}):
+        if text := card.liars(Subject(card).parameters(privacy)):
+            yield text
+
+
 def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     """docs/liars.md."""
     of = [cell for cell in cells if cell in known]
-    cards = sorted(discover().items())
+    open_ = sorted({(name, text) for name, card in discover().items() for text in _open(card)})
     return HEAD.format(
         rounds=ROUNDS,
         samples=SAMPLES,
         part="" if len(of) == len(list(covering([0]))) else f"; of those, {len(of)} have been tried",
         seeds=", ".join(map(str, sorted({cell.seed for cell in of}))),
-        algorithms="\n".join(f"- **{name}**: {card.liars}" for name, card in cards if card.liars),
+        algorithms="\n".join(f"- **{name}**: {text}" for name, text in open_),
         attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in ATTACKS.items()),
     ) + table(of, known)
 
@@ -351,7 +359,7 @@ def main() -> None:
             ]
             sys.stdout.write(f"| {kind} | {algorithm} | {means[0]:.1f} | {means[1]:.1f} |\n")
         return
-    cells = list(covering(seeds))
+    cells = sorted(covering(seeds), key=lambda cell: cell.devices)  # the cheapest first
     wanted = cells if given.cells is None else cells[: given.cells]
     known = play([each for cell in wanted for each in (without(cell), cell)], given.out, given.data_dir)
     if given.page:

@@ -24,13 +24,14 @@ FLEETS = {"two of ten": (10, 2, 60), "one of sixty": (60, 1, 12)}
 TIMES, CLAIM = -10.0, 1 << 40
 LEARNING = {**SMALL, "rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 4}
 """With this, the fleets learn digits in three rounds."""
-ALLOWED = 5.0
-"""Points of accuracy: what a few rounds on a few samples vary by. Where liars decide, it is at 10 %."""
+ALLOWED = 10.0
+"""Points of accuracy: what three rounds vary by where a fleet splits otherwise. Where liars decide, the
+others are at 10 %."""
 
 
 def bears_liars(subject: Subject) -> None:
     """Two lying devices of ten, and one of sixty, take no accuracy of the others, unless the card says so."""
-    if subject.card.liars:
+    if subject.card.liars(subject.parameters()):
         return
     for name in FLEETS:
         honest, beside = (reached(subject, name, lying) for lying in (False, True))

@@ -55,8 +55,8 @@ class Algorithm:
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
-    liars: what lying devices, fewer than a quarter of a group, can do to the others although updates are
-    bounded (`server_kit.aggregation.influence`), in words; empty if nothing.
+    liars: for given parameters, what lying devices, fewer than a quarter of a group, can do to the others
+    although updates are bounded (`server_kit.aggregation.influence`), in words; empty if nothing.
     about: text that begins with the citation; if it is empty, the docstring of the module that has
     `parameters`.
     """
@@ -71,7 +71,7 @@ class Algorithm:
     messages: Sequence[type[Message]] = ()
     initial: Callable[[Any], int] = lambda parameters: 1
     clustered_rounds: Callable[[Any], tuple[int, int]] | None = None
-    liars: str = ""
+    liars: Callable[[Any], str] = lambda parameters: ""
     about: str = ""
 
     def server(self) -> ServerHalf:
@@ -197,7 +197,7 @@ class Algorithm:
             return "aggregation=mean bounds nothing: one lying device can make any model of the others"
         if getattr(parameters, "aggregation", "") == NOISED:
             return "a lying device pulls a model by central_clip / n in each round, and is never left out"
-        return self.liars
+        return self.liars(parameters)
 
     def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Changes with values of the parameters' types: for a `Written` value, the text itself where the
