@@ -221,7 +221,9 @@ def test_who_moves_back_is_left_out_and_who_moves_aside_is_not() -> None:
     assert opposed({**agreed, "x": -0.6, "y": -0.7}) == {"x": -0.6, "y": -0.7}
     assert opposed({**agreed, "x": -0.1, "y": 0.0}) == {}, "other labels, for example"
     assert opposed({**agreed, "x": -0.6, "y": -0.7, "z": -0.7}) == {}, "three of ten are no small minority"
-    assert opposed({"a": 0.25, "b": 0.2, "c": 0.28, "d": -0.9}) == {}, "the others do not agree"
+    assert opposed({"a": 0.45, "b": 0.4, "c": 0.45, "d": -0.9}) == {}, "the others agree as by chance"
+    many = {f"d{number}": 0.25 for number in range(24)}
+    assert opposed({**many, "x": -0.2}) == {"x": -0.2}, "of more devices, less is no chance"
     assert opposed({"a": 0.9, "x": -0.9}) == {}, "two cannot tell which of them is wrong"
 
 

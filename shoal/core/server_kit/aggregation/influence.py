@@ -39,9 +39,9 @@ MOST_SHARE = 0.4
 """The same of few updates: less than half, whatever a device claims."""
 MINORITY = 4
 """Liars who are fewer than one of this many cannot carry a median far: the contract is for them."""
-AGREED = 0.3
-"""The median cosine from which on devices agree. Toward the end of training it sinks to 0.1, and then
-directions mean little. Chosen on honest fleets of digits with the seeds 41 and 42."""
+AGREED = 1.0
+"""The median cosine from which on devices agree, times the root of their number. Updates that have nothing in
+common have 0.8 with the middle of all, since each is a part of it."""
 BACK = 0.25
 """An update moves back if its cosine is below minus this part of the median one. On digits at seed 41, those
 of liars were at -0.9 to -1.1 of it (among three, where they are a third of the middle, at -0.3 to -0.4), and
@@ -108,7 +108,7 @@ def opposed(cosines: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
     if len(cosines) < FEWEST:
         return {}
     usual = float(np.median(list(cosines.values())))
-    if usual < AGREED:
+    if usual < AGREED / math.sqrt(len(cosines)):
         return {}
     back = {device: cosine for device, cosine in cosines.items() if cosine < -BACK * usual}
     return back if len(back) <= max(1, (len(cosines) - 1) // MINORITY) else {}
