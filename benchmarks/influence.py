@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="finished runs")
     parser.add_argument("--data-dir", default="", help="the folder of fashion-mnist and hapt")
     parser.add_argument("--seeds", default="47,48,49", help="seeds, separated by commas")
-    parser.add_argument("--cells", type=int, help="at most the first so many cells; 0 for what is there")
+    parser.add_argument("--cells", type=int, help="at most this many cells; 0 for what is there")
     parser.add_argument("--page", type=Path, help="write it as a page, of what has been tried")
     parser.add_argument("--honest", action="store_true", help="fleets without liars instead")
     given = parser.parse_args()

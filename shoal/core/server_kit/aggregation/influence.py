@@ -32,7 +32,7 @@ from shoal.core.server_kit.clustering.distances import LONGEST
 from shoal.core.types import Array, DeviceId
 
 FEWEST = 3
-"""Updates of which a middle can be told. Two devices cannot tell which of them to believe."""
+"""Updates that have a middle. Two devices cannot tell which of them to believe."""
 SHARES = 2.0
 """The largest weight, in equal shares. With 1.5, fleets of 20 to 300 samples lost one point."""
 MOST_SHARE = 0.4

@@ -27,7 +27,7 @@ def survey(
     models: Mapping[DeviceId, Tensors], origins: Mapping[DeviceId, Tensors], together: int = MATRIX
 ) -> Survey:
     """models: what the devices reported, which began with `origins`. together: bytes of updates in memory at
-    a time. An origin may be made anew for each block that is read.
+    a time. An origin may be computed again for each block that is read.
     """
     devices = sorted(models)
     base = origins[devices[0]]
