@@ -47,9 +47,9 @@ chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
 
-## make liars      ten attacks by one device on every algorithm, for hours; goes on where it stopped; docs/liars.md
+## make liars      liars in number, in small fleets; goes on where it stopped; DATA=folder; writes docs/liars.md
 liars: .venv/built
-	@$(BIN)/python -m shoal_lab.liars
+	@$(BIN)/python -m benchmarks.influence --out runs/liars.jsonl --data-dir "$(DATA)" --page docs/liars.md
 
 ## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
 rot: .venv/built

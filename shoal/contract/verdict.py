@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.contract.cards import configures, states_its_parts, stays_on_its_floor
+from shoal.contract.liars import bears_liars
 from shoal.contract.odd_fleets import bears_odd_fleets
 from shoal.contract.privacy import asks_for_privacy_in_every_task
 from shoal.contract.runs import (
@@ -31,6 +32,7 @@ RULES: Sequence[Callable[[Subject], None]] = (
     places_or_says_why,
     asks_for_privacy_in_every_task,
     bears_odd_fleets,
+    bears_liars,
 )
 
 

@@ -1,17 +1,18 @@
-"""One device that lies: a short slice of `make liars`, whose whole table is docs/liars.md."""
+"""Devices that lie: one in a small fleet, and several in the covering array of docs/liars.md."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks import influence
 from shoal.contract import Broken
 from shoal.simulation.simulated import on_threads
 from shoal_lab.liars import campaign
-from shoal_lab.liars.attacks import ATTACKS
-from shoal_lab.liars.campaign import ABSENT, HONEST, Case, cases, names, play
+from shoal_lab.liars.attacks import ATTACKS, CLAIM
+from shoal_lab.liars.campaign import ABSENT, HONEST, Case
 from shoal_lab.liars.contract import bears_one_liar, reached
-from shoal_lab.liars.page import page
 from shoal_lab.liars.trial import Found
 
 SLICE = [
@@ -60,24 +61,41 @@ def test_what_an_algorithm_does_not_bear_is_said(monkeypatch: pytest.MonkeyPatch
             bears_one_liar("any", attack)
 
 
-def test_a_campaign_goes_on_where_it_stopped_and_its_page_names_the_worst(
+def test_any_two_choices_meet_in_some_cell_of_the_covering_array() -> None:
+    cells = list(influence.covering([47, 48]))
+    choices = [(cell.data, cell.devices, cell.attack, cell.claim) for cell in cells]
+    options = [sorted({choice[place] for choice in choices}) for place in range(4)]
+    assert options[1:] == [[5, 10, 30, 60], sorted(ATTACKS), [0, 1, CLAIM]]
+    for one, other in itertools.combinations(range(4), 2):
+        met = {(choice[one], choice[other]) for choice in choices}
+        assert len(met) == len(options[one]) * len(options[other])
+    assert all(0 < cell.liars < cell.devices / 4 for cell in cells)
+
+
+def test_what_was_tried_is_not_tried_again_and_what_costs_too_much_is_bold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
 
-    def trial(case: Case) -> Found:
-        tried.append(case.attack)
-        return Found({HONEST: 91.0, ABSENT: 90.0, "noise": 85.0}.get(case.attack, 90.5), 1.0)
+    def trial(cell: influence.Cell, data_dir: str) -> float:
+        tried.append(cell.attack)
+        return {influence.ABSENT: 90.0, "noise": 85.0}.get(cell.attack, 89.5)
 
-    monkeypatch.setattr(campaign, "tried", trial)
-    wanted = list(cases(["fedavg"], [4], list(ATTACKS), [1]))
-    assert len(wanted) == 12
-    play(wanted[:5], tmp_path / "log", lambda text: None)
-    known = play(wanted, tmp_path / "log", lambda text: None)
-    assert tried == [case.attack for case in wanted]
-    assert "| fedavg | 4 | 10 | 91.0 | 90.0 | 85.0 | **5.0** | noise | 1.00 | 1.00 |" in page(known)
+    monkeypatch.setattr(influence, "tried", trial)
+    cells = [influence.Cell("digits", 10, 2, attack, 0, 47) for attack in ("noise", "reversed")]
+    wanted = [influence.without(cells[0]), *cells]
+    influence.play(wanted[:2], tmp_path / "log", "")
+    known = influence.play(wanted, tmp_path / "log", "")
+    assert tried == [influence.ABSENT, "noise", "reversed"]
+    rows = influence.table(cells, known).splitlines()[2:]
+    assert rows == [
+        "| digits | 10 | 2 | noise | true | 90.0 | 85.0 | **5.0** |",
+        "| digits | 10 | 2 | reversed | true | 90.0 | 89.5 | 0.5 |",
+    ]
 
 
-def test_cases_with_privacy_are_those_of_algorithms_that_describe_data() -> None:
-    private = {case.algorithm for case in cases(names(), [3], [], [1]) if case.private}
-    assert private == {"feroma", "flux", "fmcl"}
+def test_an_honest_fleet_learns_and_liars_of_it_cost_little() -> None:
+    cell = influence.Cell("digits", 9, 2, "reversed x10", CLAIM, 42)
+    honest, beside = influence.tried(influence.without(cell), ""), influence.tried(cell, "")
+    assert honest > 80.0
+    assert beside > honest - 2.0

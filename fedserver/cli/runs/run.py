@@ -15,7 +15,7 @@ from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
-from shoal.core.algorithm import find
+from shoal.core.algorithm import Algorithm, find
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
@@ -111,12 +111,15 @@ def start(
         lines.append(cost)
     if expected := _expected(spec):
         lines.append(f"{config.algorithm}: {expected}")
+    if liars := _parameters(spec)[0].influence(_parameters(spec)[1]):
+        lines.append(f"{config.algorithm}: {liars}")
     if package := needed_package(find(config.spec().algorithm)[0]):
         lines.append(f"{config.algorithm}: devices need the package {package}, too")
     data: dict[str, Any] = {
         "run": started,
         "cost": cost or None,
         "clustering": expected or None,
+        "liars": liars or None,
         "devices_need": package or None,
     }
     if found and (made := client.show(started).spec):
@@ -129,8 +132,13 @@ def start(
 
 def _expected(spec: RunSpec) -> str:
     """How many rounds will train clusters, in words; "" if that is not known before."""
+    card, parameters = _parameters(spec)
+    return card.clustering(parameters)
+
+
+def _parameters(spec: RunSpec) -> tuple[Algorithm, Any]:
     card, variant = find(spec.algorithm)
-    return card.clustering(card.configure(spec.preset, {**variant, **spec.parameters}))
+    return card, card.configure(spec.preset, {**variant, **spec.parameters})
 
 
 @run.command("ls", epilog="Example: fedserver run ls --stage finished --last 5")

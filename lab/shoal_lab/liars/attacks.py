@@ -1,4 +1,4 @@
-"""Ten attacks by one device of a run that knows everything: its task, and what its mates have answered.
+"""Attacks by devices of a run that know everything: their task, and what their mates have answered.
 
 An attack replaces an honest answer by a lie. Most lies are about models, others about what a device says of
 its data: a descriptor, bounds, losses, histograms, numbers of samples. What the server's admission refuses is
@@ -28,14 +28,14 @@ Step = Callable[[Tensors, Tensors, Sequence[Tensors]], Tensors]
 @dataclass(frozen=True)
 class Attack:
     """model: what it does to models; None for nothing. statement: what it does to the numbers in a part, such
-    as a descriptor; None for nothing. claims: whether it claims the largest number of samples.
+    as a descriptor; None for nothing. claims: the number of samples that it claims; 0: the true one.
     mislabels: whether it trains on wrong labels. patience: for how many rounds it is honest first.
     """
 
     meaning: str
     model: Step | None = None
     statement: Callable[[Any], Any] | None = None
-    claims: bool = False
+    claims: int = 0
     mislabels: bool = False
     patience: int = 0
 
@@ -49,7 +49,7 @@ class Attack:
             elif self.statement and (is_dataclass(value) or isinstance(value, tuple | float)):
                 changed[name] = self.statement(value)
         if self.claims and hasattr(honest, "examples"):
-            changed["examples"] = CLAIM
+            changed["examples"] = self.claims
         return replace(honest, **changed) if changed else honest  # type: ignore[type-var]
 
     def _models(self, task: Message, name: str, value: Any, mates: Sequence[Message]) -> Any:
@@ -117,6 +117,22 @@ def _opposite(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensor
     return _floats(base, model, lambda name: -_of_mates(model, base, mates, name).mean(axis=0))
 
 
+def _tuned(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
+    """What hurts most under the rule: as far aside of the mates as they may be without moving back, with all
+    medians moved, and a little back."""
+
+    def step(name: str) -> Any:
+        steps = _of_mates(model, base, mates, name)
+        mean, spread = steps.mean(axis=0), steps.std(axis=0)
+        aside = -np.sign(mean) * spread
+        square = max(float((mean * mean).sum()), 1e-30)
+        level = aside - float((aside * mean).sum()) / square * mean
+        back = 0.15 * float(np.linalg.norm(level)) / square**0.5
+        return 3.0 * (level - back * mean)
+
+    return _floats(base, model, step)
+
+
 # -- lies about data ----------------------------------------------------------------------------------------
 
 
@@ -150,12 +166,13 @@ def _shuffled(values: Any) -> Any:
 
 ATTACKS: Mapping[str, Attack] = {
     "reversed": Attack("its update, reversed", _times(-1.0)),
-    "reversed x10": Attack("ten times its update, reversed, for 2^40 samples", _times(-10.0), claims=True),
+    "reversed x10": Attack("ten times its update, reversed, for 2^40 samples", _times(-10.0), claims=CLAIM),
     "opposite": Attack("what its mates have learned, reversed", _opposite),
+    "tuned": Attack("aside of its mates, and back no farther than the rule bears", _tuned),
     "stretched": Attack("a hundred times its update", _times(100.0)),
     "noise": Attack("a random direction, three times as long as its update", _noise),
     "a little": Attack("as far from its mates' mean as they are, in all coordinates", _little),
-    "wrong labels": Attack("a model of wrong labels, for 2^40 samples", claims=True, mislabels=True),
+    "wrong labels": Attack("a model of wrong labels, for 2^40 samples", claims=CLAIM, mislabels=True),
     "turncoat": Attack("like reversed x10, after three honest rounds", _times(-10.0), patience=3),
     "extreme": Attack("all that it says of its data, times 10^8", statement=_numbers(_huge)),
     "shuffled": Attack(

@@ -1,4 +1,4 @@
-"""The influence of one device on all others: what `make liars` tries at length, on one size of cluster.
+"""The influence of one device on all others, on one size of cluster.
 
 It is no rule of `shoal.check`, because an algorithm need not keep it: as published, one that is given the
 number of clusters spends one of them on a device that looks like no other. docs/liars.md has all results.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.parameters import ends_by_itself, most_rounds
+from shoal.core.algorithm.parameters import NOISED, ends_by_itself, most_rounds
 from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.encoding.messages import ENCODED
@@ -56,6 +56,8 @@ class Algorithm:
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
+    liars: for given parameters, what lying devices, fewer than a quarter of a group, can do to the others
+    although updates are bounded (`server_kit.aggregation.influence`), in words; empty if nothing.
     about: text that begins with the citation; if it is empty, the docstring of the module that has
     `parameters`.
     """
@@ -70,6 +72,7 @@ class Algorithm:
     messages: Sequence[type[Message]] = ()
     initial: Callable[[Any], int] = lambda parameters: 1
     clustered_rounds: Callable[[Any], tuple[int, int]] | None = None
+    liars: Callable[[Any], str] = lambda parameters: ""
     about: str = ""
 
     def server(self) -> ServerHalf:
@@ -182,6 +185,22 @@ class Algorithm:
         better = (n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= ENOUGH)
         rounds = next(better, None)
         return found if rounds is None else f"{found}; give at least rounds={rounds} for {ENOUGH} of them"
+
+    def influence(self, parameters: Any) -> str:
+        """What a lying device can do in a run with these parameters beyond a share of a model's step, in
+        words; "" if nothing.
+
+        Example:
+            >>> find("fedavg")[0].influence(find("fedavg")[0].configure("paper"))
+            'aggregation=mean bounds nothing: one lying device can make any model of the others'
+        """
+        if getattr(parameters, "secure_aggregation", False):
+            return "the server sees no single update: a device that was changed can send any numbers"
+        if getattr(parameters, "aggregation", "") == "mean":
+            return "aggregation=mean bounds nothing: one lying device can make any model of the others"
+        if getattr(parameters, "aggregation", "") == NOISED:
+            return "a lying device pulls a model by central_clip / n in each round, and is never left out"
+        return self.liars(parameters)
 
     def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Changes with values of the parameters' types: for a `Written` value, the text itself where the

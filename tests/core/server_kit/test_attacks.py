@@ -1,12 +1,6 @@
-"""Attacks on a model: what the default rule and `auto` let them do at most, where the plain mean lets them.
+"""Attacks on a model: what the default rule lets them do at most, where the plain mean lets them.
 
-Ten devices, two of them hostile and of one mind. The figures are derived, not observed. With h the mean of
-the honest updates and B the longest update that counts, three times the longest honest one at most:
-
-    clipped   the model is at most a (B + |h|) from the honest one; a: the weight that the hostile two get
-    trimmed   one hostile value may be left among the eight of a coordinate, for an honest one that is not:
-              at most (B + |h| + |e|) / 8 from the honest one; e: in each coordinate the honest value that
-              is farthest from h
+Ten devices, two of them hostile and of one mind.
 """
 
 from collections.abc import Callable
@@ -19,7 +13,7 @@ from shoal.core.algorithm import Report
 from shoal.core.exchange.messages import Trained
 from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.guard import Guard
-from shoal.core.server_kit.aggregation.robust import BOUND, Update, capped, combine
+from shoal.core.server_kit.aggregation.robust import Update, combine
 from shoal.core.types import DeviceId
 
 Rows = npt.NDArray[np.float64]
@@ -46,6 +40,7 @@ ATTACKS: dict[str, Callable[[Rows], Rows]] = {
     "a little is enough": lambda honest: honest.mean(axis=0) - 1.5 * honest.std(axis=0),
 }
 LONG = [name for name in ATTACKS if name not in ("sign flip", "a little is enough")]
+"""These move the plain mean farther even without a false claim."""
 
 
 def attacked(honest: Rows, hostile: Rows, claim: float) -> dict[DeviceId, Update]:
@@ -64,38 +59,17 @@ def away(rule: str, honest: Rows, hostile: Rows, claim: float) -> float:
     return float(np.linalg.norm(found - honest.mean(axis=0)))
 
 
-def reach_of(honest: Rows, hostile: Rows) -> float:
-    """How far the hostile update, cut to B, can be from h: that brings it nearer to h, which is within B."""
-    mean = honest.mean(axis=0)
-    longest = BOUND * np.linalg.norm(honest, axis=1).max()
-    return float(min(np.linalg.norm(hostile - mean), longest + np.linalg.norm(mean)))
-
-
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("claim", [100.0, 1e9])
+@pytest.mark.parametrize("claim", [1.0, 100.0, 1e9])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_default_rule_bounds_what_two_of_ten_can_do(attack: str, claim: float, seed: int) -> None:
+def test_two_of_ten_move_a_model_by_one_and_a_half_of_a_fifth_of_an_update(
+    attack: str, claim: float, seed: int
+) -> None:
     honest = honest_updates(seed)
     hostile = ATTACKS[attack](honest)
-    weights = capped({name: each.weight for name, each in attacked(honest, hostile, claim).items()}, 0.2)
-    share = (weights["d8"] + weights["d9"]) / sum(weights.values())
-    assert share == pytest.approx(0.2 if claim == 100.0 else 0.4)
-    limit = share * reach_of(honest, hostile) * (1 + 1e-9)
+    limit = 1.5 * HOSTILE / DEVICES * float(np.median(np.linalg.norm(honest, axis=1)))
     assert away("clipped", honest, hostile, claim) <= limit
-    if claim == 1e9 or attack in LONG:
-        assert away("mean", honest, hostile, claim) > limit
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("claim", [100.0, 1e9])
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_auto_bounds_it_more_whatever_the_hostile_claim(attack: str, claim: float, seed: int) -> None:
-    honest = honest_updates(seed)
-    hostile = ATTACKS[attack](honest)
-    farthest = np.abs(honest - honest.mean(axis=0)).max(axis=0)
-    limit = (reach_of(honest, hostile) + float(np.linalg.norm(farthest))) / 8.0
-    assert away("auto", honest, hostile, claim) <= limit
-    if claim == 1e9 or attack in LONG:
+    if claim == 1e9 or (claim == 100.0 and attack in LONG):
         assert away("mean", honest, hostile, claim) > limit
 
 
@@ -107,7 +81,7 @@ def test_the_median_stays_among_the_honest_while_they_are_the_majority(
     honest = honest_updates(1)[: devices - hostile]
     rows = [*honest, *[np.clip(ATTACKS[attack](honest), -1e3, 1e3)] * hostile]
     given = {f"d{i}": Update({"w": BASE["w"] + row}, 1.0) for i, row in enumerate(rows)}
-    found = combine("auto", BASE, given).model["w"] - BASE["w"]
+    found = combine("median", BASE, given).model["w"] - BASE["w"]
     slack = 1e-12
     assert (found >= honest.min(axis=0) - slack).all()
     assert (found <= honest.max(axis=0) + slack).all()

@@ -22,14 +22,7 @@ from shoal.simulation.images import unit
 from tests.fleet import data, first_model, fleet, learner
 
 Device = Callable[[Message, int], Message]
-SETTINGS = {
-    "inputs": "raw",
-    "epochs": 2,
-    "schedule": "constant",
-    "batch_size": 16,
-    "learning_rate": 0.05,
-    "evaluate": False,
-}
+SETTINGS = {"inputs": "raw", "evaluate": False}
 CLAIM = 10**9
 DEVICES = 10
 
@@ -109,16 +102,9 @@ def flipping_labels(device: Device, number: int) -> Device:
 ON_DIGITS = {"sign flip": stretched(-10.0), "times 100": stretched(100.0), "labels": flipping_labels}
 
 
-@pytest.mark.parametrize(("rule", "worth"), [("default", 3), ("auto", 4)])
 @pytest.mark.parametrize("attack", ON_DIGITS)
-def test_digits_are_still_learned_when_two_of_ten_are_hostile(attack: str, rule: str, worth: int) -> None:
-    """16 rounds under attack are worth at least 3 without one, and 4 under `auto`.
-
-    Two flippers cut to three times the usual leave 0.8 - 0.2 x 3 = 0.2 of a step to the clipped mean, and so
-    do two that train on wrong labels with all the weight they can have, 0.6 - 0.4. To the trimmed mean
-    flippers leave (7 - 3) / 8 = 0.5 if all honest steps are alike, which they are not.
-    """
-    assert accuracy(run(ON_DIGITS[attack], rule, rounds=16)) >= honest(worth)
+def test_digits_are_learned_as_well_when_two_of_ten_are_hostile(attack: str) -> None:
+    assert accuracy(run(ON_DIGITS[attack], rounds=12)) >= honest(12) - 2.0
 
 
 @pytest.mark.parametrize("attack", ON_DIGITS)

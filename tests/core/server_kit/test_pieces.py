@@ -54,7 +54,7 @@ def updates(base: Tensors, tmp_path: Path) -> dict[str, Update]:
     found = {}
     for number in range(UPDATES):
         chance = np.random.default_rng((2, number))
-        far = 40.0 if number == 4 else 0.1  # one is clipped
+        far = 40.0 if number == 4 else 0.1  # one is too long
         model = {
             name: (array + far * chance.normal(size=array.shape)).astype(array.dtype)
             for name, array in base.items()
@@ -80,14 +80,15 @@ def test_the_bits_are_the_same_for_any_number_of_workers(
         with spread_over(workers):
             found = combine(rule, base, some, 0.5)
         assert digest(found.model) == digest(alone.model)
-        assert (found.reference, found.clipped, found.capped) == (
+        assert (found.reference, found.long, found.capped, found.spread) == (
             alone.reference,
-            alone.clipped,
+            alone.long,
             alone.capped,
+            alone.spread,
         )
         assert list(found.model) == list(alone.model)
-        assert {"mean", "middle"} & set(workers.works)
-        assert ("squares" in workers.works) == (rule != "mean")
+        assert {"mean", "middle", "settle"} & set(workers.works)
+        assert ("bearings" in workers.works) == (rule != "mean")
 
 
 def test_updates_that_only_this_process_has_are_not_sent(base: Tensors, updates: dict[str, Update]) -> None:
@@ -99,7 +100,7 @@ def test_updates_that_only_this_process_has_are_not_sent(base: Tensors, updates:
     assert digest(found.model) == digest(combine("trimmed", base, updates).model)
 
 
-def test_updates_from_other_models_are_clipped_as_without_workers(
+def test_updates_from_other_models_are_combined_as_without_workers(
     base: Tensors, updates: dict[str, Update]
 ) -> None:
     other = {name: (array + 1).astype(array.dtype) for name, array in base.items()}
@@ -107,9 +108,9 @@ def test_updates_from_other_models_are_clipped_as_without_workers(
         device: Update(update.model, update.weight, other if number % 2 else None)
         for number, (device, update) in enumerate(updates.items())
     }
-    alone = combine("trimmed", base, mixed, 0.5)
+    alone = combine("clipped", base, mixed, 0.5)
     with spread_over(Distant(2)):
-        assert digest(combine("trimmed", base, mixed, 0.5).model) == digest(alone.model)
+        assert digest(combine("clipped", base, mixed, 0.5).model) == digest(alone.model)
 
 
 def test_small_models_are_not_worth_it(

@@ -102,7 +102,7 @@ def test_the_moments_by_hand() -> None:
     after = {"c0": {"w": np.array([2.0])}, "c1": {"w": np.array([-2.0])}}
     # Two devices each, at 1 and 3, and at -1 and -3: variance 2, so 1 for each mean. The means are 4 apart,
     # with a sum of squares of 8 around 0, of which 1 is by chance.
-    spreads = {key: Spread(5.0, 1 / 2) for key in after}
+    spreads = {key: Spread(1.0, 1 / 2) for key in after}
     shared, found = pooled(before, after, spreads, Pooling(), 1.0)
     assert found == Pooling({"c0": 7.0, "c1": 7.0}, {"c0": 1.0, "c1": 1.0})
     assert found.share("c0") == 1 / 8

@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.exchange.parts import FloatArray, MixtureCounts
-from shoal.core.server_kit.aggregation.robust import capped, largest_share
+from shoal.core.server_kit.aggregation.influence import believed
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.types import DeviceId, ModelKey, Scalar
 
@@ -66,11 +66,11 @@ def all_counts(state: State) -> FloatArray:
 
 def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
     """By device, (K, C), in samples. A device reports its number of samples itself, so unless the rule is
-    "mean" none counts for more than its share of the total, as in `aggregation.robust`."""
+    "mean" none counts for more than `influence.believed` allows."""
     if state.parameters.aggregation == "mean":
         return dict(state.tables)
     sizes = {device: float(each.sum()) for device, each in state.tables.items()}
-    allowed = capped(sizes, largest_share(len(sizes)))
+    allowed = believed(sizes)
     return {device: each * (allowed[device] / sizes[device]) for device, each in state.tables.items()}
 
 

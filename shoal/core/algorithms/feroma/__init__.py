@@ -150,6 +150,11 @@ ALGORITHM = Algorithm(
     summary="mixtures of models mapped by data profiles, for data that drift (Li et al. 2026)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.feroma.server",
+    liars=lambda parameters: (
+        "under noise, the data of liars look like those of many others, who then learn from their models"
+        if parameters.privacy != "off"
+        else ""
+    ),
     device_module="shoal.core.algorithms.feroma.device",
     presets={
         "paper": {

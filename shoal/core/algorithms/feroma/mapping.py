@@ -13,7 +13,7 @@ from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.state import Row
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
 from shoal.core.server_kit import descriptors
-from shoal.core.server_kit.aggregation.robust import capped, largest_share
+from shoal.core.server_kit.aggregation.influence import believed
 from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3
@@ -152,7 +152,7 @@ def sizes(parameters: Parameters, rows: Sequence[Row]) -> FloatArray:
     """(m,): p_j, the samples of each source, none above its share unless reported numbers are trusted."""
     claimed = {str(index): float(row.examples) for index, row in enumerate(rows)}
     if parameters.aggregation != "mean":
-        claimed = capped(claimed, largest_share(len(rows)))
+        claimed = believed(claimed)
     return np.array([claimed[str(index)] for index in range(len(rows))])
 
 

@@ -14,19 +14,10 @@ from shoal.core.algorithm import Report
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import Guard
-from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
+from shoal.core.server_kit.aggregation.influence import opposed
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
-from shoal.core.server_kit.aggregation.robust import (
-    BOUND,
-    FEW,
-    Combined,
-    Update,
-    combine,
-    longest,
-    reference,
-)
-from shoal.core.server_kit.aggregation.survey import norm
-from shoal.core.server_kit.clustering.distances import inner_products
+from shoal.core.server_kit.aggregation.robust import BOUND, FEW, Combined, Update, combine, reference
+from shoal.core.server_kit.aggregation.survey import norm, survey
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -143,7 +134,7 @@ def combined_models(
         if rule != "mean":
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)
             strikes |= {key: judged} if judged else {}
-            references[key], of_round[key] = combined.reference, _remarks(key, len(own), combined)
+            references[key], of_round[key] = combined.reference, _remarks(key, combined)
         if combined.spread is not None:
             spreads[key] = combined.spread
         if rule == "auto" and len(own) < FEW and not of_run:
@@ -165,8 +156,8 @@ def held_back(
     alike: Sequence[Sequence[DeviceId]] = (),
 ) -> tuple[set[DeviceId], Guard]:
     """The devices whose trained models should not be mixed into others' models: their updates are more than
-    `BOUND` times as long as usual, or the only ones to point away from those of devices with like data
-    (`aggregation.lone`). Under the rule "mean" there are none.
+    `BOUND` times as long as usual, or move back while those of devices with like data agree
+    (`influence.opposed`). Under the rule "mean" there are none.
 
     bases: the model that each device trained from. alike: groups of devices with like data. This is for
     algorithms that keep a model for each device: there a mixture of other devices' models is made for each
@@ -176,30 +167,21 @@ def held_back(
     if rule == "mean":
         return set(), guard
     norms = {device: norm(update.model, bases[device]) for device, update in updates.items()}
-    weights = {device: float(update.examples) for device, update in updates.items()}
-    before = max(guard.references.values(), default=0.0)
-    usual = reference(norms, weights, before)
+    usual = reference(norms, max(guard.references.values(), default=0.0))
     long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
-    opposed = _opposed({device: update.model for device, update in updates.items()}, bases, alike)
+    away = _opposed({device: update.model for device, update in updates.items()}, bases, alike)
     lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
-    cosines = [f"{device} (cosine {cosine:.2f})" for device, cosine in sorted(opposed.items())]
+    cosines = [f"{device} (cosine {cosine:.2f})" for device, cosine in sorted(away.items())]
     kept = "were kept out of others' models"
     remarks = []
     if long:
         remarks.append(f"updates longer than {BOUND:g} times the usual one {kept}: {listed(lengths)}")
-    if opposed:
+    if away:
         remarks.append(
-            f"updates that point away from those of all devices with like data {kept}: {listed(cosines)}"
+            f"updates that point away from those of most devices with like data {kept}: {listed(cosines)}"
         )
     of_round = {ALL: tuple(remarks)} if remarks else {}
-    return {*long, *opposed}, replace(guard, references={ALL: usual}, of_round=of_round)
-
-
-def _block(bases: Sequence[Tensors]) -> int:
-    """How many coordinates are compared at a time: all of a tensor, if these bytes allow it. A base may be a
-    mixture, which is computed again for each block."""
-    largest = max(array.size for array in bases[0].values())
-    return max(min(largest, TOGETHER // (8 * len(bases))), 1)
+    return {*long, *away}, replace(guard, references={ALL: usual}, of_round=of_round)
 
 
 def _opposed(
@@ -207,32 +189,30 @@ def _opposed(
     bases: Mapping[DeviceId, Tensors],
     alike: Sequence[Sequence[DeviceId]],
 ) -> dict[DeviceId, float]:
-    """The lone opponent of each group that has one, and its cosine with the others."""
-    found = {}
+    """The devices of each group that move back, and their cosines with the middle of the group."""
+    found: dict[DeviceId, float] = {}
     for group in alike:
-        devices = sorted(device for device in group if device in models)
-        if FEWEST <= len(devices) <= MOST:
-            starts = [bases[each] for each in devices]
-            products = inner_products([models[each] for each in devices], starts, _block(starts))
-            if lone := lone_opponent(products):
-                found[devices[lone[0]]] = lone[1]
+        own = {device: models[device] for device in group if device in models}
+        if own:
+            found |= opposed(survey(own, {device: bases[device] for device in own}, TOGETHER).cosines)
     return found
 
 
-def _remarks(key: ModelKey, updates: int, combined: Combined) -> tuple[str, ...]:
+def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
     found = []
     for device, cosine in combined.left_out.items():
         found.append(
-            f"model {key}: the update of {device} was left out, because it points away from all others "
-            f"(cosine {cosine:.2f})"
+            f"model {key}: the update of {device} was left out, because it points away from those of most "
+            f"others (cosine {cosine:.2f})"
         )
-    if combined.clipped:
-        bound = longest(updates - len(combined.left_out))
-        lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: updates clipped to {bound:g} times the usual length: {listed(lengths)}")
+    if combined.long:
+        lengths = [
+            f"{device} ({times:.3g} times the usual length)" for device, times in combined.long.items()
+        ]
+        found.append(f"model {key}: updates too long to count in full: {listed(lengths)}")
     if combined.capped:
         found.append(
-            f"model {key}: weight capped, too many samples for one device: {listed(combined.capped)}"
+            f"model {key}: more samples than count, against the other devices: {listed(combined.capped)}"
         )
     return tuple(found)
 

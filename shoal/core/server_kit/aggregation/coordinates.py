@@ -1,14 +1,17 @@
-"""The same coordinates of all updates: their mean, or the mean of those in the middle.
+"""The same coordinates of all updates: their mean, of those in the middle, or as `influence` says.
 
 With workers (`aggregation.pieces`), each of them does some ranges of coordinates; the bits are the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import BLOCK, add_scaled, finish, weighted_mean
+from shoal.core.server_kit.aggregation.influence import Settled, half, middle_of, settled
 from shoal.core.server_kit.aggregation.pieces import (
     Job,
     Part,
@@ -18,8 +21,8 @@ from shoal.core.server_kit.aggregation.pieces import (
     joined,
     pieces_of,
     results,
-    squares_of,
 )
+from shoal.core.server_kit.aggregation.survey import bearings_in
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
@@ -81,16 +84,45 @@ def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array
     }
 
 
+def settle(
+    parts: Sequence[Tensors], shares: Sequence[float], base: Tensors
+) -> tuple[dict[str, Array], float]:
+    """The tensors of floats, as `influence.settled` combines each of them; and how far the updates scatter,
+    over all tensors.
+
+    shares: of the weight; they sum to 1. base: of the shapes and types of the parts.
+    """
+    whole = {
+        name: np.empty(array.size, array.dtype) for name, array in base.items() if array.dtype.kind == "f"
+    }
+    pieces = pieces_of(whole, {name: _most(len(parts), array.size) for name, array in whole.items()})
+    if sent := _sent(parts, base):
+        weighted = [replace(part, weight=share) for part, share in zip(sent[1], shares, strict=True)]
+        made: Mapping[Piece, Settled] | None = results(sent[0], "settle", weighted, base, pieces)
+    else:
+        made = None
+    scatter, weights = 0.0, np.array(shares)
+    for piece in pieces:
+        name, start, stop = piece
+        found = made[piece] if made else settled(_rows(parts, piece), weights, whole[name].dtype)
+        whole[name][start:stop] = found.values
+        scatter += found.scatter
+    return {name: array.reshape(base[name].shape) for name, array in whole.items()}, scatter
+
+
+def _rows(parts: Sequence[Tensors], piece: Piece) -> FloatArray:
+    name, start, stop = piece
+    rows = np.empty((len(parts), stop - start))
+    # Mapped files are opened for each block and closed again, so tensors never accumulate in memory.
+    for row, part in zip(rows, parts, strict=True):
+        row[:] = _values(part, name, slice(start, stop))
+    return rows
+
+
 def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array:
     result = np.empty(like.size, like.dtype)
-    most = _most(len(parts), like.size)
-    matrix = np.empty((len(parts), most))
-    for block in blocks(like.size, most):
-        rows = matrix[:, : result[block].size]
-        # Mapped files are opened for each block and closed again, so tensors never accumulate in memory.
-        for row, part in zip(rows, parts, strict=True):
-            row[:] = _values(part, name, block)
-        result[block] = _middle_of(rows, cut, like.dtype)
+    for piece in pieces_of({name: like}, {name: _most(len(parts), like.size)}):
+        result[piece[1] : piece[2]] = _as(middle_of(_rows(parts, piece), cut), like.dtype)
     return result.reshape(like.shape)
 
 
@@ -100,25 +132,14 @@ def _most(parts: int, size: int) -> int:
     return max(1, min(MATRIX // (8 * parts), size))
 
 
-def _middle_of(rows: Array, cut: int, dtype: "np.dtype[np.generic]") -> Array:
-    """The middle of each column; the rows are sorted in place."""
-    rows.sort(axis=0)
-    left = rows[cut : len(rows) - cut]
-    with np.errstate(over="ignore"):
-        mean: Array = left.sum(axis=0) / len(left)
-    np.clip(mean, left[0], left[-1], out=mean)  # a rounding error must not leave the range
-    return (mean if dtype.kind == "f" else np.rint(mean)).astype(dtype)
+def _as(values: FloatArray, dtype: "np.dtype[np.generic]") -> Array:
+    return (values if dtype.kind == "f" else np.rint(values)).astype(dtype)
 
 
 def tenth(count: int) -> int:
     """How many of `count` values to leave out at each end for `trimmed`: at least one, as long as one
     remains."""
     return min(max(count // TENTH, 1), half(count))
-
-
-def half(count: int) -> int:
-    """How many of `count` values to leave out at each end so that one or two remain."""
-    return (count - 1) // 2
 
 
 def _values(tensors: Tensors, name: str, block: slice) -> Array:
@@ -154,9 +175,9 @@ def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> dict[str, Arr
     return joined(base, results(workers, "mean", weighted, base, pieces, total=total))
 
 
-def done(job: Job) -> list[Array]:
+def done(job: Job) -> list[Any]:
     """What a worker makes of a job: a value for each of its pieces."""
-    work = {"mean": _mean_in, "squares": squares_of, "middle": _middle_in}[job.work]
+    work = WORKS[job.work]
     return [work(job, piece) for piece in job.pieces]
 
 
@@ -170,10 +191,20 @@ def _mean_in(job: Job, piece: Piece) -> Array:
 
 def _middle_in(job: Job, piece: Piece) -> Array:
     dtype = job.base[piece].dtype
+    rows = _rows_in(job, piece)
+    return _as(middle_of(rows, job.cut if dtype.kind == "f" else half(len(rows))), dtype)
+
+
+def _settle_in(job: Job, piece: Piece) -> Settled:
+    shares = np.array([part.weight for part in job.parts])
+    return settled(_rows_in(job, piece), shares, job.base[piece].dtype)
+
+
+def _rows_in(job: Job, piece: Piece) -> FloatArray:
     rows = np.empty((len(job.parts), piece[2] - piece[1]))
     for row, part in zip(rows, job.parts, strict=True):
         row[:] = _reported(job, part, piece)
-    return _middle_of(rows, job.cut if dtype.kind == "f" else half(len(job.parts)), dtype)
+    return rows
 
 
 def _reported(job: Job, part: Part, piece: Piece) -> Array:
@@ -183,6 +214,14 @@ def _reported(job: Job, part: Part, piece: Piece) -> Array:
     if part.scale is None:
         return values
     return Clipped({name: values}, {name: job.base[piece]}, part.scale).part(name, slice(0, stop - start))
+
+
+WORKS: Mapping[str, Callable[[Job, Piece], Any]] = {
+    "mean": _mean_in,
+    "middle": _middle_in,
+    "settle": _settle_in,
+    "bearings": bearings_in,
+}
 
 
 def blocks(size: int, most: int) -> Iterator[slice]:

@@ -39,7 +39,7 @@ class Guard:
     @property
     def quarantined(self) -> dict[DeviceId, str]:
         """The devices whose updates do not count, and why."""
-        why = f"its updates to {{}} pointed away from those of all others in {STRIKES} rounds in a row"
+        why = f"its updates to {{}} pointed away from those of most others in {STRIKES} rounds in a row"
         return {
             device: why.format(key)
             for key, counts in sorted(self.strikes.items())

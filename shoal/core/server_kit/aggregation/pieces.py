@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.core.exchange.tensors import BLOCK, Lazy
+from shoal.core.exchange.tensors import Lazy
 from shoal.core.types import Array, Tensors
 
 WORTH = 1 << 22
@@ -29,7 +29,9 @@ Piece = tuple[str, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An update, for a worker. scale: the factor by which it is shortened; None: it stays as reported."""
+    """An update, for a worker. scale: the factor by which it is shortened; None: it stays as reported.
+
+    weight: in any unit; for "settle" the shares of all sum to 1."""
 
     model: Tensors
     scale: float | None = None
@@ -40,7 +42,7 @@ class Part:
 class Job:
     """Some pieces of every update. work: what to do with them. base: the same pieces of the model before.
 
-    total: the sum of all weights. cut: as in `robust.middle`, for tensors of floats.
+    total: the sum of all weights. cut: as in `coordinates.middle`, for tensors of floats.
     """
 
     work: str
@@ -56,7 +58,7 @@ class Workers(Protocol):
 
     count: int
 
-    def map(self, jobs: Sequence[Job]) -> Sequence[list[Array]]: ...
+    def map(self, jobs: Sequence[Job]) -> Sequence[list[Any]]: ...
 
 
 _workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
@@ -91,7 +93,7 @@ def pieces_of(like: Tensors, most: Mapping[str, int]) -> list[Piece]:
 
 def results(
     workers: Workers, work: str, parts: Sequence[Part], base: Tensors, pieces: Sequence[Piece], **more: float
-) -> dict[Piece, Array]:
+) -> dict[Piece, Any]:
     """What came of each piece."""
     most = max(1, -(-len(pieces) // (SHARES * workers.count)))
     jobs = []
@@ -113,18 +115,3 @@ def joined(like: Tensors, found: Mapping[Piece, Array]) -> dict[str, Array]:
     for (name, start, stop), values in found.items():
         whole[name][start:stop] = values
     return {name: array.reshape(like[name].shape) for name, array in whole.items()}
-
-
-# -- in a worker --------------------------------------------------------------------------------------------
-
-
-def squares_of(job: Job, piece: Piece) -> Array:
-    """For each update, the sum of the squares of its steps: a term of its length, see `survey.norm`."""
-    name, start, stop = piece
-    assert stop - start <= BLOCK
-    found = np.empty(len(job.parts))
-    with np.errstate(over="ignore"):
-        for place, part in enumerate(job.parts):
-            step = part.model[name].reshape(-1)[start:stop].astype(np.float64) - job.base[piece]
-            found[place] = float(np.square(step, out=step).sum())
-    return found

@@ -77,14 +77,13 @@ def pooled(
     devices = np.array([1.0 / spreads[key].concentration for key in keys])
     weights = devices / devices.sum()
     names = [name for name, like in before[keys[0]].items() if like.dtype.kind == "f"]
-    lengths, distances = np.zeros(len(keys)), np.zeros(len(keys))
+    distances = np.zeros(len(keys))
     for name in names:
         for block in blocks(before[keys[0]][name].size, BLOCK):
             steps = _steps(before, after, keys, name, block)
-            lengths += np.square(steps).sum(axis=1)
             distances += np.square(steps - weights @ steps).sum(axis=1)
-    squares = np.array([spreads[key].square for key in keys])
-    pooling = _after(pooling, keys, devices, np.maximum(squares - lengths, 0.0), float(distances.sum()))
+    scatter = np.array([spreads[key].scatter for key in keys])
+    pooling = _after(pooling, keys, devices, scatter, float(distances.sum()))
     shares = most * np.array([pooling.share(key) for key in keys])
     if not shares.any():
         return dict(after), pooling

@@ -18,10 +18,11 @@ from collections.abc import Callable
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.aggregation.lone import AGREED
 from shoal.core.server_kit.clustering.cluster import Labels, renumbered
 from shoal.core.server_kit.clustering.distances import cosines
 
+AGREED = 0.3
+"""The cosine from which on two point in the same direction."""
 LONG = 2.0
 """In median lengths. Honest devices with data of their own had 1.0 to 1.2."""
 AWAY = -0.1

@@ -1,0 +1,371 @@
+"""What liars in number cost the honest devices of a group: a covering array of small real fleets.
+
+    python -m benchmarks.influence --out FILE [--data-dir DIR] [--seeds 47,48,49] [--cells N]
+        [--page docs/liars.md] [--honest]
+
+Each cell trains one group of 5, 10, 30 or 60 devices with nothing set but the number of rounds. One of them,
+a tenth, a fifth or just under a quarter lie together: by an attack of `shoal_lab.liars`, with a claim of one
+sample, of the true number, or of 2^40. `lost` is the accuracy of the honest devices in the same fleet
+without the liars, minus theirs. Any two choices meet in some cell. `--honest` measures what the bounds cost
+fleets without liars: the default rule against the plain mean.
+
+Each run is one line of FILE; what is there is not run again, so the program may be stopped at any time.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.contract.small_fleet import Device, digits, learner
+from shoal.contract.subject import Subject
+from shoal.core.algorithm import Algorithm, discover, find, measurement
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Evaluated, Message
+from shoal.core.privacy.accountant import Unmetered
+from shoal.core.server_kit.history.figures import trains
+from shoal.core.types import DeviceId, Tensors
+from shoal.simulation.images import rotate, unit
+from shoal.simulation.simulated import Simulated, on_threads
+from shoal_lab.datasets import images, natural
+from shoal_lab.liars.attacks import ATTACKS, CLAIM
+
+ABSENT = "absent"
+ROUNDS, SAMPLES = 16, 40
+GROUPS = (5, 10, 30, 60)
+LIARS: Mapping[str, Any] = {
+    "one": lambda devices: 1,
+    "a tenth": lambda devices: max(1, devices // 10),
+    "a fifth": lambda devices: devices // 5,
+    "under a quarter": lambda devices: (devices - 1) // 4,
+}
+CLAIMS = (1, 0, CLAIM)
+SETS = ("digits", "fashion-mnist", "hapt")
+HONEST = ("alike", "sizes", "labels 2 of 10", "labels 3 of 10", "late", "rotated")
+"""Fleets without liars; see `_honest`."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """claim: 0 for the true number. attack: `ABSENT` for the fleet without the liars."""
+
+    data: str
+    devices: int
+    liars: int
+    attack: str
+    claim: int
+    seed: int
+    algorithm: str = "fedavg"
+    aggregation: str = "clipped"
+
+
+Part = tuple[Dataset, Dataset]
+
+
+def covering(seeds: Sequence[int]) -> Iterator[Cell]:
+    """Cells in which any two choices of group, number, attack, claim and data meet; the seeds take turns."""
+    factors: list[Sequence[Any]] = [GROUPS, tuple(LIARS), tuple(ATTACKS), CLAIMS, SETS]
+    pairs = {
+        (i, a, j, b)
+        for (i, one), (j, other) in itertools.combinations(enumerate(factors), 2)
+        for a in one
+        for b in other
+    }
+    chance, number = np.random.default_rng(0), 0
+    while pairs:
+        tries = [[each[chance.integers(len(each))] for each in factors] for _ in range(200)]
+        met = [
+            {(i, a, j, b) for (i, a), (j, b) in itertools.combinations(enumerate(row), 2)} & pairs
+            for row in tries
+        ]
+        best = max(range(len(tries)), key=lambda index: len(met[index]))
+        if not met[best]:
+            continue
+        pairs -= met[best]
+        devices, share, attack, claim, data = tries[best]
+        yield Cell(data, devices, LIARS[share](devices), attack, claim, seeds[number % len(seeds)])
+        number += 1
+
+
+def fleets(seeds: Sequence[int]) -> Iterator[Cell]:
+    """Honest fleets under both rules."""
+    for seed, kind, algorithm in itertools.product(seeds, HONEST, ("fedavg", "flux")):
+        for rule in ("mean", "clipped"):
+            yield Cell(kind, 12, 0, ABSENT, 0, seed, algorithm, rule)
+
+
+# -- data ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def _source(name: str, data_dir: str) -> tuple[Dataset, Dataset, Learner]:
+    """Training and test samples of one distribution, and a small network for them."""
+    if name == "digits":
+        return (*(Dataset(unit(part.x), part.y) for part in digits()), learner())
+    if name == "hapt":
+        found = next(Path(data_dir).rglob("hapt-windows-*.npz"), Path("hapt"))
+        people = natural.load("hapt", found.parent, 30)
+        pair = _joined([each.stages[0] for each in people]), _joined([each.test for each in people])
+    else:
+        pair = images.load(name, data_dir)
+    flat = [Dataset(np.float32(part.x.reshape(len(part), -1)), part.y) for part in pair]
+    top = max(1.0, float(np.abs(flat[0].x).max()))
+    train, test = (Dataset(part.x / np.float32(top if name != "hapt" else 1.0), part.y) for part in flat)
+    size = {"inputs": train.x.shape[1], "hidden": (32,), "classes": int(train.y.max()) + 1}
+    return train, test.subset(np.arange(0, len(test), max(1, len(test) // 1000))), builtin("mlp", size)
+
+
+def _joined(parts: Sequence[Dataset]) -> Dataset:
+    return Dataset(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+
+
+def parts_of(cell: Cell, data_dir: str) -> tuple[list[Part], Learner]:
+    """Each device's training and test part."""
+    chance = generator(cell.seed, "influence")
+    if cell.data not in SETS:
+        return _honest(cell, chance), learner()
+    train, test, network = _source(cell.data, data_dir)
+    rows = chance.permutation(len(train))
+    samples = min(SAMPLES, len(rows) // cell.devices)
+    own = [rows[number * samples : (number + 1) * samples] for number in range(cell.devices)]
+    return [(train.subset(each), test) for each in own], network
+
+
+def _honest(cell: Cell, chance: np.random.Generator) -> list[Part]:
+    """Digits of 12 devices. sizes: of 20 to 300 samples. labels: a part of the devices has four fifths of
+    its samples from the classes 5 to 9, and the others from 0 to 4. late: three devices come half-way.
+    rotated: two groups."""
+    train, test = digits()
+    order, kind = chance.permutation(len(train)), cell.data
+    sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else np.full(12, 60)
+    few = int(kind.split()[1]) if kind.startswith("labels") else 0
+    found, high = [], [list(order[train.y[order] >= 5]), list(order[train.y[order] < 5])]
+    taken = 0
+    for number, size in enumerate(sizes):
+        angle = 90.0 * (number % 2) if kind == "rotated" else 0.0
+        if few:
+            first = int(number < 12 - few)
+            rows = np.array([high[first if i % 5 else 1 - first].pop() for i in range(size)])
+        else:
+            rows, taken = order[taken : taken + size], taken + size
+        x, y = rotate(train.x[rows], angle), train.y[rows]
+        found.append((Dataset(unit(x), y), Dataset(unit(rotate(test.x, angle)), test.y)))
+    return found
+
+
+# -- a run --------------------------------------------------------------------------------------------------
+
+
+def tried(cell: Cell, data_dir: str) -> float:
+    """The accuracy of the honest devices, in percent."""
+    card, variant = find(cell.algorithm)
+    changes = {"rounds": ROUNDS, "privacy": "off", "aggregation": cell.aggregation, **variant}
+    known = {name: value for name, value in changes.items() if name in card.settings}
+    half, device_half, memories = card.server(), card.device(), dict[DeviceId, Tensors]()
+    attack = None if cell.attack == ABSENT else replace(ATTACKS[cell.attack], claims=cell.claim)
+    parts, network = parts_of(cell, data_dir)
+    shared, contexts = network.module(seed=0), dict[DeviceId, DeviceContext]()
+    for number, (own, test) in enumerate(parts):
+        liar = number < cell.liars
+        if liar and attack and attack.mislabels:
+            own = Dataset(own.x, own.y.max() - own.y)
+        noise, name = np.random.default_rng((cell.seed, number)), f"{'z' if liar else 'd'}{number:03}"
+        contexts[name] = DeviceContext(
+            network, Views.of(own, test), "cpu", 0, noise, shared, Unmetered(noise.bytes)
+        )
+    devices: dict[DeviceId, Device] = {
+        name: Simulated(device_half, context, name, memories)
+        for name, context in sorted(contexts.items())
+        if attack or name[0] == "d"
+    }
+    if attack:
+        devices = _beside(devices, attack)
+    if cell.data == "late":
+        devices = _late(devices)
+    policy = RoundPolicy(minimum=max(1, cell.devices - cell.liars - 3))
+    state = half.start(initial_weights(network, 42), card.configure("default", known))
+    outcome = simulate(half, state, devices, policy, cell.seed)
+    if outcome.failed:
+        return 0.0
+    found = []
+    for name, key in sorted(outcome.state.assignments.items()):
+        if name[0] == "d":
+            context = contexts[name].for_task(0, memories.get(name))
+            answer = device_half.perform(measurement(half, outcome.state, key), context)
+            assert isinstance(answer, Evaluated)
+            found.append(answer.accuracy)
+    return 100.0 * float(np.mean(found))
+
+
+def _beside(devices: Mapping[DeviceId, Device], attack: Any) -> dict[DeviceId, Device]:
+    """The devices, where those whose names begin with z lie, and see what the honest have answered."""
+    seen: list[tuple[Message, Message]] = []
+    taught: dict[DeviceId, int] = {}
+    last = max(name for name in devices if name[0] == "z")
+
+    def watched(device: Device) -> Device:
+        def perform(task: Message, seed: int) -> Message:
+            answer = device(task, seed)
+            seen.append((task, answer))
+            return answer
+
+        return perform
+
+    def lying(name: DeviceId) -> Device:
+        def perform(task: Message, seed: int) -> Message:
+            honest = devices[name](task, seed)
+            mates = [answer for other, answer in seen if other is task and type(answer) is type(honest)]
+            if name == last:
+                seen.clear()
+            taught[name] = taught.get(name, 0) + trains(task)
+            patient = attack.patience and taught[name] <= attack.patience
+            return honest if patient else attack.lie(task, honest, mates)
+
+        return perform
+
+    return {name: lying(name) if name[0] == "z" else watched(each) for name, each in devices.items()}
+
+
+def _late(devices: Mapping[DeviceId, Device]) -> dict[DeviceId, Device]:
+    """The last three devices answer from the middle of the run on; before, they learn nothing."""
+
+    def late(device: Device) -> Device:
+        rounds = 0
+
+        def perform(task: Message, seed: int) -> Message:
+            nonlocal rounds
+            answer, rounds = device(task, seed), rounds + trains(task)
+            idle = rounds <= ROUNDS // 2 and hasattr(answer, "model") and hasattr(task, "model")
+            return replace(answer, model=task.model) if idle else answer  # type: ignore[type-var, attr-defined]
+
+        return perform
+
+    names = sorted(devices)
+    return {name: late(devices[name]) if name in names[-3:] else devices[name] for name in names}
+
+
+# -- the program --------------------------------------------------------------------------------------------
+
+
+def play(cells: Sequence[Cell], path: Path, data_dir: str) -> dict[Cell, float]:
+    """Try each cell that the file does not have yet."""
+    known = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        row = json.loads(line)
+        known[Cell(**{name: row[name] for name in Cell.__dataclass_fields__})] = row["accuracy"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file, on_threads(1):
+        for cell in cells:
+            if cell not in known:
+                known[cell] = tried(cell, data_dir)
+                file.write(json.dumps({**asdict(cell), "accuracy": known[cell]}) + "\n")
+                file.flush()
+                sys.stderr.write(f"{cell}: {known[cell]:.1f}\n")
+    return known
+
+
+def without(cell: Cell) -> Cell:
+    """The same fleet without the liars."""
+    return replace(cell, attack=ABSENT, claim=0)
+
+
+def table(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
+    """Markdown: the cells with liars, those that cost most first."""
+    lines = ["| data | devices | liars | attack | claim | without | with | lost |", "|" + "---|" * 8]
+    tried = [cell for cell in cells if cell in known]
+    lost = {cell: known[without(cell)] - known[cell] for cell in tried}
+    for cell in sorted(lost, key=lambda cell: -lost[cell]):
+        shown = f"**{lost[cell]:.1f}**" if lost[cell] > 2.0 else f"{lost[cell]:.1f}"
+        claim = {0: "true", 1: "1"}.get(cell.claim, "2^40")
+        lines.append(
+            f"| {cell.data} | {cell.devices} | {cell.liars} | {cell.attack} | {claim} | "
+            f"{known[without(cell)]:.1f} | {known[cell]:.1f} | {shown} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """# Liars: what devices that lie together can do to the others
+
+This page is written by `make liars`. Each row is a small real fleet with nothing set, FedAvg for {rounds}
+rounds and one group: at most {samples} samples on each device, some of which lie together. A **claim** is the
+number of samples that each liar says it has. **without** is the accuracy of the honest devices in the same
+fleet without the liars, in percent, **with** the same beside them, and **lost** the difference; bold above 2
+points. Any two of size, number, attack, claim and data meet in some row{part}. Seeds: {seeds}. What the rules
+promise is in [aggregation.md](aggregation.md#the-contract).
+
+In these algorithms liars can do more, because their word decides the groups:
+
+{algorithms}
+
+`shoal.check` has two liars of ten devices and one of sixty in every other algorithm.
+
+| attack | what a liar reports |
+|---|---|
+{attacks}
+
+"""
+
+
+def _open(card: Algorithm) -> Iterator[str]:
+    """What liars can do, with and without privacy."""
+    for privacy in ({"privacy": "off"}, {"privacy": "explicit", "epsilon": 5.0, "delta": 1e-6}):
+        if text := card.liars(Subject(card).parameters(privacy)):
+            yield text
+
+
+def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
+    """docs/liars.md."""
+    of = [cell for cell in cells if cell in known]
+    open_ = sorted({(name, text) for name, card in discover().items() for text in _open(card)})
+    return HEAD.format(
+        rounds=ROUNDS,
+        samples=SAMPLES,
+        part="" if len(of) == len(list(covering([0]))) else f"; of those, {len(of)} have been tried",
+        seeds=", ".join(map(str, sorted({cell.seed for cell in of}))),
+        algorithms="\n".join(f"- **{name}**: {text}" for name, text in open_),
+        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in ATTACKS.items()),
+    ) + table(of, known)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="influence", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="finished runs")
+    parser.add_argument("--data-dir", default="", help="the folder of fashion-mnist and hapt")
+    parser.add_argument("--seeds", default="47,48,49", help="seeds, separated by commas")
+    parser.add_argument("--cells", type=int, help="at most this many cells; 0 for what is there")
+    parser.add_argument("--page", type=Path, help="write it as a page, of what has been tried")
+    parser.add_argument("--honest", action="store_true", help="fleets without liars instead")
+    given = parser.parse_args()
+    seeds = [int(each) for each in given.seeds.split(",")]
+    if given.honest:
+        known = play(list(fleets(seeds)), given.out, given.data_dir)
+        for kind, algorithm in itertools.product(HONEST, ("fedavg", "flux")):
+            means = [
+                float(np.mean([known[Cell(kind, 12, 0, ABSENT, 0, seed, algorithm, rule)] for seed in seeds]))
+                for rule in ("mean", "clipped")
+            ]
+            sys.stdout.write(f"| {kind} | {algorithm} | {means[0]:.1f} | {means[1]:.1f} |\n")
+        return
+    cells = sorted(covering(seeds), key=lambda cell: cell.devices)  # the cheapest first
+    wanted = cells if given.cells is None else cells[: given.cells]
+    known = play([each for cell in wanted for each in (without(cell), cell)], given.out, given.data_dir)
+    if given.page:
+        given.page.write_text(page(cells, known))
+    sys.stdout.write(table(cells, known))
+
+
+if __name__ == "__main__":
+    main()
