@@ -119,6 +119,22 @@ def test_equation_14_no_later_than_four_fifths_of_the_rounds_and_never_too_late_
     assert lost == [False] * 7 + [True] * 2, "a model that is worse than at first describes nothing"
 
 
+def test_the_accuracies_of_the_warm_up_come_with_the_next_round_or_in_exchanges_of_their_own() -> None:
+    """The same figures decide either way: those of eq. 14. The presets of the paper wait for them."""
+    plain, apart = finish(rounds=10), finish(rounds=10, warm_up="accuracy")
+    assert plain.accuracies["1"] == apart.accuracies["1"], "later rounds shuffle in another way"
+    assert plain.clustering is not None
+    assert apart.clustering is not None
+    assert max(map(int, plain.accuracies)) == plain.clustering.round - 2, "those of one round ago decided"
+    assert max(map(int, apart.accuracies)) == apart.clustering.round - 1
+    enough = [
+        clustering.warm_up_is_over(Parameters(), plain.accuracies, n) for n in (2, plain.clustering.round)
+    ]
+    assert enough == [False, True]
+    assert ALGORITHM.configure("paper").measured_apart
+    assert not ALGORITHM.configure().measured_apart
+
+
 def test_a_run_of_one_round_clusters_in_it() -> None:
     state = finish(rounds=1)
     assert state.progress == 1

@@ -23,8 +23,8 @@ from shoal.core.server_kit.standard import measured
 from shoal.core.types import DeviceId
 
 WINDOW = 3
-GAIN, DROP = 0.005, 0.02
-"""Of accuracy, from 0 to 1, and of loss, as a share of it: what is less is no gain."""
+GAIN, DROP = 0.005, 0.01
+"""Of accuracy, from 0 to 1, and of loss, as a share of the first one: what is less is no gain."""
 FALL = 4
 """Rounds of training from when a run has settled to its end."""
 SAME = 0.9
@@ -39,12 +39,13 @@ samples that the one gets right, or wrong, so does the other."""
 @dataclass(frozen=True)
 class Ending:
     """How far a run is from its end. accuracies, losses: of the models after the last rounds of training, of
-    twice `WINDOW` of them at most; devices: those of the last round; settled: after how many rounds of
-    training the run had settled; 0: not yet.
+    twice `WINDOW` of them at most; first: the loss before all of them; devices: those of the last round;
+    settled: after how many rounds of training the run had settled; 0: not yet.
     """
 
     accuracies: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    first: float = 0.0
     devices: tuple[DeviceId, ...] = ()
     settled: int = 0
 
@@ -61,7 +62,8 @@ class Ending:
         found = [figures[device] for device in sorted(figures)]
         accuracies = (*known.accuracies, float(np.mean([each.accuracy for each in found])))
         losses = (*known.losses, float(np.mean([each.loss for each in found])))
-        now = Ending(accuracies[-2 * WINDOW :], losses[-2 * WINDOW :], tuple(sorted(figures)))
+        first = known.first if known.losses else losses[0]
+        now = Ending(accuracies[-2 * WINDOW :], losses[-2 * WINDOW :], first, tuple(sorted(figures)))
         # A device says itself how many samples it has, so none counts for more than the one in the middle.
         samples = len(found) * float(np.median([each.examples for each in found]))
         return replace(now, settled=progress + 1) if learns and now._is_flat(samples) else now
@@ -72,7 +74,7 @@ class Ending:
         before, after = np.mean(self.accuracies[:WINDOW]), np.mean(self.accuracies[WINDOW:])
         high, low = np.mean(self.losses[:WINDOW]), np.mean(self.losses[WINDOW:])
         error = SURE * math.sqrt(CHANGED * float(after * (1.0 - after)) / samples)
-        return bool(after - before + error <= GAIN and high - low <= DROP * abs(high))
+        return bool(after - before + error <= GAIN and high - low <= DROP * abs(self.first))
 
     def rounds(self, most: int) -> int:
         """How many rounds of training the run has in all. most: how many it may have."""

@@ -17,6 +17,7 @@ from shoal.core.exchange.messages import (
     Described,
     Evaluate,
     Evaluated,
+    HeldOut,
     Message,
     PrivateTraining,
     Protected,
@@ -25,7 +26,7 @@ from shoal.core.exchange.messages import (
     TrainingSettings,
 )
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
-from shoal.core.exchange.payload import BlobRef, Payload, Weights, encode
+from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.types import Tensors
@@ -330,3 +331,31 @@ def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> Non
     assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
     with pytest.raises(BadPayload, match="65 models"):
         Build(65)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accuracy", 1.01),
+        ("accuracy", -0.5),
+        ("accuracy", float("nan")),
+        ("loss", float("inf")),
+        ("loss", float("nan")),
+        ("examples", 0),
+        ("examples", 1 << 41),
+    ],
+)
+def test_a_held_out_figure_that_cannot_be_is_refused_as_it_is_read(name: str, value: float) -> None:
+    figures = {"accuracy": 0.5, "loss": 1.0, "examples": 9, name: value}
+    payload = encode(TRAINED, keep)
+    lied = Payload(payload.kind, {**payload.parts, "held_out": Settings(figures)})
+    with pytest.raises(BadPayload, match=f"held-out figure is not possible: {name}"):
+        decode(lied, {TRAINED.kind: Trained}, lambda weights: TRAINED.model)
+
+
+def test_no_held_out_figure_comes_with_weights_that_have_a_guarantee() -> None:
+    held_out = HeldOut(0.5, 1.0, 9)
+    admit_message(TRAIN, replace(TRAINED, held_out=held_out))
+    assert "without the guarantee that the weights have" in refused(
+        SECRET, replace(PROTECTED, held_out=held_out)
+    )
