@@ -82,7 +82,7 @@ def pooled(
         for block in blocks(before[keys[0]][name].size, BLOCK):
             steps = _steps(before, after, keys, name, block)
             distances += np.square(steps - weights @ steps).sum(axis=1)
-    scatter = np.array([spreads[key].scatter for key in keys])
+    scatter = np.array([spreads[key].square for key in keys])
     pooling = _after(pooling, keys, devices, scatter, float(distances.sum()))
     shares = most * np.array([pooling.share(key) for key in keys])
     if not shares.any():

@@ -56,10 +56,10 @@ class Update:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the updates whose mean a model has moved by. scatter: their mean squared distance from it.
+    """Of the updates whose mean a model has moved by. square: their mean squared distance from it.
     concentration: the sum of the squares of their shares in the mean; 1 / n for n equal ones."""
 
-    scatter: float
+    square: float
     concentration: float
 
 
