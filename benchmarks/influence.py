@@ -203,8 +203,8 @@ def tried(cell: Cell, data_dir: str) -> float:
     found = []
     for name, key in sorted(outcome.state.assignments.items()):
         if name[0] == "d":
-            context = contexts[name].for_task(0, memories.get(name))
-            answer = device_half.perform(measurement(half, outcome.state, key), context)
+            task = measurement(half, outcome.state, key)
+            answer = device_half.perform(task, contexts[name].for_task(0, memories.get(name), task))
             assert isinstance(answer, Evaluated)
             found.append(answer.accuracy)
     return 100.0 * float(np.mean(found))

@@ -22,7 +22,7 @@ from shoal.core.types import DeviceId, Tensors
 FLEETS = {"two of ten": (10, 2, 60), "one of sixty": (60, 1, 12)}
 """By name: devices, how many of them lie, and the samples of each."""
 TIMES, CLAIM = -10.0, 1 << 40
-LEARNING = {**SMALL, "rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 4}
+LEARNING = {**SMALL, "inputs": "raw", "rounds": 3, "epochs": 3, "learning_rate": 0.1, "batch_size": 4}
 """With this, the fleets learn digits in three rounds."""
 ALLOWED = 10.0
 """Points of accuracy: what three rounds vary by where a fleet splits otherwise. Where liars decide, the
@@ -63,7 +63,7 @@ def reached(subject: Subject, name: str, lying: bool) -> float:
         honest, test = f"d{number}", _all_but(parts, number)
         context = DeviceContext(learner(), Views.of(test, test), "cpu", 0, np.random.default_rng(0))
         task = measurement(half, outcome.state, outcome.state.assignments[honest])
-        answer = subject.card.device().perform(task, context.for_task(0, memories.get(honest)))
+        answer = subject.card.device().perform(task, context.for_task(0, memories.get(honest), task))
         assert isinstance(answer, Evaluated)
         found.append(answer.accuracy)
     return 100.0 * float(np.mean(found))

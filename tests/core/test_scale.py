@@ -130,3 +130,9 @@ def test_a_model_carries_its_scale_last_and_has_no_other() -> None:
 def test_a_scale_that_cannot_be_used_is_refused(wrong: dict[str, np.ndarray]) -> None:
     with pytest.raises(BadPayload, match="cannot be used"):
         scale_of({**MODEL, **wrong})
+
+
+def test_where_most_devices_say_nothing_nothing_is_scaled() -> None:
+    one, none = Summary((1.0,), (2.0,)), Summary((), ())
+    assert merged([one, none]) == {}
+    assert MEAN in merged([one, one, none])

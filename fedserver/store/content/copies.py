@@ -68,7 +68,7 @@ class FolderCopies:
             for path in self._folder.glob("??/*"):
                 if path.name not in wanted:
                     path.unlink(missing_ok=True)
-            for name in wanted:
+            for name in sorted(wanted):
                 if not self._path(name).exists() and path_of(name).exists():
                     duplicate(path_of(name), self._path(name), self._tmp)
 

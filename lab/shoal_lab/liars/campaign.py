@@ -10,6 +10,7 @@ from shoal_lab.liars.trial import Found, trial
 
 HONEST, ABSENT = "honest", "absent"
 SETTINGS: Mapping[str, Any] = {
+    "inputs": "raw",
     "rounds": 16,
     "epochs": 2,
     "learning_rate": 0.05,

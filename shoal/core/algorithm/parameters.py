@@ -65,8 +65,8 @@ class CommonParameters:
     )
     inputs: Literal["scaled", "raw"] = setting(
         "scaled",
-        "scaled: each feature, or channel, less the fleet's mean and in units of its deviation, which the "
-        "devices measure first; not where DP-SGD or secure aggregation protects weights. raw: as they are.",
+        "scaled: features in different units count in deviations from the fleet's mean, which the devices "
+        "measure first; not where DP-SGD or secure aggregation protects weights. raw: as they are.",
     )
     aggregation: Rule = setting(
         "clipped",

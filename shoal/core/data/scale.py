@@ -108,7 +108,11 @@ def merged(found: Sequence[Summary]) -> dict[str, Array]:
     widths = Counter(len(each.means) for each in found if each.means)
     width = widths.most_common(1)[0][0] if widths else 0
     of_inputs = [each for each in found if each.means and len(each.means) == width]
+    if 2 * len(of_inputs) <= len(found):
+        of_inputs = []
     of_targets = [each.target for each in found if each.target]
+    if 2 * len(of_targets) <= len(found):
+        of_targets = []
     tensors: dict[str, Array] = {}
     if of_inputs:
         means, deviations = (

@@ -9,8 +9,43 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.data.scale import DEVIATION, LARGEST, LINEAR, MEAN, RESERVED, TARGET, of_features
+from shoal.core.device_kit.learner import Learner, authors
 from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import LearnerFault
 from shoal.core.types import Tensors
+
+ROWS = 64
+"""Samples by which a network is tried."""
+FEW, ONE = 4.0, 1.5
+"""A network weighs features evenly if at least one in `FEW` of them decide, and more than one does."""
+
+
+def weighs_evenly(learner: Learner, x: Tensor) -> bool:
+    """Whether the learner's network, with its first weights, weighs the features of samples about evenly.
+
+    Then it needs no scale: features have one already, as pixels do, or the network brings its own, as its
+    author may have told it, and would be misled by another. How much a feature weighs is how much it varies
+    times how much the output follows it; of columns in different units, very few decide.
+    """
+    rows = x[:: -(-len(x) // ROWS)].detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad(), authors("network"):
+            found = learner.module(seed=0).to(x.device).eval()(rows)
+            along = torch.randn(found.shape, generator=torch.Generator().manual_seed(0)).to(found)
+            (slopes,) = torch.autograd.grad((found * along).sum(), rows)
+    except LearnerFault:  # it cannot be tried so, and if it cannot be used at all, its training will say so
+        return True
+    features = (0, *range(2, rows.ndim))
+    varies = rows.detach().double().var(features, correction=0)
+    weights = (varies * slopes.double().square().mean(features)).cpu().numpy()
+    weights = weights[np.isfinite(weights) & (weights > 0.0)]
+    if len(weights) < 2:
+        return x.ndim > 2 or not len(
+            weights
+        )  # images of one channel are pixels, and a column may be anything
+    shares = weights / weights.max()
+    deciding = float(shares.sum() ** 2 / np.square(shares).sum())
+    return bool(deciding >= max(len(weights) / FEW, ONE))
 
 
 def in_scale(samples: Samples, scale: Tensors) -> Samples:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.core.data.scale import summary_of
+from shoal.core.data.scale import Summary, summary_of
 from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
@@ -24,6 +24,7 @@ from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.scaling import weighs_evenly
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload, Diverged, near
@@ -210,7 +211,10 @@ def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
     # What an author measures or minimizes may mean something in the targets' own units.
     own = learner.loss or learner.evaluate or learner.train
     targets = None if samples.targets is None or own else samples.targets.cpu().numpy()
-    found = summary_of(samples.x.cpu().numpy(), targets)
+    if samples.x.is_floating_point() and samples.x.ndim > 1 and not weighs_evenly(learner, samples.x):
+        found = summary_of(samples.x.cpu().numpy(), targets)
+    else:
+        found = Summary((), (), summary_of(np.zeros(len(samples)), targets).target)
     return Summarized(found.means, found.deviations, found.target)
 
 

@@ -8,7 +8,7 @@ first phase, and what a round makes of the models is given the same scale again,
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shoal.core.algorithm import Plan, Report, basis_of
 from shoal.core.algorithm.training import scales_inputs
@@ -44,8 +44,12 @@ def carried(state: S) -> S:
     scale = _given(state) if state.scale is None else state.scale
     if not scale:
         return state
-    made = {id(model): with_scale(model, scale) for model in state.models.values()}
-    return replace(state, scale=scale, models={key: made[id(model)] for key, model in state.models.items()})
+    before = dict(state.models)  # which keeps them, so that no two have one identity
+    made = {id(model): with_scale(model, scale) for model in before.values()}
+    after = {key: made[id(model)] for key, model in before.items()}
+    found = replace(state, scale=scale, models=after)
+    first: Tensors | None = getattr(state, "initial", None)  # of algorithms that begin clusters later
+    return found if first is None else replace(cast(Any, found), initial=with_scale(first, scale))
 
 
 def _given(state: "Clustered") -> Tensors:

@@ -121,14 +121,17 @@ def performed(config: WorkConfig, store: BlobStore, message: type[Message]) -> o
     return runtime.perform(Task("r1", 1, 1, 7, "", encode(asked, store.keep)))
 
 
-@pytest.mark.parametrize(("message", "what"), [(Train, OPEN["weights"]), (Evaluate, OPEN["figures"])])
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [(Train, [OPEN["weights"], OPEN["figures"]]), (Evaluate, [OPEN["figures"]])],
+)
 def test_what_leaves_without_a_guarantee_is_noted_or_refused(
-    work: WorkConfig, store: BlobStore, message: type[Message], what: str
+    work: WorkConfig, store: BlobStore, message: type[Message], what: list[str]
 ) -> None:
     for _ in range(2):
         assert not isinstance(performed(work, store, message), Failure)
     own = Ledger(work.account, work.privacy)
-    assert [each.what for each in chosen(own.verify(), Open)] == [what]
+    assert [each.what for each in chosen(own.verify(), Open)] == what
     assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
     expected = WEIGHTS if message is Train else NO_WEIGHTS
     assert facts(own.entries(), work.privacy)["weights"] == expected

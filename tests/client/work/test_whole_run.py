@@ -112,7 +112,7 @@ def test_the_owner_sees_all_of_it_before_the_first_task(work: WorkConfig, store:
     found = perform(runtime, store, Train(model, SETTINGS), terms(rounds=7))
     assert isinstance(found, Failure)
     assert found.code == "no-consent"
-    assert set(consents.asked()["r1"]) == {OPEN["weights"], OPEN["figures"]}, "the second comes rounds later"
+    assert set(consents.asked()["r1"]) == {OPEN["weights"], OPEN["summary"], OPEN["figures"]}, "of all rounds"
     known = consents.terms()["r1"]
     assert (known["algorithm"], known["lessons"], known["epsilon"], known["sums"]) == ("fedavg", 7, 0.0, None)
     consents.give("r1")
@@ -123,11 +123,11 @@ def test_other_terms_are_asked_for_again(work: WorkConfig, store: BlobStore) -> 
     budget = replace(Budget(), allow_unprotected=None, allow_plain_weights=None)
     runtime, consents = opened(work, budget), Consents(work.account.parent / "consent")
     model = initial(runtime, store)
-    few = terms(evaluate=False)
+    few = terms(inputs="raw")
     assert isinstance(perform(runtime, store, Train(model, SETTINGS), few), Failure)
     consents.give("r1")
     assert isinstance(perform(runtime, store, Train(model, SETTINGS), few), Payload)
-    found = perform(runtime, store, Train(model, SETTINGS), terms(evaluate=True))
+    found = perform(runtime, store, Train(model, SETTINGS), terms(inputs="scaled"))
     assert isinstance(found, Failure)
     assert found.code == "no-consent"
 

@@ -12,7 +12,7 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, initial_weights
-from shoal.core.device_kit.scaling import inputs
+from shoal.core.device_kit.scaling import inputs, weighs_evenly
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Represent, Summarize, Train, Trained, TrainingSettings
 
@@ -92,3 +92,37 @@ def test_numbers_to_predict_have_a_scale_too_unless_the_author_measures_them() -
     assert standard.perform(again, context.for_task(0, None, again)).accuracy > 0.99  # type: ignore[attr-defined]
     own = numbers(loss=lambda model, x, y: (model(x)[:, 0] - y).abs().mean())
     assert standard.perform(Summarize(), own.for_task(0)).target == ()  # type: ignore[attr-defined]
+
+
+def test_a_network_that_weighs_features_evenly_needs_no_scale() -> None:
+    """Of columns in different units very few decide; unless the network brings them into one scale itself."""
+    chance = np.random.default_rng(0)
+    units = np.logspace(-2, 3, 12).astype(np.float32)
+    table = torch.from_numpy(chance.normal(size=(80, 12)).astype(np.float32))
+    plain = Learner("plain", lambda: torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.Linear(8, 2)))
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(12, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x / torch.from_numpy(units))
+
+    assert weighs_evenly(plain, table)
+    assert not weighs_evenly(plain, table * torch.from_numpy(units))
+    assert weighs_evenly(Learner("own", Own), table * torch.from_numpy(units))
+    images = torch.from_numpy(chance.random((80, 1, 4, 4)).astype(np.float32))
+    flat = Learner("flat", lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)))
+    assert weighs_evenly(flat, images), "of one channel"
+
+
+def test_a_device_whose_network_needs_no_scale_says_nothing_of_its_inputs() -> None:
+    context = context_of()
+    assert standard.perform(Summarize(), context.for_task(0)).means == ()  # type: ignore[attr-defined]
+    data = context.views.train
+    uneven = Views.of(Dataset(data.x * np.float32([1, 1e3, 1e-3, 1]), data.y))
+    found = standard.perform(
+        Summarize(), DeviceContext(context.learner, uneven, "cpu", 0, np.random.default_rng(0))
+    )
+    assert len(found.means) == 4  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from shoal.core.data.scale import RESERVED
 from shoal.core.device_kit.evaluation.evaluate import class_scores
 
 MEAN, VARIANCE = "running_mean", "running_var"
@@ -16,13 +17,14 @@ MEAN, VARIANCE = "running_mean", "running_var"
 
 class Adapting:
     """A network in evaluation mode, and its tensors that adapt: `places` are their positions in its
-    state_dict.
+    state_dict, without a scale of inputs.
 
     Tensors of the state_dict that do not adapt have no direction. Their rates have no meaning, and stay 0.
     """
 
     def __init__(self, model: nn.Module, batch_statistics: dict[str, Tensor]) -> None:
-        tensors = model.state_dict(keep_vars=True)
+        state = model.state_dict(keep_vars=True)
+        tensors = {name: tensor for name, tensor in state.items() if name not in RESERVED}
         adapts = {name for name, weight in model.named_parameters() if weight.requires_grad}
         adapts |= set(_running_statistics(model))
         self.places = [place for place, name in enumerate(tensors) if name in adapts]

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from shoal.core.data.scale import without_scale
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.types import Tensors
@@ -62,8 +63,8 @@ class Measure(Message):
 
 def check(model: Tensors, rates: tuple[float, ...], batch_size: int) -> None:
     """Raise BadPayload for rates that do not fit the model, and for an illegal batch size."""
-    if len(rates) != len(model):
-        raise BadPayload(f"{len(rates)} rates came for a model of {len(model)} tensors")
+    if len(rates) != (own := len(without_scale(model))):
+        raise BadPayload(f"{len(rates)} rates came for a model of {own} tensors")
     if not all(map(math.isfinite, rates)):
         raise BadPayload("a rate is NaN or infinite", "lower rate_step")
     if batch_size < 1:

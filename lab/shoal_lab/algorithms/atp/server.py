@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.algorithm import Plan, Report
+from shoal.core.data.scale import without_scale
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
@@ -28,7 +29,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    rates = (0.0,) * len(model)
+    rates = (0.0,) * len(without_scale(model))
     return State(parameters=parameters, models={GLOBAL: model}, phase="train", rates=rates)
 
 
