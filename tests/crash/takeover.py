@@ -200,7 +200,7 @@ class Pair:
 
         algorithm, _ = find("fedavg")
         half, devices = algorithm.server(), range(self._devices)
-        first = half.start(MODEL, algorithm.configure("default", {"rounds": self._rounds}))
+        first = half.start(MODEL, algorithm.configure("default", {"inputs": "raw", "rounds": self._rounds}))
         policy = self.policy()
         fleet = {f"d{number}": device(number) for number in devices}
         return dict(simulate(half, first, fleet, policy, spec().seed).state.models)

@@ -124,7 +124,8 @@ def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: st
     assert by_flags.spec().parameters == {"privacy": text}
     assert ALGORITHM.configure("default", dict([parsed("privacy=off")])).privacy == "off"
     with pytest.raises(
-        ConfigError, match="flux: parameter rounds cannot be False; expected a whole number of at least 1"
+        ConfigError,
+        match="flux: parameter rounds cannot be False; expected auto, or a whole number of at least 1",
     ):
         ALGORITHM.configure("default", dict([parsed("rounds=off")]))
     with pytest.raises(ConfigError, match="no algorithm 'fluks'"):

@@ -39,10 +39,8 @@ def weighs_evenly(learner: Learner, x: Tensor) -> bool:
     varies = rows.detach().double().var(features, correction=0)
     weights = (varies * slopes.double().square().mean(features)).cpu().numpy()
     weights = weights[np.isfinite(weights) & (weights > 0.0)]
-    if len(weights) < 2:
-        return x.ndim > 2 or not len(
-            weights
-        )  # images of one channel are pixels, and a column may be anything
+    if len(weights) < 2:  # the one channel of images is one of pixels, and a column may be anything
+        return x.ndim > 2 or not len(weights)
     shares = weights / weights.max()
     deciding = float(shares.sum() ** 2 / np.square(shares).sum())
     return bool(deciding >= max(len(weights) / FEW, ONE))

@@ -30,7 +30,7 @@ from tests.server.wire_link import WireLink
 
 FILE = f"""
 algorithm: fedavg
-parameters: {{rounds: {ROUNDS}}}
+parameters: {{rounds: {ROUNDS}, inputs: raw}}
 policy: {{devices: {DEVICES}, minimum: {DEVICES}}}
 seed: 5
 initial_weights: first.safetensors

@@ -79,6 +79,7 @@ class Story:
     def runs(self) -> list[RunSummary]:
         self._answers()
         flux = RunSummary("flux", self.names[1], "flux", "default", "open", self.rounds + 1)
+        flux = replace(flux, progress=self.rounds, rounds=20)
         fedavg = RunSummary("fedavg", "fedavg", "fedavg", "default", "finished", 10)
         waiting: dict[str, Any] = {
             "title": f"round for {self.names[2]}",

@@ -43,7 +43,7 @@ def test_every_lie_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     with daemon(tmp_path / "s") as server:
         with OperatorClient(tmp_path / "s") as operator:
             # By the default rule, the losses that the scripted device reports would count as a fall.
-            rounds = {"rounds": len(ATTACKS), "evaluate": False, "aggregation": "mean"}
+            rounds = {"rounds": len(ATTACKS), "evaluate": False, "aggregation": "mean", "inputs": "raw"}
             policy = RoundPolicy(devices=2, minimum=1)
             operator.start_run(RunSpec("toy", "fedavg", parameters=rounds, policy=policy), MODEL)
         asyncio.run(asyncio.wait_for(_attacked(server), HANG))

@@ -79,10 +79,10 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
                 known: set[tuple[str, str]] = set()
                 for device, task, report in (*reports, *reports):
                     await released.record_report(coordinator.storage, "toy", device, task, report, known)
-                assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
+                assert known == {("d0", OPEN["weights"]), ("d0", OPEN["figures"]), ("d2", OPEN["figures"])}
             found = statements(await coordinator.storage.journal.releases("toy"))
             assert found == {
-                "d0": Statement(unprotected=(OPEN["weights"],)),
+                "d0": Statement(unprotected=(OPEN["weights"], OPEN["figures"])),
                 "d1": Statement(Cost(curve=CURVE), 1e-7),
                 "d2": Statement(unprotected=(OPEN["figures"],)),
             }

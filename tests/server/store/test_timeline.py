@@ -77,13 +77,14 @@ def test_outcomes_follow_the_rounds_and_forget_those_that_are_dropped(store: Sto
     lost = closed(3, abandoned="too few devices", missing={"d1": "it left"})
     store.runs.save_round("mnist", lost, checkpoint(store, 1.0), 1, Memory())
     measured = closed(4, accuracy=0.5)
-    store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory())
+    history = RoundHistory(4, "final evaluation", progress=3, accuracy=0.5, measured_on="test")
+    store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory(), history)
     found = store.runs.outcomes("mnist")
-    assert (found.last, found.abandoned, found.accuracies[4]) == (4, {3: "too few devices"}, 0.5)
+    assert (found.last, found.abandoned, found.accuracies[3]) == (4, {3: "too few devices"}, 0.5)
     assert found.missing == dict(measured.missing)
     store.runs.drop_checkpoint("mnist", 5)
     found = store.runs.outcomes("mnist")
-    assert (found.last, found.missing, 4 in found.accuracies) == (3, {"d1": "it left"}, False)
+    assert (found.last, found.missing, 3 in found.accuracies) == (3, {"d1": "it left"}, False)
 
 
 def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(

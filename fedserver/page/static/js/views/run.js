@@ -54,7 +54,7 @@ export class RunView {
     this.tiles.groups.set(count(filled.length), filled.length ? `of ${many(filled.reduce((sum, cluster) => sum + cluster.members.length, 0), "device")}` : "not formed yet");
     this.tiles.gain.set(gained ? points(gained.gain) : "\u2013", gained ? `over ${beside.words}` : "no single model to compare with");
     const { progress, rounds } = summary;
-    this.tiles.round.set(rounds ? `${progress} of ${rounds}` : count(progress), summary.title || "rounds of training are complete");
+    this.tiles.round.set(count(progress), rounds ? `${progress} of ${rounds} rounds of training are complete` : summary.title || "\u00a0");
     this.whom.replaceChildren(summary.waiting.length ? chips(summary.waiting) : "");
   }
 
