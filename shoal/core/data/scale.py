@@ -33,7 +33,7 @@ EXTREME = 0.01
 FEWEST = 8
 """Samples of a device that says anything."""
 LINEAR = 3.0
-"""Up to so many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
+"""Up to this many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
 ENOUGH = 1 << 22
 """Values of a device's inputs that are looked at. More would cost memory and move no number by much."""
 RESOLUTION = 1e-7

@@ -24,7 +24,7 @@ def weighs_evenly(learner: Learner, x: Tensor) -> bool:
     """Whether the learner's network, with its first weights, weighs the features of samples about evenly.
 
     Then it needs no scale: features have one already, as pixels do, or the network brings its own, as its
-    author may have told it, and would be misled by another. How much a feature weighs is how much it varies
+    author may have built it, and would be misled by another. How much a feature weighs is how much it varies
     times how much the output follows it; of columns in different units, very few decide.
     """
     rows = x[:: -(-len(x) // ROWS)].detach().clone().requires_grad_()

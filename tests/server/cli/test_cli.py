@@ -76,7 +76,7 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     code, out, _ = command("run", "wait", "whole", "--timeout", 60)
     assert code == 0
     assert "whole: finished" in out
-    assert f"changed    rounds={ROUNDS}" in out
+    assert "changed    inputs=raw" in out
     assert "held-out accuracy: " in out
     for run in data(command("run", "ls", "--json"))["runs"]:
         command("run", "stop", run["run"])
@@ -84,7 +84,11 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
 
     shown = data(command("run", "show", "whole", "--json"))
     assert shown["stage"] == "finished"
-    assert (shown["seed"], shown["parameters"]["rounds"], shown["changed"]) == (5, ROUNDS, ["rounds"])
+    assert (shown["seed"], shown["parameters"]["rounds"], shown["changed"]) == (
+        5,
+        ROUNDS,
+        ["inputs", "rounds"],
+    )
     assert (shown["policy"]["devices"], shown["learner"]) == (
         DEVICES,
         {"name": "", "options": {}, "seed": None},
