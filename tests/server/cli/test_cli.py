@@ -76,7 +76,8 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     code, out, _ = command("run", "wait", "whole", "--timeout", 60)
     assert code == 0
     assert "whole: finished" in out
-    assert "changed    inputs=raw" in out
+    assert "inputs=raw" in out
+    assert f"rounds={ROUNDS}" in out
     assert "held-out accuracy: " in out
     for run in data(command("run", "ls", "--json"))["runs"]:
         command("run", "stop", run["run"])
