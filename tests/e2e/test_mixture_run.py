@@ -33,6 +33,7 @@ from tests.server.processes import daemon
 
 DEVICES, ROUNDS, SEED = 3, 4, 5
 PARAMETERS = {
+    "inputs": "raw",
     "rounds": ROUNDS,
     "clusters": 2,
     "learning_rate": 0.1,

@@ -175,18 +175,18 @@ def test_its_owner_is_asked_before_anything_leaves(place: Place) -> None:
         settings = {"attic": place.joined("attic", rules=False), "cellar": place.joined("cellar")}
         started(place, "trial", "fedavgm", "--set", "rounds=1")
         agent = ("-m", "fedclient", "run", "--until-finished", "-c")
-        with (
-            place.running("attic", *agent, settings["attic"]) as asked,
-            place.running("cellar", *agent, settings["cellar"]) as other,
-        ):
-            place.wait_for(lambda: "error[no-consent]: run trial asks for weights" in place.log("attic"))
+        with place.running("cellar", *agent, settings["cellar"]) as other:
+            with place.running("attic", *agent, settings["attic"]) as refused:
+                assert refused.wait(HANG) == 5, "no run can have it before its owner agrees"
+            assert "error[no-consent]: run trial asks for" in place.log("attic")
             seen = place.call("fedclient", "consent", "-c", settings["attic"])
             assert "run trial: fedavgm, which trains once" in seen.stdout
             assert "run trial: weights trained without DP-SGD: waits for your consent" in seen.stdout
             assert f"run trial: {OPEN['figures']}: waits for your consent" in seen.stdout
             given = place.call("fedclient", "consent", "give", "trial", "-c", settings["attic"])
             assert given.returncode == 0, given.stderr
-            assert (asked.wait(HANG), other.wait(HANG)) == (0, 0)
+            with place.running("attic", *agent, settings["attic"]) as asked:
+                assert (asked.wait(HANG), other.wait(HANG)) == (0, 0)
         assert place.server("run", "show", "trial")["stage"] == "finished"
 
 
