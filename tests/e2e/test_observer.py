@@ -65,8 +65,8 @@ def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: 
         await OperatorApi(found.coordinator).stop_run("toy", "enough")
         ended = await watching
         assert ended.exit_code == 0
-        assert "toy (fedavg): waiting, round 1" in ended.stderr
-        assert ended.stdout.strip() == "toy (fedavg): stopped, round 1"
+        assert "toy (fedavg): waiting" in ended.stderr
+        assert ended.stdout.strip() == "toy (fedavg): stopped"
 
     play(story, tmp_path / "s")
 
