@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shoal.core.data.scale import without_scale
+from shoal.core.data.scale import RESERVED
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.tensors import Manifest, digest, manifest_of
 from shoal.core.types import Tensors
@@ -46,7 +46,7 @@ class Basis:
     @property
     def network(self) -> Manifest:
         """The tensors of the network by which data are described."""
-        return manifest_of(without_scale(self.encoder))
+        return _network(self.encoder)
 
     def suits(self, parameters: Any) -> bool:
         """Whether a run with these parameters asks for the same descriptions, if its network is the same."""
@@ -68,6 +68,11 @@ def begun_with(state: S, *bases: Basis) -> S:
     if not hasattr(state, "basis"):
         return state
     models: Any = state.models  # type: ignore[attr-defined]
-    networks = [manifest_of(without_scale(model)) for model in models.values()]
+    networks = [_network(model) for model in models.values()]
     fitting = (each for each in bases if all(found == each.network for found in networks))
     return replace(state, basis=next(fitting, None))  # type: ignore[type-var]
+
+
+def _network(model: Tensors) -> Manifest:
+    """The network's own tensors, without a scale of its inputs; none of them is read."""
+    return tuple(spec for spec in manifest_of(model) if spec.name not in RESERVED)

@@ -2,8 +2,10 @@
 
     each device: summary_of(x) --> the server: merged(...) --> a scale in every model --> scaled samples
 
-A feature is a column of a table; of images and series, a channel, which is the first axis of a sample. It is
-the fleet's scale and not each device's own, which would hide what distinguishes groups of devices.
+A device says nothing where its network needs no scale (`shoal.core.device_kit.scaling.weighs_evenly`), and
+the server makes none unless most devices say something. A feature is a column of a table; of images and
+series, a channel, which is the first axis of a sample. It is the fleet's scale and not each device's own,
+which would hide what distinguishes groups of devices.
 
 Far values are heard and do not shout. A device leaves out its most extreme hundredth on either side when it
 measures, so an outlier does not press everything else together. With z a value's distance from the mean in
@@ -46,8 +48,8 @@ Values = tuple[float, ...]
 class Summary:
     """What a device says of its inputs.
 
-    means, deviations: one for each feature, in its own units; none where inputs are whole numbers, such as
-    tokens. target: mean and deviation of the numbers to predict; () where labels are classes. Raises
+    means, deviations: one for each feature, in its own units; none where inputs need no scale, or have none,
+    as tokens. target: mean and deviation of the numbers to predict; () where labels are classes. Raises
     BadPayload for what cannot be.
     """
 
