@@ -36,7 +36,7 @@ import numpy as np
 import yaml
 
 from benchmarks.least_server import HOST
-from benchmarks.round_over_grpc import Server, started
+from benchmarks.processes import Server, started
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedserver.authority.roots import Authority

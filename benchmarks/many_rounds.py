@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.many_devices import LOOK, MODEL, memory, playing, serving
-from benchmarks.round_over_grpc import Server
+from benchmarks.processes import Server
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
