@@ -182,7 +182,7 @@ def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str,
     spec = RunSpec(f"asked-{asked}", "fedavg", parameters=parameters, policy=policy)
     began, done, marks = time.monotonic(), list[RoundHistory](), list[tuple[float, float, int]]()
     with OperatorClient(state) as operator:
-        run = operator.start_run(spec, MODEL)
+        run = operator.start_run(spec, MODEL).run
         while len(done) < rounds:  # asked seldom and for little: this costs the server, too
             time.sleep(LOOK)
             done += operator.history(run, len(done), devices=False)

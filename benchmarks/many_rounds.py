@@ -43,7 +43,7 @@ def followed(server: Server, state: Path, devices: int, rounds: int) -> dict[str
     spec = RunSpec("long", "fedavg", parameters=parameters, policy=policy)
     done, held, began = 0, list[tuple[int, float, float]](), time.monotonic()
     with OperatorClient(state) as operator:
-        run, last = operator.start_run(spec, MODEL), began
+        run, last = operator.start_run(spec, MODEL).run, began
         while done < rounds:
             time.sleep(LOOK)
             new = list(operator.history(run, done, devices=False))

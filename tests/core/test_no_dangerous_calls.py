@@ -53,7 +53,6 @@ ALLOWED = {
     ): "only loopback, which is checked, and Unix sockets",
     ("fedserver/rpc/channel.py", "insecure_channel"): "the operators' Unix socket",
     ("fedclient/net/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
-    ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     ("shoal/__init__.py", "importlib.import_module"): "one of the names in the table beside it",
     ("fedclient/light/ready.py", "importlib.import_module"): "modules of ours, named beside it",
     ("shoal/core/algorithm/card.py", "importlib.import_module"): "the halves of an installed algorithm",
