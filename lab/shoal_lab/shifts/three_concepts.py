@@ -1,15 +1,16 @@
 """All shifts at once (FedRC): uneven classes, corrupted images, and other names for the classes.
 
-A device has its equal share of the images, dealt by a Dirichlet distribution with alpha for each class; a tenth
-of them, at random, is its test part. It is of one of three concepts: the classes' own names, C - 1 - y, or
-(y + 1) mod C. On some devices all images are corrupted, in one way of `shoal_lab.datasets.corruptions` and
+A device has its equal share of the images, dealt by a Dirichlet distribution with alpha for each class; a
+tenth of them, at random, is its test part. It is of one of three concepts: the classes' own names, C - 1 - y,
+or (y + 1) mod C. On some devices all images are corrupted, in one way of `shoal_lab.datasets.corruptions` and
 at one severity; one of the ways is to leave them as they are. Of all devices there are, by level,
 
-| level | as                         | alpha | own names: clean, corrupted | each other concept: clean, corrupted |
-|-------|----------------------------|-------|-----------------------------|--------------------------------------|
-| 1     | H.8, classes as the code   | 0.1   | 30 %, 20 %                  | 20 %, 5 %                            |
-| 2     | the authors' code          | 0.1   | 20 %, 20 %                  | 20 %, 10 %                           |
-| 3     | the paper's text, 5.1, H.8 | 1.0   | 30 %, 20 %                  | 20 %, 5 %                            |
+| level | as                   | alpha | own names: clean, corrupted | each other one: clean, corrupted |
+|-------|----------------------|-------|-----------------------------|----------------------------------|
+| 1     | H.8, with its alpha  | 0.1   | 30 %, 20 %                  | 20 %, 5 %                        |
+|       | as in the code       |       |                             |                                  |
+| 2     | the authors' code    | 0.1   | 20 %, 20 %                  | 20 %, 10 %                       |
+| 3     | the text, 5.1 and H.8| 1.0   | 30 %, 20 %                  | 20 %, 5 %                        |
 
 The text says 1.0; the code draws from Dirichlet(1.0 p), with p the shares of the classes, 0.1 each.
 
