@@ -230,7 +230,7 @@ def _likeness(
     """(groups, clusters): how well the data of each new group fit each cluster as it was, above 0.
 
     By the model of the fleet it is the number of devices whose data fit no other cluster better; where these
-    are equal, as where data fit none, the nearer centroid counts. By density it is the centroid alone.
+    are equal, as where data fit none, the nearer centroid counts. By density only the centroid counts.
     """
     points = np.stack(
         [clustering.scaler.transform(descriptors.vector(one, parameters.classes)) for one in present]

@@ -99,13 +99,13 @@ def in_words(found: Sequence[Difference]) -> str:
         return ""
     kinds = Counter(each.kind for each in found if each.kind)
     if not kinds:
-        return "what the clusters differ in can't be told by what devices have released"
+        return "what the clusters differ in does not show in what devices have released"
     (kind, count), *others = kinds.most_common()
     if not others and count == len(found):
         return f"the clusters differ {IN_WORDS[kind]}"
     rest = [f"{number} in {other}" for other, number in others]
     if hidden := len(found) - sum(kinds.values()):
-        rest.append(f"of {hidden} it can't be told")
+        rest.append(f"in {hidden} it does not show")
     return f"{count} of {len(found)} pairs of clusters differ {IN_WORDS[kind]}; {', '.join(rest)}"
 
 
@@ -158,10 +158,10 @@ def _shares_apart(one: _Cluster, other: _Cluster) -> float:
     counts = [np.maximum(each.counts[1:], 0.0) for each in (one, other)]
     totals = [max(float(each.sum()), 1.0) for each in counts]
     apart = counts[0] / totals[0] - counts[1] / totals[1]
-    expected = sum(counts) / sum(totals)
-    noise = sum(each.count_noise[1:] / total**2 for each, total in zip((one, other), totals, strict=True))
+    expected: FloatArray = (counts[0] + counts[1]) / (totals[0] + totals[1])
+    noise = one.count_noise[1:] / totals[0] ** 2 + other.count_noise[1:] / totals[1] ** 2
     there = expected > 0.0
-    spread = expected * sum(1.0 / total for total in totals) + noise
+    spread = expected * (1.0 / totals[0] + 1.0 / totals[1]) + noise
     surprise = float((apart[there] ** 2 / spread[there]).sum())
     sure = surprise > chdtri(max(int(there.sum()) - 1, 1), ERROR)
     return 0.5 * float(np.abs(apart).sum()) if sure else 0.0
