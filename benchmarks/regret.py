@@ -9,8 +9,8 @@ for the worst seed. A negative regret is a lead. The best of several ways at one
 last line has the regret against the way that is best in the mean over seeds, too. `flux` is what
 `fedclient place` gives to devices that train: their cluster's model, fine-tuned where that pays. `clusters`
 is the same without fine-tuning, and `fedavg tuned` is one model with it; neither counts for the regret.
-`local` trains each device by itself. IFCA is given the true number of groups, so it is left out where there is
-none.
+`local` trains each device by itself. IFCA is given the true number of groups, so it is left out where there
+is none.
 
 Nothing is set by any method. Settings are those in which groups pay, and those in which they do not: alike
 devices, few samples, class shares, drift, data that come from many places. A cell that is in FILE already is
