@@ -1,17 +1,18 @@
 """The bound of a round: the least server that moves the same bytes over gRPC and adds them up.
 
-grpc.aio, raw frames of 1 MiB without protobuf, over the same mutual TLS as the product or in plain text. The
-frames of a model are made once for all devices, and uploads are added to a float64 sum block by block as they
-come. It checks nothing, hashes nothing and has no disk; with `hashed` it adds what no safe exchange can do
-without: SHA-256 of what comes, at both ends, and of each result.
+grpc.aio, raw frames of 1 MiB without protobuf, over the same mutual TLS as the product. The frames of a model
+are made once for all devices, and uploads are added to a float32 sum block by block as they come. It checks
+nothing, hashes nothing and has no disk.
 
-    python -m benchmarks.least_server BYTES DEVICES [STATE]
+    python -m benchmarks.least_server serve BYTES DEVICES STATE
+    python -m benchmarks.least_server device ADDRESS BYTES ROUNDS FOLDER
 
-serves a model of that many bytes to that many devices, with the certificates in the state folder of a server.
+The first serves a model of that many bytes to that many devices, with the certificates in the state folder of
+a server, and says when a round begins and ends; the second is one of its devices, with the certificate in the
+folder of a device that has joined that server.
 """
 
 import asyncio
-import hashlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,13 +22,13 @@ import grpc
 import numpy as np
 from grpc import aio
 
+from fedclient.identity.keyring import Keyring
+from fedclient.identity.rpc import credentials
+from fedclient.store.state import DeviceFolder
 from fedserver.authority.roots import Authority
 from fedserver.rpc.tls import device_credentials
-from shoal.core.exchange.tensors import Manifest, layout
 
 FRAME, BLOCK = 1 << 20, 1 << 16
-MOST = 100
-"""How many devices there are at most."""
 LIMIT = 600.0
 """Seconds after which a server or a call ends in any case."""
 HOST = "127.0.0.1"
@@ -43,13 +44,14 @@ OPTIONS = (
 
 
 class LeastServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Fetch streams the model's frames; Upload takes a model of float32, and answers when all have come."""
+    """Fetch streams the model's frames, the first time once all devices are here; Upload takes a model of
+    float32, and answers when all have come."""
 
     def __init__(self, size: int, devices: int) -> None:
-        self._devices, self._arrived = devices, 0
-        self._sum, self._scratch = np.zeros(size // 4), np.empty(BLOCK)
+        self._devices, self._here, self._arrived = devices, 0, 0
+        self._sum, self._scratch = np.zeros(size // 4, np.float32), np.empty(BLOCK, np.float32)
         self._frames = self._cut(bytes(size))
-        self._done = asyncio.Event()
+        self._all_here, self._done = asyncio.Event(), asyncio.Event()
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         if details.method == "/bound/Fetch":
@@ -57,27 +59,30 @@ class LeastServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return grpc.stream_unary_rpc_method_handler(self._upload)
 
     async def _fetch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        if not self._all_here.is_set():
+            self._here += 1
+            if self._here == self._devices:
+                print("round", flush=True)
+                self._all_here.set()
+            await self._all_here.wait()
         for frame in self._frames:
             yield frame
 
     async def _upload(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
-        done, at, sha = self._done, 0, hashlib.sha256()
-        expected = dict(context.invocation_metadata()).get("sha256", "")
+        done, at = self._done, 0
         async for frame in frames:
-            if expected:
-                sha.update(frame)
             values = np.frombuffer(frame, np.float32)
             for start in range(0, len(values), BLOCK):
                 block = values[start : start + BLOCK]
-                scaled = np.multiply(block, 1.0 / self._devices, out=self._scratch[: len(block)], dtype=float)
+                scaled = np.multiply(block, np.float32(1.0 / self._devices), out=self._scratch[: len(block)])
                 self._sum[at : at + len(block)] += scaled
                 at += len(block)
-        assert expected in ("", sha.hexdigest())
         self._arrived += 1
         if self._arrived == self._devices:
-            self._frames = self._cut(self._sum.astype(np.float32).tobytes())
+            self._frames = self._cut(self._sum.tobytes())
             self._sum[:] = 0.0
             self._arrived, self._done = 0, asyncio.Event()
+            print("round", flush=True)
             done.set()
         await done.wait()
         return b""
@@ -87,69 +92,31 @@ class LeastServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return [model[start : start + FRAME] for start in range(0, len(model), FRAME)]
 
 
-async def serve(size: int, devices: int, state: Path | None) -> None:
+async def serve(size: int, devices: int, state: Path) -> None:
     server = aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((LeastServer(size, devices),))
-    if state is None:
-        port = server.add_insecure_port(f"{HOST}:0")
-    else:
-        port = server.add_secure_port(f"{HOST}:0", device_credentials(Authority.open(state, (HOST,))))
+    port = server.add_secure_port(f"{HOST}:0", device_credentials(Authority.open(state, (HOST,))))
     await server.start()
     print(f"listening on {HOST}:{port}", flush=True)
     await server.wait_for_termination(LIMIT)
 
 
-class LeastDevice:
-    """One device of it. model: the memory for its model; hashed: with hashes of all that comes and goes.
-
-    first: the first number of the model that the last round began with.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        number: int,
-        manifest: Manifest,
-        model: bytearray,
-        hashed: bool,
-        credentials: grpc.ChannelCredentials | None,
-    ) -> None:
-        self._number, self._manifest, self._model, self._hashed = number, manifest, model, hashed
-        self._channel = (
-            aio.insecure_channel(address, OPTIONS)
-            if credentials is None
-            else aio.secure_channel(address, credentials, OPTIONS)
-        )
-        self._fetch = self._channel.unary_stream("/bound/Fetch", None, None)
-        self._upload = self._channel.stream_unary("/bound/Upload", None, None)
-        self.first = 0.0
-
-    async def round(self) -> None:
-        model, at, sha = self._model, 0, hashlib.sha256()
-        async for frame in self._fetch(b"", timeout=LIMIT):
-            if self._hashed:
-                sha.update(frame)
-            model[at : at + len(frame)] = frame
-            at += len(frame)
-        (self.first,) = np.frombuffer(model, np.float32, 1)
-        train(model, self._manifest, self._number)
-        metadata = (("sha256", (await digest_of(model)) if self._hashed else ""),)
-        await self._upload(pieces(model), metadata=metadata, timeout=LIMIT)
-
-    async def close(self) -> None:
-        await self._channel.close(None)
-
-
-def train(model: bytearray, manifest: Manifest, number: int) -> None:
-    """What a device makes of a model; the padding between tensors stays as it is. Updates are of about the
-    same length, or the server would shorten the longest."""
-    for spec, start in zip(manifest, layout(manifest)[0], strict=True):
-        np.frombuffer(model, np.float32, spec.nbytes // 4, start)[:] += np.float32(1 + number / MOST)
-
-
-async def digest_of(model: bytearray) -> str:
-    """On a thread: a real device hashes its result in a process of its own."""
-    return (await asyncio.to_thread(hashlib.sha256, model)).hexdigest()
+async def be_device(address: str, size: int, rounds: int, folder: Path) -> None:
+    """Fetch the model, add a number to it and send it back, this many times. folder: of a device that has
+    joined the server whose certificates the bound uses."""
+    identity = Keyring(DeviceFolder(folder).identity).identity()
+    assert identity is not None
+    model = bytearray(size)
+    async with aio.secure_channel(address, credentials(identity), OPTIONS) as channel:
+        fetch = channel.unary_stream("/bound/Fetch", None, None)
+        upload = channel.stream_unary("/bound/Upload", None, None)
+        for _ in range(rounds):
+            at = 0
+            async for frame in fetch(b"", timeout=LIMIT):
+                model[at : at + len(frame)] = frame
+                at += len(frame)
+            np.frombuffer(model, np.float32)[:] += np.float32(1e-3)
+            await upload(pieces(model), timeout=LIMIT)
 
 
 async def pieces(data: bytearray) -> AsyncIterator[bytes]:
@@ -158,5 +125,8 @@ async def pieces(data: bytearray) -> AsyncIterator[bytes]:
 
 
 if __name__ == "__main__":
-    size, devices, *state = sys.argv[1:]
-    asyncio.run(serve(int(size), int(devices), Path(state[0]) if state else None))
+    role, *rest = sys.argv[1:]
+    if role == "serve":
+        asyncio.run(serve(int(rest[0]), int(rest[1]), Path(rest[2])))
+    else:
+        asyncio.run(be_device(rest[0], int(rest[1]), int(rest[2]), Path(rest[3])))

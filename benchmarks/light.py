@@ -64,7 +64,7 @@ def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
         state = stage.folder / "server"
         with AuthorityClient(state) as operator:
             stage.join(operator)
-            run = operator.start_run(spec("flux"), None, graph)
+            run = operator.start_run(spec("flux"), None, graph).run
             with stage.trainers():
                 stage.watch(operator, {"flux": run})
             for member in fleet.newcomers():
@@ -104,7 +104,7 @@ def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
             policy = RoundPolicy(devices=2, minimum=2, wait_for_devices=600.0)
             parameters = {"rounds": 1, "clusters": 2}
             asked = RunSpec("lenet", "ifca", parameters=parameters, policy=policy, seed=SEED)
-            run = operator.start_run(asked, initial_weights(learner, SEED), graph)
+            run = operator.start_run(asked, initial_weights(learner, SEED), graph).run
             with trainers(stage, names[:2]):
                 while not operator.show(run).summary.over:
                     time.sleep(0.2)

@@ -36,7 +36,7 @@ import numpy as np
 import yaml
 
 from benchmarks.least_server import HOST
-from benchmarks.round_over_grpc import Server, started
+from benchmarks.processes import Server, started
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedserver.authority.roots import Authority
@@ -182,7 +182,7 @@ def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str,
     spec = RunSpec(f"asked-{asked}", "fedavg", parameters=parameters, policy=policy)
     began, done, marks = time.monotonic(), list[RoundHistory](), list[tuple[float, float, int]]()
     with OperatorClient(state) as operator:
-        run = operator.start_run(spec, MODEL)
+        run = operator.start_run(spec, MODEL).run
         while len(done) < rounds:  # asked seldom and for little: this costs the server, too
             time.sleep(LOOK)
             done += operator.history(run, len(done), devices=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.many_devices import LOOK, MODEL, memory, playing, serving
-from benchmarks.round_over_grpc import Server
+from benchmarks.processes import Server
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
@@ -43,7 +43,7 @@ def followed(server: Server, state: Path, devices: int, rounds: int) -> dict[str
     spec = RunSpec("long", "fedavg", parameters=parameters, policy=policy)
     done, held, began = 0, list[tuple[int, float, float]](), time.monotonic()
     with OperatorClient(state) as operator:
-        run, last = operator.start_run(spec, MODEL), began
+        run, last = operator.start_run(spec, MODEL).run, began
         while done < rounds:
             time.sleep(LOOK)
             new = list(operator.history(run, done, devices=False))

@@ -9,12 +9,12 @@ for the worst seed. A negative regret is a lead. The best of several ways at one
 last line has the regret against the way that is best in the mean over seeds, too. `flux` is what
 `fedclient place` gives to devices that train: their cluster's model, fine-tuned where that pays. `clusters`
 is the same without fine-tuning, and `fedavg tuned` is one model with it; neither counts for the regret.
-`local` trains each device by itself; `prior` is FLUX with the true number of groups, which IFCA knows too, so
-both are left out where there is none.
+`local` trains each device by itself. IFCA is given the true number of groups, so it is left out where there
+is none.
 
-Settings are those in which groups pay, those in which they do not (alike devices, few samples, class shares,
-drift, data that come from many places), and learning rates from a third to three times the usual one. A cell
-that is in FILE already is not run again.
+Nothing is set by any method. Settings are those in which groups pay, and those in which they do not: alike
+devices, few samples, class shares, drift, data that come from many places. A cell that is in FILE already is
+not run again.
 """
 
 import argparse
@@ -39,70 +39,50 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "fedavg": ("fedavg", "default"),
     "fedavg tuned": ("fedavg", "default"),
     "local": ("fedavg", "default"),
-    "paper": ("flux", "paper"),
-    "prior": ("flux-prior", "paper"),
     "ifca": ("ifca", "default"),
 }
 TUNED = {"flux": "clusters", "fedavg tuned": "fedavg"}
 """The methods whose devices fine-tune, and what they fine-tune. One run has the figures of both."""
 DIGITS: dict[str, Any] = {"dataset": "digits", "rounds": 20}
 FEW: dict[str, Any] = {"dataset": "mnist", "samples": 300, "rounds": 10}
-USUAL = {"digits": (0.05, 16), "mnist": (0.05, 32), "hapt": (0.02, 16), "elec2": (0.05, 32)}
-"""Learning rate and batch size."""
 
 
-def settings() -> Iterator[tuple[str, dict[str, Any], float]]:
-    """Each setting by name, its experiment, and the factor on the usual learning rate."""
+def settings() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each setting by name, and its experiment."""
     for shift in ("px", "py", "pyx", "pxy"):
         for level in (1, 3, 5, 8):
-            yield f"digits {shift} {level}", {**DIGITS, "shift": shift, "level": level}, 1.0
-    for factor in (1 / 3, 3.0):
-        for shift in ("px", "pyx"):
-            yield f"digits {shift} 5, rate x {factor:.2g}", {**DIGITS, "shift": shift, "level": 5}, factor
+            yield f"digits {shift} {level}", {**DIGITS, "shift": shift, "level": level}
     for level in (1, 4, 7):
-        yield (
-            f"digits dirichlet {level}",
-            {**DIGITS, "shift": "dirichlet", "level": level, "clients": 20},
-            1.0,
-        )
-    drift = {**DIGITS, "shift": "px", "level": "medium", "drifts": 4}
-    yield "digits px, drift", drift, 1.0
+        yield f"digits dirichlet {level}", {**DIGITS, "shift": "dirichlet", "level": level, "clients": 20}
+    yield "digits px, drift", {**DIGITS, "shift": "px", "level": "medium", "drifts": 4}
     for shift, level in (("py", 1), ("px", 5), ("pxy", 5)):
-        yield f"mnist {shift} {level}, 300 images", {**FEW, "shift": shift, "level": level}, 1.0
+        yield f"mnist {shift} {level}, 300 images", {**FEW, "shift": shift, "level": level}
     for shift, level in (("px", 5), ("py", 1)):
         crowd = {**FEW, "shift": shift, "level": level, "clients": 50, "samples": 100, "rounds": 30}
-        yield f"mnist {shift} {level}, 50 devices", crowd, 1.0
+        yield f"mnist {shift} {level}, 50 devices", crowd
     for level in (1, 2):
         sizes = {"dataset": "mnist", "shift": "qs-features", "level": level, "clients": 40, "rounds": 8}
-        yield f"mnist sizes {level}, 40 devices", sizes, 1.0
-    yield "hapt", {"dataset": "hapt", "clients": 30, "rounds": 8}, 1.0
+        yield f"mnist sizes {level}, 40 devices", sizes
+    yield "hapt", {"dataset": "hapt", "clients": 30, "rounds": 8}
     for stages in (4, 10):
-        yield (
-            f"elec2, {stages} stages",
-            {"dataset": "elec2", "clients": 8, "drifts": stages, "rounds": 20},
-            1.0,
-        )
+        yield f"elec2, {stages} stages", {"dataset": "elec2", "clients": 8, "drifts": stages, "rounds": 20}
 
 
 def accuracies(
-    method: str, wanted: dict[str, Any], factor: float, seed: int, folder: Path | None
+    method: str, wanted: dict[str, Any], seed: int, folder: Path | None
 ) -> dict[str, float | None]:
     """The mean accuracy, in percent, of what devices have by this method, and by the one that it fine-tunes;
     None for a method that needs the groups.
     """
     algorithm, preset = METHODS[method]
-    rate, batch = USUAL[wanted["dataset"]]
-    changes: dict[str, Any] = {"learning_rate": rate * factor, "batch_size": batch}
-    experiment = Experiment(
-        algorithm, preset, data_dir=folder, seed=seed, threads=1, changes=changes, **wanted
-    )
+    experiment = Experiment(algorithm, preset, data_dir=folder, seed=seed, threads=1, **wanted)
     if method == "local":
         return {method: _local(experiment)}
-    if method in ("prior", "ifca"):
+    if method == "ifca":
         concepts = {holding.concept for holding in fleet_of(experiment)[0].values()}
         if wanted["dataset"] in ("hapt", "elec2") or len(concepts) == 1 or wanted["shift"] == "dirichlet":
             return {method: None}
-        experiment = replace(experiment, changes={**changes, "clusters": len(concepts)})
+        experiment = replace(experiment, changes={"clusters": len(concepts)})
     found = run(replace(experiment, tuned=method in TUNED))["accuracy"]
     if method in TUNED:
         return {method: found["tuned"], TUNED[method]: found["known"]}
@@ -150,7 +130,7 @@ def main() -> None:
         cells = json.loads(asked.json.read_text())
     print(f"| setting | {' | '.join(methods)} | regret | worst seed |\n|---|{'---|' * (len(methods) + 2)}")
     regrets, of_means = [], []
-    for name, wanted, factor in settings():
+    for name, wanted in settings():
         chosen = not words or any(word in name for word in words)
         if not chosen or (wanted["dataset"] != "digits" and asked.data_dir is None):
             continue
@@ -159,7 +139,7 @@ def main() -> None:
             for method in methods:
                 key = f"{name} / {method} / {seed}"
                 if key not in cells:
-                    made = accuracies(method, wanted, factor, seed, asked.data_dir)
+                    made = accuracies(method, wanted, seed, asked.data_dir)
                     cells |= {f"{name} / {each} / {seed}": value for each, value in made.items()}
                     if asked.json:
                         asked.json.write_text(json.dumps(cells, indent=1) + "\n")

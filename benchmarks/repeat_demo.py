@@ -30,7 +30,7 @@ def played(folder: Path) -> dict[str, dict[str, object]]:
     stage, found = Stage(prepared(folder), Console()), {}
     with stage.server(), AuthorityClient(stage.folder / "server") as operator:
         stage.join(operator)
-        first = {name: operator.start_run(spec(name), None) for name in ALGORITHMS}
+        first = {name: operator.start_run(spec(name), None).run for name in ALGORITHMS}
         with stage.trainers():
             before = stage.watch(operator, first)
         again = {name: repeated(stage.folder / "server", run) for name, run in first.items()}

@@ -1,56 +1,43 @@
-"""A FedAvg round over real gRPC against a bound: the least server that moves and adds up the same bytes.
+"""A FedAvg round between real processes, against a bound: the least server that moves the same bytes.
 
-One process is the server (`fedserver up`), this one plays all devices, each on a connection of its own with a
-certificate of its own: it asks for its task, fetches the model and checks its hash, adds a constant, hashes
-the result, uploads it and reports. A small model travels inside of the task and the report. A round lasts
-from the first fetch until all devices have the next task. The bound is a second server process, and the
-hashed bound a third one: see `benchmarks.least_server`. All take turns, and the ratios are taken turn by
-turn, so that a machine that slows down slows all. Needs /proc, for the servers' memory and processor time.
+One process is the server (`fedserver up`), and each device is a `fedclient run` with its certificate, its
+worker and its disk. The learner adds a constant instead of training. The bound is a second server with as
+many processes for its devices, see `benchmarks.least_server`. Both use mutual TLS on loopback and take turns,
+and the ratios are of turns that follow each other, so that a machine that slows down slows both. A round
+lasts from its opening to the next one; the first does not count. Needs /proc, whose processor time has steps
+of 10 ms: take 30 rounds for a small model.
 
-What it leaves out: a network (loopback only), the devices' disks and the training itself, which is one
-addition in memory, and stragglers. All devices share one process and the machine's cores with the server. The
-server's disk is that of the folder for temporary files, or `--folder`; its syncs are in the times.
+What it leaves out: a network, the training itself, and stragglers. All processes share the machine's cores,
+so the processor time of one side tells more than the time of a round on a machine of two cores.
 
-    python -m benchmarks.round_over_grpc [--models lenet,femnist,vit] [--devices 4,10] [--rounds 7]
-        [--insecure-loopback] [--json FILE]
+    python -m benchmarks.round_over_grpc [--models lenet,femnist,vit] [--devices 4,10] [--rounds 6]
+        [--turns 3] [--rules mean,default] [--folder DIR] [--json FILE]
+
+rules: how the server averages: `mean`, or as it does with nothing set. The bound always takes the mean.
 """
 
 import argparse
 import asyncio
-import contextlib
-import hashlib
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import grpc
 import numpy as np
 
-from benchmarks.least_server import HOST, LIMIT, MOST, LeastDevice, digest_of, pieces, train
-from benchmarks.reconnect import Quiet
-from fedclient.identity.join import join
-from fedclient.identity.keyring import Identity
-from fedclient.identity.rpc import credentials
-from fedclient.net.rpc import RpcLink
-from fedclient.store.state import DeviceFolder
+from benchmarks.least_server import HOST
+from benchmarks.processes import Server, clients, cpu_of, joined, started
 from fedserver.authority.setup import init
-from fedserver.rpc.client import AuthorityClient, OperatorClient
-from fedserver.store.identities.records import Terms
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.exchange.link import Hello, Outcome, Report, Task
-from shoal.core.exchange.messages import Trained
-from shoal.core.exchange.payload import BlobRef, Weights, encode
-from shoal.core.exchange.tensors import layout, manifest_of
-from shoal.core.identity.join import JoinString, parse
-from shoal.core.types import Tensors
+from shoal.core.types import Scalar, Tensors
 
 Shapes = list[tuple[int, ...]]
 LENET: Shapes = [
@@ -68,243 +55,197 @@ VIT: Shapes = [
     *((768,), (768,), (1000, 768), (1000,)),
 ]
 SHAPES = {"lenet": LENET, "femnist": FEMNIST, "vit": VIT}
-GOAL = {"lenet": 2.5, "femnist": 1.5, "vit": 1.5}
+LONGEST = 600.0
+"""Seconds after which a run is not waited for any more."""
+LEARNER = """
+import torch
+from torch import nn
 
+SHAPES = {shapes}
 
-class Device(Protocol):
-    """first: the first number of the model that the last round began with."""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.all = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in SHAPES])
 
-    first: float
+    def forward(self, x):
+        return x[:, :2]
 
-    async def round(self) -> None: ...
-    async def close(self) -> None: ...
+def build():
+    return Net()
 
+def latent(model, x):
+    return x[:, :2]
 
-class OurDevice:
-    """One device of ours: its link is the product's own, its blobs are in memory instead of on a disk."""
-
-    def __init__(self, link: RpcLink, number: int, model: bytearray) -> None:
-        self._link, self._number, self._model = link, number, model
-        self._task: Task | None = None
-        self.first = 0.0
-
-    async def hello(self) -> None:
-        await self._link.hello(Hello("benchmark"))
-
-    async def next(self) -> None:
-        """Wait for a task, or for the end of the run."""
-        while True:
-            answer = await self._link.next_task(20.0)
-            self._task = answer if isinstance(answer, Task) else None
-            if self._task or answer.finished:
-                return
-
-    async def round(self) -> None:
-        task = self._task
-        assert task is not None
-        (weights,) = task.payload.weights()
-        model, at, sha = self._model, 0, hashlib.sha256()
-        if inline := task.payload.blobs_in(task.inline):
-            model[:] = inline[weights.blob.sha256]
-        else:
-            async for piece in self._link.fetch(weights.blob, 0):
-                sha.update(piece)
-                model[at : at + len(piece)] = piece
-                at += len(piece)
-            assert sha.hexdigest() == weights.blob.sha256
-        (self.first,) = np.frombuffer(model, np.float32, 1)
-        train(model, weights.manifest, self._number)
-        blob = BlobRef(await digest_of(model), len(model))
-        result = encode(Trained({}, 100, 0.5), lambda tensors: Weights(weights.manifest, blob))
-        carried = (bytes(model),) if result.small_blobs(task.inline_report) else ()
-        if not carried:
-            assert await self._link.uploaded(blob) == 0
-            assert await self._link.upload(blob, 0, pieces(model)) == blob.size
-        receipt = await self._link.report(Report(task.run, task.round, task.attempt, result, carried))
-        assert receipt.outcome is Outcome.ACCEPTED, receipt
-        await self.next()
-
-    async def close(self) -> None:
-        await self._link.close()
-
-
-# -- the measurement ----------------------------------------------------------------------------------------
+def train(model, batches, settings):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.rand(()) * 1e-3)
+    return 0.5
+"""
+DEVICE = "learner: {{file: {learner}}}\ndata: {{npz: {data}}}\nprivacy: {{allow_plain_weights: true}}\n"
 
 
 @dataclass
-class Server:
-    """A process of ours that listens."""
+class Marks:
+    """When rounds began, and what had been used by then. clock, server, devices: seconds, one for each."""
 
-    process: "subprocess.Popen[str]"
-    address: str
-
-    def peak(self) -> float:
-        """The most memory that it ever had, in MB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-    def cpu(self) -> float:
-        """Processor seconds that it has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-
-
-@contextlib.contextmanager
-def started(*arguments: str) -> Iterator[Server]:
-    """Python with these arguments, until the end of the block; it says on its first line where it listens."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("listening on "), line
-        yield Server(process, line.split()[-1])
-    finally:
-        process.terminate()
-        try:
-            process.wait(30.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-
-
-async def joined(state: Path, folder: Path, count: int) -> list[Identity]:
-    """The identities of this many devices, which have joined the server of this state folder."""
-
-    def token() -> JoinString:
-        with AuthorityClient(state) as operator:
-            return parse(operator.create_token(Terms(uses=count))[1])
-
-    line, found = await asyncio.to_thread(token), []
-    for number in range(count):
-        own = DeviceFolder(folder / f"{number}")
-        found.append((await join(own, line, f"device-{number:03}", Quiet()))[0])
-    return found
-
-
-@dataclass
-class Turns:
-    """What the turns of one side took, in seconds. client: the processor time of all devices."""
-
-    wall: list[float] = field(default_factory=list)
+    server_cpu: Callable[[], float]
+    devices_cpu: Callable[[], float]
+    clock: list[float] = field(default_factory=list)
     server: list[float] = field(default_factory=list)
-    client: list[float] = field(default_factory=list)
+    devices: list[float] = field(default_factory=list)
 
+    def add(self) -> None:
+        self.clock.append(time.perf_counter())
+        self.server.append(self.server_cpu())
+        self.devices.append(self.devices_cpu())
 
-async def turn(server: Server, devices: Sequence[Device], into: Turns) -> None:
-    before, mine, started = server.cpu(), time.process_time(), time.perf_counter()
-    await asyncio.gather(*(device.round() for device in devices))
-    into.wall.append(time.perf_counter() - started)
-    into.server.append(server.cpu() - before)
-    into.client.append(time.process_time() - mine)
-
-
-def ratios_of(ours: Turns, bound: Turns) -> list[float]:
-    """Turn by turn, without the first."""
-    return [mine / least for mine, least in zip(ours.wall[1:], bound.wall[1:], strict=True)]
-
-
-async def measure(name: str, count: int, rounds: int, folder: Path, secure: bool) -> dict[str, Any]:
-    model: Tensors = {f"tensor-{at}": np.zeros(shape, np.float32) for at, shape in enumerate(SHAPES[name])}
-    manifest, state = manifest_of(model), folder / "state"
-    size, buffers = layout(manifest)[1], [bytearray(layout(manifest)[1]) for _ in range(count)]
-    up = ["-m", "fedserver", "up", "--state", str(state), "--listen", f"{HOST}:0"]
-    least = ["-m", "benchmarks.least_server", str(size), str(count)]
-    if secure:
-        init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
-        up, least = [*up, "--join-listen", f"{HOST}:0"], [*least, str(state)]
-    else:
-        up.append("--insecure-loopback")
-    with started(*up) as ours, started(*least) as bound, started(*least) as hashed:
-        idle = ours.peak()
-        identities: list[Identity | None] = [None] * count
-        if secure:
-            identities = [*await joined(state, folder / "devices", count)]
-        keys = [None if each is None else credentials(each) for each in identities]
-        policy = RoundPolicy(devices=count, minimum=count)
-        parameters = {"rounds": rounds, "evaluate": False}
-        spec = RunSpec("benchmark", "fedavg", parameters=parameters, policy=policy)
-        with OperatorClient(state) as operator:
-            operator.start_run(spec, model)
-        devices = [
-            OurDevice(RpcLink(ours.address, f"device-{number:03}", keys[number]), number, buffers[number])
-            for number in range(count)
-        ]
-
-        def others(server: Server, is_hashed: bool) -> list[LeastDevice]:
-            made = []
-            for number in range(count):
-                own: tuple[bytearray, bool, grpc.ChannelCredentials | None]
-                own = buffers[number], is_hashed, keys[number]
-                made.append(LeastDevice(server.address, number, manifest, *own))
-            return made
-
-        sides: list[tuple[Server, Sequence[Device], Turns]] = [
-            (bound, others(bound, False), Turns()),
-            (hashed, others(hashed, True), Turns()),
-            (ours, devices, Turns()),
-        ]
-        for device in devices:
-            await device.hello()
-        await asyncio.gather(*(device.next() for device in devices))
-        for _ in range(rounds):
-            for side in sides:
-                await turn(*side)
-        expected = (rounds - 1) * (1 + (count - 1) / 2 / MOST)  # the mean of what devices add in a round
-        everyone = [device for _, group, _ in sides for device in group]
-        assert all(abs(device.first - expected) < 1e-3 for device in everyone), devices[0].first
-        peaks = [server.peak() for server, _, _ in sides]
-        for device in everyone:
-            await device.close()
-        least_turns, hashed_turns, our_turns = (turns for _, _, turns in sides)
-        ratios = ratios_of(our_turns, least_turns)
-        cpu, least_cpu = (statistics.mean(turns.server[1:]) for turns in (our_turns, least_turns))
+    def figures(self) -> dict[str, float]:
+        """Of a round, without the first: the median of its time, and the mean of processor seconds."""
+        rounds = len(self.clock) - 2
+        spans = [later - earlier for earlier, later in zip(self.clock[1:], self.clock[2:], strict=False)]
         return {
-            "model": name,
-            "megabytes": round(size / 1e6, 3),
-            "devices": count,
-            "rounds": rounds,
-            "tls": secure,
-            "seconds": statistics.median(our_turns.wall[1:]),
-            "bound_seconds": statistics.median(least_turns.wall[1:]),
-            "ratio": statistics.median(ratios),
-            "ratio_lowest": min(ratios),
-            "ratio_highest": max(ratios),
-            "goal": GOAL[name],
-            "hashed_bound_seconds": statistics.median(hashed_turns.wall[1:]),
-            "hashed_ratio": statistics.median(ratios_of(our_turns, hashed_turns)),
-            "server_cpu_seconds": cpu,
-            "bound_server_cpu_seconds": least_cpu,
-            "server_cpu_ratio": cpu / max(least_cpu, 0.01),
-            "devices_cpu_seconds": statistics.mean(our_turns.client[1:]),
-            "bound_devices_cpu_seconds": statistics.mean(least_turns.client[1:]),
-            "server_idle_mb": idle,
-            "server_peak_mb": peaks[2],
-            "bound_server_peak_mb": peaks[0],
+            "seconds": statistics.median(spans),
+            "server_cpu_seconds": (self.server[-1] - self.server[1]) / rounds,
+            "devices_cpu_seconds": (self.devices[-1] - self.devices[1]) / rounds,
         }
 
 
+class Log:
+    """What the server writes from now on, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open()
+        self._file.seek(0, 2)
+
+    def wait_for(self, *words: str) -> str:
+        """The first line from here on that has one of these. Raises AssertionError if none comes."""
+        line, ends = "", time.monotonic() + LONGEST
+        while time.monotonic() < ends:
+            line += self._file.readline()
+            if not line.endswith("\n"):
+                time.sleep(0.002)
+                continue
+            if any(word in line for word in words):
+                return line
+            line = ""
+        raise AssertionError(f"none of {words} in the server's log")
+
+
+def our_turn(server: Server, state: Path, name: str, run: str, count: int, rounds: int, rule: str) -> Marks:
+    """A run of ours, by the devices that have joined."""
+    folder = state.parent
+    model: Tensors = {f"all.{at}": np.zeros(shape, np.float32) for at, shape in enumerate(SHAPES[name])}
+    policy = RoundPolicy(devices=count, minimum=count)
+    parameters: dict[str, Scalar] = {"rounds": rounds, "evaluate": False, "inputs": "raw"}
+    if rule != "default":
+        parameters["aggregation"] = rule
+    config, log = str(folder / "device.yaml"), Log(folder / "server.log")
+    with OperatorClient(state) as operator:
+        operator.start_run(RunSpec(run, "fedavg", parameters=parameters, policy=policy), model)
+    client = ("-m", "fedclient", "run", "--config", config, "--until-finished", "--state")
+    with clients([(*client, str(folder / f"{n}")) for n in range(count)], folder / "devices.log") as devices:
+        marks = Marks(server.cpu, lambda: sum(cpu_of(each.pid) for each in devices))
+        for _ in range(rounds):
+            log.wait_for(f"run {run}: open: training round")
+            marks.add()
+        log.wait_for(f"run {run}: the run has finished")
+        marks.add()
+        for each in devices:
+            each.wait(LONGEST)
+    return marks
+
+
+def bound_turn(size: int, state: Path, folder: Path, count: int, rounds: int) -> tuple[Marks, float]:
+    """The bound's rounds, and the most memory of its server in MB."""
+    with started("-m", "benchmarks.least_server", "serve", str(size), str(count), str(state)) as server:
+        device = ("-m", "benchmarks.least_server", "device", server.address, str(size), str(rounds))
+        commands = [(*device, str(folder / f"{number}")) for number in range(count)]
+        with clients(commands, folder / "devices.log") as devices:
+            marks = Marks(server.cpu, lambda: sum(cpu_of(each.pid) for each in devices))
+            timer = threading.Timer(LONGEST, server.process.kill)
+            timer.start()
+            assert server.process.stdout is not None
+            for _ in range(rounds + 1):
+                assert server.process.stdout.readline().strip() == "round"
+                marks.add()
+            timer.cancel()
+            return marks, server.peak()
+
+
+def measure(name: str, count: int, rounds: int, turns: int, rules: Sequence[str], folder: Path) -> list[Any]:
+    """The figures of one model and number of devices, for each rule."""
+    state, size = folder / "state", 4 * sum(int(np.prod(shape)) for shape in SHAPES[name])
+    init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
+    np.savez(folder / "data.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
+    (folder / "learner.py").write_text(LEARNER.format(shapes=SHAPES[name]))
+    settings = DEVICE.format(learner=folder / "learner.py", data=folder / "data.npz")
+    (folder / "device.yaml").write_text(settings)
+    sides: dict[str, list[dict[str, float]]] = {each: [] for each in ("bound", *rules)}
+    with ExitStack() as stack:
+        up = (
+            "-m",
+            "fedserver",
+            "up",
+            "--state",
+            str(state),
+            "--listen",
+            f"{HOST}:0",
+            "--join-listen",
+            f"{HOST}:0",
+        )
+        server = stack.enter_context(started(*up, log=folder / "server.log"))
+        idle = server.peak()
+        asyncio.run(joined(state, folder, count))
+        for number in range(turns):
+            marks, memory = bound_turn(size, state, folder, count, rounds)
+            sides["bound"].append({**marks.figures(), "server_peak_mb": memory})
+            for rule in rules:
+                marks = our_turn(server, state, name, f"{rule}-{number}", count, rounds, rule)
+                sides[rule].append({**marks.figures(), "server_peak_mb": server.peak()})
+    found = []
+    for rule in rules:
+        row: dict[str, Any] = {"model": name, "megabytes": size / 1e6, "devices": count, "rule": rule}
+        for figure in sides[rule][0]:
+            ours, bound = ([turn[figure] for turn in sides[side]] for side in (rule, "bound"))
+            row[figure], row[f"bound_{figure}"] = statistics.median(ours), statistics.median(bound)
+            ratios = [mine / max(least, 1e-4) for mine, least in zip(ours, bound, strict=True)]
+            row[f"{figure}_ratio"] = statistics.median(ratios)
+        found.append(row | {"server_idle_mb": idle})
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="lenet,femnist", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--devices", default="4,10", help=f"how many, at most {MOST}")
-    parser.add_argument("--rounds", type=int, default=7, help="2 to 100; the first does not count")
-    parser.add_argument("--insecure-loopback", action="store_true", help="in plain text, the bound too")
-    parser.add_argument("--folder", type=Path, help="where the server's state is to lie meanwhile")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="lenet,femnist")
+    parser.add_argument("--devices", default="10", help="how many, comma-separated")
+    parser.add_argument("--rounds", type=int, default=6, help="at least 3; the first does not count")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rules", default="mean,default")
+    parser.add_argument("--folder", type=Path, help="where the states are to lie meanwhile")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    counts, rounds = [int(count) for count in arguments.devices.split(",")], arguments.rounds
-    if not all(1 <= count <= MOST for count in counts) or not 2 <= rounds <= 100:
-        parser.error(f"1 to {MOST} devices and 2 to 100 rounds")
+    asked = parser.parse_args()
     results = []
-    for name in arguments.models.split(","):
-        for count in counts:
-            with tempfile.TemporaryDirectory(prefix="round-", dir=arguments.folder) as folder:
-                one = measure(name, count, rounds, Path(folder), not arguments.insecure_loopback)
-                results.append(asyncio.run(asyncio.wait_for(one, LIMIT)))
-    print(json.dumps(results, indent=2))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    for name in asked.models.split(","):
+        for count in map(int, asked.devices.split(",")):
+            with tempfile.TemporaryDirectory(prefix="round-", dir=asked.folder) as folder:
+                rules = asked.rules.split(",")
+                found = measure(name, count, asked.rounds, asked.turns, rules, Path(folder))
+            for row in found:
+                print(
+                    f"{row['model']} ({row['megabytes']:.2f} MB) x {count}, {row['rule']}: a round "
+                    f"{row['seconds']:.3f} s ({row['seconds_ratio']:.1f} times the bound), server "
+                    f"{row['server_cpu_seconds']:.3f} CPU s ({row['server_cpu_seconds_ratio']:.1f}), devices "
+                    f"{row['devices_cpu_seconds']:.3f} CPU s ({row['devices_cpu_seconds_ratio']:.1f}), "
+                    f"server at most {row['server_peak_mb']:.0f} MB ({row['server_idle_mb']:.0f} at rest)",
+                    flush=True,
+                )
+            results += found
+    if asked.json:
+        asked.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

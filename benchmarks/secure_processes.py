@@ -52,7 +52,6 @@ DEVICES, IMAGES, RUN = 9, 140, "secure"
 DIES = "device.performed:3"
 """After the third task of the device: keys, shares, and now its masked update, which it has computed."""
 PARAMETERS = {
-    **fleet.TRAINING,
     "rounds": 1,
     "evaluate": False,
     "aggregation": "mean",

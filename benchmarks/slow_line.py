@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.least_server import HOST
-from benchmarks.round_over_grpc import joined, started
+from benchmarks.processes import joined, started
 from fedclient.identity.rpc import credentials
 from fedclient.net.rpc import RpcLink
 from fedserver.authority.setup import init

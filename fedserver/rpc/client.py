@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import grpc
 import numpy as np
@@ -57,7 +57,7 @@ class OperatorClient:
         self._channel = connect(state)
         self._operator, self._blobs = OperatorServiceStub(self._channel), BlobServiceStub(self._channel)
 
-    def __enter__(self) -> "OperatorClient":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

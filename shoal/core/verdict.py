@@ -76,7 +76,8 @@ class Verdict:
     baseline: of answers that ignore the sample; 0 for numbers; None where it is unknown. gain: the
     difference, 0 where it is unknown. error: its standard error. numbers: whether labels are numbers.
     falling: whether the loss still fell at the end. diverged: whether it rose. advice: what to do next; ""
-    for nothing. beside: which answers those are, such as CLUSTER.
+    for nothing. beside: which answers those are, such as CLUSTER. groups: what separates the clusters; ""
+    where there are none, or where devices have released nothing that tells.
     """
 
     learned: bool | None
@@ -89,9 +90,10 @@ class Verdict:
     diverged: bool = False
     advice: str = ""
     beside: str = CLUSTER
+    groups: str = ""
 
     def __str__(self) -> str:
-        return f"{self.sentence}; {self.advice}" if self.advice else self.sentence
+        return "; ".join(filter(None, (self.sentence, self.advice, self.groups)))
 
     def facts(self) -> dict[str, Any]:
         """For programs. text: for people."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.clustered import GLOBAL
+from shoal.core.server_kit.fleet.differences import what_separates
 from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
@@ -245,7 +246,9 @@ class SimulationResult(Result):
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self._given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
-        return verdict(rows, losses, given)
+        found = verdict(rows, losses, given)
+        descriptors = getattr(self.state, "descriptors", {})
+        return found and replace(found, groups=what_separates(descriptors, self.state.assignments))
 
     @cached_property
     def tuned(self) -> Accuracy:

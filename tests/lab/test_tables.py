@@ -190,7 +190,11 @@ def test_methods_and_columns_are_chosen_by_name_or_pattern_and_a_wrong_one_is_na
 
 
 def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None:
-    table = small(Method("FedAvg", "fedavg", "default"), Method("Wrong", "fedavg", changes={"rounds": 0}))
+    table = small(
+        Method("FedAvg", "fedavg", "default"),
+        Method("Wrong", "fedavg", changes={"rounds": 0}),
+        Method("Again", "fedavg", "default"),
+    )
     cells = table.cells(DIGITS, [1], scale={"changes": dict([parsed("epochs=1")])})
     reported: list[str] = []
 
@@ -206,11 +210,15 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
     failed = run(600.0)
     assert list(failed) == ["Wrong--px-1--seed-1"]
     assert "rounds" in failed["Wrong--px-1--seed-1"]
-    assert reported == ["FedAvg--px-1--seed-1"]
+    assert reported == ["FedAvg--px-1--seed-1", "Again--px-1--seed-1"]
+    (path,) = (tmp_path / "cells").iterdir()  # the same experiment under two names is run once
+    assert campaign.seeds(tmp_path) == [1]
+    assert campaign.stored(cells, tmp_path) == 2
     kept = campaign.finished(cells, tmp_path)
     assert 0.0 < kept["FedAvg--px-1--seed-1"]["accuracy"]["known"] <= 100.0
 
-    (brief,) = campaign.kept_cells(tmp_path).values()
+    brief, again = campaign.kept_cells(cells, tmp_path).values()
+    assert brief == again
     assert brief["settings"]["clients"] == 4
     assert brief["settings"]["changes"] == {"epochs": "1"}
     assert brief["figures"]["known"] == kept["FedAvg--px-1--seed-1"]["accuracy"]["known"]
@@ -219,10 +227,9 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
 
     other = table.cells(Experiment(dataset="digits", threads=1, model_seed=7), [1])
     assert campaign.finished(other, tmp_path) == {}, "a result of other settings is none"
-    path = tmp_path / "cells" / "FedAvg--px-1--seed-1.json"
     path.write_bytes(path.read_bytes()[:40])
     assert campaign.finished(cells, tmp_path) == {}, "half a file is none"
-    assert campaign.kept_cells(tmp_path) == {}
+    assert campaign.kept_cells(cells, tmp_path) == {}
 
 
 def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(
@@ -256,13 +263,18 @@ def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(
 
 
 def test_the_verb_lists_a_table_and_shows_what_was_run_without_running(tmp_path: Path) -> None:
-    listed = CliRunner().invoke(main, ["table", "--list", "--json"])
+    listed = CliRunner().invoke(main, ["table", "--list", "--table", "1", "--json"])
     assert "px-1" in json.loads(listed.stdout)["data"]["columns"]
+    every = CliRunner().invoke(main, ["table", "--list", "--out", str(tmp_path)])
+    lines = every.stdout.splitlines()
+    assert len(lines) == len(tables.TABLES) + len(tables.ELSEWHERE)
+    assert any(line.startswith("flux       1  can be run, 1664 a seed") for line in lines)
+    assert any(line.startswith("flux      59  not here: it needs CheXpert") for line in lines)
     shown = CliRunner().invoke(
         main, ["table", "--minutes", "0", "--out", str(tmp_path), "--columns", "px-1", "--json"]
     )
     assert json.loads(shown.stdout)["data"]["cells"] == {}
-    assert (tmp_path / "table.md").read_text().startswith("# FLUX, Table 1")
+    assert (tmp_path / "flux-1-mnist" / "table.md").read_text().startswith("# FLUX, Table 1")
     wrong = CliRunner().invoke(main, ["table", "--seeds", "a"])
     assert wrong.exit_code == 3
     assert "--seeds 'a'" in wrong.stderr

@@ -103,6 +103,22 @@ def test_a_new_cluster_goes_on_with_the_model_of_the_nearest_old_one(moved: list
     assert after.models.keys() == set(found(after))
 
 
+@pytest.mark.parametrize("grouping", ["likelihood", "density"])
+def test_where_all_devices_exchange_their_data_each_model_goes_with_its_data(
+    moved: list[State], grouping: str
+) -> None:
+    state = moved[-1]
+    clustering, before = state.clustering, state.assignments
+    assert clustering is not None
+    parameters = replace(state.parameters, grouping=grouping)
+    partners = {"device-000": "device-002", "device-001": "device-003", "device-004": "device-005"}
+    partners |= {other: device for device, other in partners.items()}
+    described = {device: clustering.described[other] for device, other in partners.items()}
+    _, after, sources = regrouped(parameters, clustering, before, state.progress, described)
+    models = {device: sources[cluster] for device, cluster in after.items()}
+    assert models == {device: before[other] for device, other in partners.items()}
+
+
 def test_it_is_worth_it(moved: list[State]) -> None:
     assert accuracy(moved[-1]) > accuracy(run(AFTER, "flux")[-1]) + 0.1
 

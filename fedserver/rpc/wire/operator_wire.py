@@ -236,6 +236,7 @@ def _verdict_from_pb(found: pb.Verdict) -> Verdict:
         found.diverged,
         found.advice,
         found.beside,
+        found.groups,
     )
 
 

@@ -19,9 +19,19 @@ from shoal.shell.console import Console, Result, verb
     "--methods flux,fedavg --columns 'px-*' --minutes 60",
 )
 @verb
-@click.option("--paper", metavar="NAME", default="flux", help="flux, feroma, fedrc, fmcl or cornflqs.")
 @click.option(
-    "--table", "number", metavar="N", type=int, default=1, help="The number of the table in the paper."
+    "--paper",
+    metavar="NAME",
+    show_default=False,
+    help="flux, feroma, fedrc, fmcl or cornflqs.  [default: flux]",
+)
+@click.option(
+    "--table",
+    "number",
+    metavar="N",
+    type=int,
+    show_default=False,
+    help="The number of the table in the paper.  [default: 1]",
 )
 @click.option(
     "--dataset",
@@ -71,7 +81,11 @@ from shoal.shell.console import Console, Result, verb
     help="A parameter of all methods, instead of the paper's. Fewer samples need a higher learning rate.",
 )
 @click.option(
-    "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"
+    "--out",
+    type=PATH,
+    metavar="DIR",
+    default=Path("runs/tables"),
+    help="Where the results of all tables are stored: an experiment that several have is run once.",
 )
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(min=1), default=1, help="Number of cells to run at a time."
@@ -89,12 +103,12 @@ from shoal.shell.console import Console, Result, verb
     "--list",
     "listed",
     is_flag=True,
-    help="List the methods and columns of the table without running anything.",
+    help="List all tables and what is stored of them; with --table, its methods and columns. Runs nothing.",
 )
 def table(
     console: Console,
-    paper: str,
-    number: int,
+    paper: str | None,
+    number: int | None,
     dataset: str,
     label: str,
     data_dir: Path | None,
@@ -105,7 +119,7 @@ def table(
     rounds: int | None,
     samples: int | None,
     changes: tuple[str, ...],
-    out: Path | None,
+    out: Path,
     jobs: int,
     minutes: float,
     device: str,
@@ -114,8 +128,8 @@ def table(
     """Reproduce a table of one of the papers, and print it beside the paper's figures.
 
     A table takes hours. The result of each cell is stored as soon as it is ready, so the same command
-    continues where the last one stopped, and --minutes 0 shows the results so far. DIR holds cells/,
-    table.json, small.json, table.md and, where matplotlib is installed, table.png.
+    continues where the last one stopped, and --minutes 0 shows the results so far. DIR holds cells/, and for
+    each table a folder with table.json, small.json, table.md and, where matplotlib is installed, table.png.
     """
     from shoal_lab import tables
     from shoal_lab.experiment import Experiment
@@ -123,7 +137,9 @@ def table(
     from shoal_lab.tables.summary import summarise
     from shoal_lab.tables.table import is_path
 
-    chosen = tables.find(paper, number)
+    if listed and number is None:
+        return _every_table(paper, out)
+    chosen = tables.find(paper or "flux", number or 1)
     if listed:
         rows, grid = [m.label for m in chosen.methods], [c.name for c in chosen.columns]
         text = f"{chosen.title}\nmethods: {', '.join(rows)}\ncolumns: {', '.join(grid)}"
@@ -135,8 +151,8 @@ def table(
     if changes:
         scale["changes"] = dict(map(parsed, changes))
     cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
-    folder = out or Path("runs") / "tables" / "-".join([chosen.name, short, *_said(scale)]).replace(" ", "-")
-    results = campaign.finished(cells, folder)
+    folder = out / "-".join([chosen.name, short, *_said(scale)]).replace(" ", "-")
+    results = campaign.finished(cells, out)
     due = [cell for cell in cells if cell.name not in results]
     console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")
 
@@ -145,11 +161,12 @@ def table(
         left = len(cells) - len(results)
         console.say(f"{cell.name}: {_figures(chosen, cell, result)}, {_seconds(result):.0f} s; {left} left")
 
-    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, on_result=show) if due else {}
+    failed = campaign.run_cells(due, out, jobs=jobs, seconds=60.0 * minutes, on_result=show) if due else {}
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
-    everything = chosen.cells(base, _kept_seeds(folder, seeds), scale=scale)
-    kept = campaign.finished(everything, folder)
+    # A table that was run in parts is shown as a whole.
+    everything = chosen.cells(base, sorted({*campaign.seeds(out), *_numbers(seeds)}), scale=scale)
+    kept = campaign.finished(everything, out)
     grids = summarise(chosen, dataset, everything, kept)
     data = {
         "table": chosen.name,
@@ -162,7 +179,7 @@ def table(
     rows = [f"| {name} | {_seconds(result):.0f} | {_bytes(result)} |" for name, result in kept.items()]
     about = ", ".join([dataset, *_said(scale)])
     text = markdown.page(chosen, about, grids, rows)
-    _write(folder, data, text)
+    _write(folder, data, campaign.kept_cells(everything, out), text)
     plot.draw(chosen, about, grids, folder / "table.png")
     refusal = (
         Refused(f"{len(failed)} of {len(cells)} cells failed", "the reasons are listed above")
@@ -178,19 +195,38 @@ def _said(scale: Mapping[str, Any]) -> list[str]:
     return sizes + [f"{name} {value}" for name, value in scale.get("changes", {}).items()]
 
 
-def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:
+def _write(folder: Path, data: Mapping[str, Any], small: Mapping[str, Any], text: str) -> None:
     from shoal.shell import disk
-    from shoal_lab.tables import campaign
 
     disk.write(folder / "table.json", json.dumps(data, indent=1).encode())
-    disk.write(folder / "small.json", json.dumps(campaign.kept_cells(folder)).encode())
+    disk.write(folder / "small.json", json.dumps(small).encode())
     disk.write(folder / "table.md", text.encode())
 
 
-def _kept_seeds(folder: Path, asked: str) -> list[int]:
-    """All seeds that have a stored cell, so that a table that was run in parts is shown as a whole."""
-    kept = {int(path.stem.rpartition("-")[2]) for path in (folder / "cells").glob("*--seed-*.json")}
-    return sorted(kept | set(_numbers(asked)))
+def _every_table(paper: str | None, out: Path) -> Result:
+    """All tables of the papers, or of one: what is stored of each at the paper's size, what can be run, and
+    what cannot and why."""
+    from shoal_lab import tables
+    from shoal_lab.experiment import Experiment
+    from shoal_lab.tables import campaign
+
+    seeds = campaign.seeds(out) or [42]
+    rows: list[dict[str, Any]] = []
+    for (name, number), each in tables.TABLES.items():
+        parts = [each.cells(Experiment(dataset=data, threads=1), seeds) for data in each.datasets]
+        cells = sum(map(len, parts)) // len(seeds)
+        done = sum(campaign.stored(part, out) for part in parts)
+        state = f"{done} stored of {cells} a seed" if done else f"can be run, {cells} a seed"
+        title = each.title.partition(": ")[2] or each.title
+        rows.append(
+            {"paper": name, "table": number, "cells": cells, "stored": done, "about": f"{state}: {title}"}
+        )
+    for (name, number), why in tables.ELSEWHERE.items():
+        rows.append({"paper": name, "table": number, "cells": 0, "stored": 0, "about": f"not here: {why}"})
+    rows = [row for row in rows if paper in (None, row["paper"])]
+    rows.sort(key=lambda row: (row["paper"], row["table"]))
+    lines = [f"{row['paper']:<10}{row['table']:>2}  {row['about']}" for row in rows]
+    return Result({"tables": rows}, "\n".join(lines))
 
 
 def _numbers(text: str) -> list[int]:

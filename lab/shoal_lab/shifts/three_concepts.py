@@ -1,14 +1,18 @@
 """All shifts at once (FedRC): uneven classes, corrupted images, and other names for the classes.
 
-A device has its equal share of the images, dealt by a Dirichlet distribution with 0.1 for each class; a tenth
-of them, at random, is its test part. It is of one of three concepts: the classes' own names, C - 1 - y, or
-(y + 1) mod C. On some devices all images are corrupted, in one way of `shoal_lab.datasets.corruptions` and
+A device has its equal share of the images, dealt by a Dirichlet distribution with alpha for each class; a
+tenth of them, at random, is its test part. It is of one of three concepts: the classes' own names, C - 1 - y,
+or (y + 1) mod C. On some devices all images are corrupted, in one way of `shoal_lab.datasets.corruptions` and
 at one severity; one of the ways is to leave them as they are. Of all devices there are, by level,
 
-| level | as                | own names: clean, corrupted | each other concept: clean, corrupted |
-|-------|-------------------|-----------------------------|--------------------------------------|
-| 1     | the paper, H.8    | 30 %, 20 %                  | 20 %, 5 %                            |
-| 2     | the authors' code | 20 %, 20 %                  | 20 %, 10 %                           |
+| level | as                   | alpha | own names: clean, corrupted | each other one: clean, corrupted |
+|-------|----------------------|-------|-----------------------------|----------------------------------|
+| 1     | H.8, with its alpha  | 0.1   | 30 %, 20 %                  | 20 %, 5 %                        |
+|       | as in the code       |       |                             |                                  |
+| 2     | the authors' code    | 0.1   | 20 %, 20 %                  | 20 %, 10 %                       |
+| 3     | the text, 5.1 and H.8| 1.0   | 30 %, 20 %                  | 20 %, 5 %                        |
+
+The text says 1.0; the code draws from Dirichlet(1.0 p), with p the shares of the classes, 0.1 each.
 
 `concept` is which names a device uses: devices of one concept may have other classes and other looks, and
 should share a model all the same. `newcomers` has the devices by which the paper measures global accuracy,
@@ -31,14 +35,17 @@ from shoal_lab.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from shoal_lab.shifts.base import DeviceData, class_count, labels
 from shoal_lab.shifts.dirichlet import deal
 
-LEVELS = range(1, 3)
+LEVELS = range(1, 4)
 CONCEPTS = 3
 MIX = (
     ((0, False, 0.30), (0, True, 0.20), (1, False, 0.20), (1, True, 0.05), (2, False, 0.20), (2, True, 0.05)),
     ((0, False, 0.20), (0, True, 0.20), (1, False, 0.20), (1, True, 0.10), (2, False, 0.20), (2, True, 0.10)),
+    ((0, False, 0.30), (0, True, 0.20), (1, False, 0.20), (1, True, 0.05), (2, False, 0.20), (2, True, 0.05)),
 )
 """By level: concept, whether corrupted, share of the devices."""
-ALPHA, TEST, PLACED_BY = 0.1, 0.1, 0.9
+ALPHAS = (0.1, 0.1, 1.0)
+"""By level, of the Dirichlet distribution."""
+TEST, PLACED_BY = 0.1, 0.9
 
 
 def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
@@ -47,7 +54,7 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
     stream = np.random.RandomState(derive(seed, "deal") % (1 << 32))
     order = stream.permutation(len(train))
     pools = [order[labels(train)[order] == label] for label in range(classes)]
-    counts = deal(ALPHA, len(train) // clients, clients, [len(pool) for pool in pools], stream)
+    counts = deal(ALPHAS[level - 1], len(train) // clients, clients, [len(pool) for pool in pools], stream)
     ends = np.cumsum(counts, axis=0)
     places = generator(seed, "devices").permutation(clients)
     devices = []

@@ -1,15 +1,17 @@
-"""Runs the cells of a table, each in a process that may end at any time: what is done is on the disk.
+"""Runs the cells of tables, each in a process that may end at any time: what is done is on the disk.
 
-OUT/cells/METHOD--COLUMN--seed-N.json    one finished experiment, and the settings that it was run with
-OUT/small.json                           all of them in few bytes; docs/measured/ has such files
+Cells are kept by what they depend on, so an experiment that several tables and rows have is run once:
+
+OUT/cells/seed-N-DIGEST.json    one finished experiment, and the settings that it was run with
+OUT/TABLE/small.json            those of a table in few bytes; docs/measured/ has such files
 """
 
+import hashlib
 import json
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,26 @@ Results = dict[str, Mapping[str, Any]]
 
 def finished(cells: Sequence[Cell], folder: Path) -> Results:
     """What is on the disk of these cells. A result of other settings, or of another version, is none."""
-    results: Results = {}
-    for cell in cells:
-        try:
-            kept = json.loads(_path(folder, cell).read_bytes())
-        except (FileNotFoundError, ValueError):
-            continue
-        if kept.get("settings") == _settings(cell.experiment):
-            results[cell.name] = kept["result"]
-    return results
+    kept = {cell.name: _kept(folder, cell) for cell in cells}
+    return {name: each["result"] for name, each in kept.items() if each is not None}
+
+
+def stored(cells: Sequence[Cell], folder: Path) -> int:
+    """How many of these cells have a file, which is not read."""
+    return sum(_path(folder, cell).exists() for cell in cells)
+
+
+def seeds(folder: Path) -> list[int]:
+    """All seeds of which a cell is stored."""
+    return sorted({int(path.name.split("-")[1]) for path in (folder / "cells").glob("seed-*-*.json")})
+
+
+def _kept(folder: Path, cell: Cell) -> Mapping[str, Any] | None:
+    try:
+        found: Mapping[str, Any] = json.loads(_path(folder, cell).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if found.get("settings") == _settings(cell.experiment) else None
 
 
 def run_cells(
@@ -44,30 +57,36 @@ def run_cells(
     seconds: float,
     on_result: Callable[[Cell, Mapping[str, Any]], None],
 ) -> dict[str, str]:
-    """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result.
+    """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result. Cells
+    that are the same experiment are run once.
 
     Returns why cells failed, by name: a refused experiment ends only itself. Raises StorageFault, and
     Unavailable when a process dies.
     """
     failed: dict[str, str] = {}
-    waiting, began = list(reversed(cells)), time.monotonic()
+    alike: dict[Path, list[Cell]] = {}
+    for cell in cells:
+        alike.setdefault(_path(folder, cell), []).append(cell)
+    waiting, began = list(reversed(alike)), time.monotonic()
     # Not a fork: PyTorch's threads do not survive one.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running: dict[Future[Mapping[str, Any]], Cell] = {}
+        running: dict[Future[Mapping[str, Any]], Path] = {}
         while True:
             while waiting and len(running) < jobs and time.monotonic() - began < seconds:
-                cell = waiting.pop()
-                running[pool.submit(_run, cell.experiment)] = cell
+                path = waiting.pop()
+                running[pool.submit(_run, alike[path][0].experiment)] = path
             if not running:
                 return failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                outcome = _outcome(future, cell)
+                path = running.pop(future)
+                same = alike[path]
+                outcome = _outcome(future, same[0])
                 if "failed" in outcome:
-                    failed[cell.name] = outcome["failed"]
-                else:
-                    kept = {"settings": _settings(cell.experiment), "result": outcome}
-                    disk.write(_path(folder, cell), json.dumps(kept, indent=1).encode())
+                    failed |= {cell.name: outcome["failed"] for cell in same}
+                    continue
+                kept = {"settings": _settings(same[0].experiment), "result": outcome}
+                disk.write(path, json.dumps(kept, indent=1).encode())
+                for cell in same:
                     on_result(cell, outcome)
 
 
@@ -89,13 +108,10 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def kept_cells(folder: Path) -> dict[str, dict[str, Any]]:
-    """All stored cells of a folder, each as `small` has it, by name. Half a file is none."""
-    found = {}
-    for path in sorted((folder / "cells").glob("*.json")):
-        with suppress(ValueError, KeyError):
-            found[path.stem] = small(json.loads(path.read_bytes()))
-    return found
+def kept_cells(cells: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
+    """Those of these cells that are stored, each as `small` has it, by name. Half a file is none."""
+    kept = {cell.name: _kept(folder, cell) for cell in cells}
+    return {name: small(each) for name, each in sorted(kept.items()) if each is not None}
 
 
 def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]:
@@ -126,4 +142,6 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _path(folder: Path, cell: Cell) -> Path:
-    return folder / "cells" / f"{cell.name}.json"
+    settings = json.dumps(_settings(cell.experiment), sort_keys=True).encode()
+    digest = hashlib.sha256(settings).hexdigest()[:16]
+    return folder / "cells" / f"seed-{cell.experiment.seed}-{digest}.json"

@@ -1,6 +1,7 @@
 """Whether a run has learned anything, as far as its server knows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from shoal.core.algorithm import State
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.privacy.sums import SHARES, counts, totals
+from shoal.core.server_kit.fleet.differences import what_separates
 from shoal.core.verdict import Reported, Verdict, judged
 
 BY_HAND = ("learning_rate", "batch_size", "epochs", "optimizer")
@@ -28,7 +30,8 @@ def verdict_of(state: State, losses: Sequence[float], given: Any = ()) -> Verdic
         devices.append(
             Reported(each.accuracy, cluster, each.examples, each.baseline, each.classes, shares, doubt)
         )
-    return judged(devices, losses, any(name in given for name in BY_HAND))
+    found = judged(devices, losses, any(name in given for name in BY_HAND))
+    return found and replace(found, groups=what_separates(released, state.assignments))
 
 
 def _shares(found: Descriptor | None, classes: int) -> tuple[npt.NDArray[np.float64] | None, float]:

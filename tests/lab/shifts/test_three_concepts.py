@@ -32,7 +32,7 @@ def everything(device: DeviceData) -> Dataset:
     )
 
 
-@pytest.mark.parametrize(("level", "concepts"), [(1, (10, 5, 5)), (2, (8, 6, 6))])
+@pytest.mark.parametrize(("level", "concepts"), [(1, (10, 5, 5)), (2, (8, 6, 6)), (3, (10, 5, 5))])
 def test_concepts_are_as_frequent_as_the_table_says(
     level: int, concepts: tuple[int, ...], digits: Pair
 ) -> None:
@@ -86,8 +86,8 @@ def test_a_seed_gives_the_same_devices_and_another_seed_others(digits: Pair) -> 
 
 
 def test_levels_that_are_not_there_are_named(digits: Pair) -> None:
-    with pytest.raises(ValueError, match="level 3"):
-        devices(3, digits)
+    with pytest.raises(ValueError, match="level 4"):
+        devices(4, digits)
 
 
 def test_newcomers_have_all_test_images_once_balanced_and_clean(digits: Pair) -> None:
@@ -102,3 +102,10 @@ def test_newcomers_have_all_test_images_once_balanced_and_clean(digits: Pair) ->
             image.tobytes() for image in unit(digits[1].x)
         )
     assert newcomers("px", 42, *digits) == []
+
+
+def test_classes_are_less_uneven_with_the_alpha_of_the_papers_text(digits: Pair) -> None:
+    def classes(level: int) -> float:
+        return float(np.mean([len(np.unique(everything(device).y)) for device in devices(level, digits)]))
+
+    assert classes(3) > classes(1) + 2

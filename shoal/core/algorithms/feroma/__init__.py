@@ -49,6 +49,9 @@ for. Here both are kept by device. `default` is what we recommend. They differ i
     noise_at_test      False      True
     abstain_beyond,    0, 0       1, 0.05     a newcomer that fits no profile, or two equally well, should
     least_confidence                          learn that
+
+In both, profiles leave devices without a privacy guarantee, where FLUX's default gives one to descriptors.
+`privacy=balanced` gives it to profiles, too; profiles of unchanged data are then paid for once.
 """
 
 from dataclasses import dataclass

@@ -194,9 +194,11 @@ def regrouped(
     """FLUX-dynamic: the clusters of the current data, the cluster of each described device, and for each
     cluster the one whose model it continues.
 
-    The paper's variant does that once, in a round that is known in advance. Here the groups are formed again
-    with every description. A group keeps the name of the old cluster with which it shares most devices; if
-    two claim one, the smaller one is new and continues that cluster's model. Unchanged data give the same
+    The paper's variant (D.3) forms the groups once again, in a round that is known in advance, and a new one
+    begins with the model of the old cluster whose centroid is nearest. Here they are formed again with every
+    description. A group continues the cluster to which most of its devices' present data belong, whatever
+    devices that cluster had before: a model goes where its data have gone. If two groups claim one cluster,
+    the one to which it belongs less is new, and continues that cluster's model. Unchanged data give the same
     descriptors, and so the same groups.
 
     The encoder and the scaler stay those of the first clustering: old and new centroids lie in one space.
@@ -205,27 +207,53 @@ def regrouped(
     """
     latest = {**clustering.described, **described}
     devices = sorted(latest)
-    labels = find_groups(parameters, clustering.scaler, [latest[device] for device in devices])
-    shared = np.zeros((int(labels.max()) + 1, len(clustering.names)))
-    for device, label in zip(devices, labels, strict=True):
-        if device in assignments:
-            shared[label, clustering.names.index(assignments[device])] += 1
-    heirs = _heirs(shared)
-    names = list(_with_new(clustering.names, len(clustering.names) + len(shared)))[len(clustering.names) :]
+    present = [latest[device] for device in devices]
+    labels = find_groups(parameters, clustering.scaler, present)
+    likeness = _likeness(parameters, clustering, assignments, present, labels)
+    heirs = _heirs(likeness)
+    names = list(_with_new(clustering.names, len(clustering.names) + len(likeness)))[len(clustering.names) :]
     names = [
-        clustering.names[heirs[label]] if label in heirs else names.pop(0) for label in range(len(shared))
+        clustering.names[heirs[label]] if label in heirs else names.pop(0) for label in range(len(likeness))
     ]
     found = {device: names[label] for device, label in zip(devices, labels, strict=True)}
-    sources = {name: clustering.names[int(row.argmax())] for name, row in zip(names, shared, strict=True)}
+    sources = {name: clustering.names[int(row.argmax())] for name, row in zip(names, likeness, strict=True)}
     return rearranged(parameters, clustering, round, latest, found), found, sources
 
 
-def _heirs(shared: FloatArray) -> dict[int, int]:
-    """Which new group continues which old cluster: the pairs that share most devices, each once."""
+def _likeness(
+    parameters: Parameters,
+    clustering: Clustering,
+    assignments: Mapping[DeviceId, ModelKey],
+    present: Sequence[Descriptor],
+    labels: cluster.Labels,
+) -> FloatArray:
+    """(groups, clusters): how well the data of each new group fit each cluster as it was, above 0.
+
+    By the model of the fleet it is the number of devices whose data fit no other cluster better; where these
+    are equal, as where data fit none, the nearer centroid counts. By density only the centroid counts.
+    """
+    points = np.stack(
+        [clustering.scaler.transform(descriptors.vector(one, parameters.classes)) for one in present]
+    )
+    middles = cluster.centroids(assign.filled(points), labels)
+    found: FloatArray = 1.0 / (2.0 + assign.euclidean(middles, clustering.centroids))
+    if parameters.grouping != "density" or present[0].noisy:
+        known = [device for device in sorted(clustering.described) if device in assignments]
+        homes = np.array([clustering.names.index(assignments[device]) for device in known], np.int64)
+        before = [clustering.described[device] for device in known]
+        fitting = fleet.joined(before, homes, present, parameters.class_shares)
+        for label, home in zip(labels, fitting, strict=True):
+            if home < len(clustering.names):
+                found[label, home] += 1.0
+    return found
+
+
+def _heirs(likeness: FloatArray) -> dict[int, int]:
+    """Which new group continues which old cluster: the pairs that are most alike, each once."""
     found = dict[int, int]()
-    for index in np.argsort(-shared, axis=None, kind="stable").tolist():
-        new, old = divmod(index, shared.shape[1])
-        if shared[new, old] and new not in found and old not in found.values():
+    for index in np.argsort(-likeness, axis=None, kind="stable").tolist():
+        new, old = divmod(index, likeness.shape[1])
+        if new not in found and old not in found.values():
             found[new] = old
     return found
 

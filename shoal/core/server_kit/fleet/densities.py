@@ -40,12 +40,12 @@ def cluster_densities(
         return None
     table = aligned([described[device] for device in devices])
     homes = np.array([names.index(assignments[device]) for device in devices])
-    everyone = _pooled(table, np.ones(len(devices), np.bool_))
+    everyone = pooled(table, np.ones(len(devices), np.bool_))
     if everyone[0][0] < FEWEST:
         return None
-    pooled = [_pooled(table, homes == index) for index in range(len(names))]
-    pooled = [each if each[0][0] >= FEWEST else everyone for each in pooled]
-    counts, means, variances, errors = (np.stack(parts) for parts in zip(*pooled, strict=True))
+    own = [pooled(table, homes == index) for index in range(len(names))]
+    own = [each if each[0][0] >= FEWEST else everyone for each in own]
+    counts, means, variances, errors = (np.stack(parts) for parts in zip(*own, strict=True))
     return _mixtures(counts, means, variances, errors)
 
 
@@ -53,7 +53,7 @@ _Moments = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 """Counts (rows,), and means, variances of a sample and variances of the means by noise, (rows, l)."""
 
 
-def _pooled(table: Table, mine: npt.NDArray[np.bool_]) -> _Moments:
+def pooled(table: Table, mine: npt.NDArray[np.bool_]) -> _Moments:
     """The moments of all samples of some devices together; row 0 is over all classes."""
     counts = np.where(table.known[mine], np.maximum(table.counts[mine], 0.0), 0.0)
     total = counts.sum(axis=0)

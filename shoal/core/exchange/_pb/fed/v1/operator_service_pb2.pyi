@@ -1754,6 +1754,7 @@ class Verdict(_message.Message):
     DIVERGED_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     learned: _builtins.bool
     """Set by the server: it has, or it has not. Unset: what devices have reported does not tell."""
     accuracy: _builtins.float
@@ -1776,6 +1777,10 @@ class Verdict(_message.Message):
     """Set by the server: what to do next, for people. Unset: nothing."""
     beside: _builtins.str
     """Set by the server: which answers ignore the sample, for people. Unset: never."""
+    groups: _builtins.str
+    """Set by the server: what separates the clusters, for people. Unset: there is one, or what devices have released
+    does not tell.
+    """
     def __init__(
         self,
         *,
@@ -1789,10 +1794,11 @@ class Verdict(_message.Message):
         diverged: _builtins.bool = ...,
         advice: _builtins.str = ...,
         beside: _builtins.str = ...,
+        groups: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_learned", b"_learned", "baseline", b"baseline", "learned", b"learned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_learned", b"_learned", "accuracy", b"accuracy", "advice", b"advice", "baseline", b"baseline", "beside", b"beside", "diverged", b"diverged", "error", b"error", "falling", b"falling", "gain", b"gain", "learned", b"learned", "numbers", b"numbers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_learned", b"_learned", "accuracy", b"accuracy", "advice", b"advice", "baseline", b"baseline", "beside", b"beside", "diverged", b"diverged", "error", b"error", "falling", b"falling", "gain", b"gain", "groups", b"groups", "learned", b"learned", "numbers", b"numbers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
     _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015

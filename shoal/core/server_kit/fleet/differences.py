@@ -1,0 +1,194 @@
+"""What separates the clusters of a run: which part of the distribution of their data differs.
+
+FLUX (C.4) and CORNFLQS (2.1) tell four kinds of difference apart, and each asks for something else:
+
+    P(X)    the samples look different, those of all classes: another camera, say, or another site
+    P(X|Y)  the samples of some classes look different
+    P(Y)    the classes are not as frequent
+    P(Y|X)  the same samples have other labels; no model can tell such groups apart without labels
+
+The kind is found by what devices have released for the grouping, so that it costs nothing more: how many
+samples of each class there are, and where their latents lie. Two clusters are compared class by class, in
+units of how much samples of one class scatter. Noise for privacy makes all of that uncertain: a difference
+counts if it is clearly larger than what noise and few samples do by chance, and where they might hide one,
+the kind is not known.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.special import chdtri
+
+from shoal.core.exchange.parts import Descriptor, FloatArray
+from shoal.core.server_kit.descriptors import Table, aligned
+from shoal.core.server_kit.fleet.densities import pooled
+from shoal.core.server_kit.fleet.evidence import LEAST
+from shoal.core.types import DeviceId, ModelKey
+
+INPUTS, SOME_INPUTS, LABELS, NAMES, UNKNOWN = "P(X)", "P(X|Y)", "P(Y)", "P(Y|X)", ""
+IN_WORDS = {
+    INPUTS: "in what their samples look like, P(X)",
+    SOME_INPUTS: "in what the samples of some classes look like, P(X|Y)",
+    LABELS: "in how frequent the classes are, P(Y)",
+    NAMES: "in which labels the same samples have, P(Y|X), so newcomers need about ten labels of each class",
+}
+FEWEST = 4.0
+"""A class with fewer samples in a cluster is not compared."""
+MOVED = 0.35
+"""A class has moved if the squared distance of its means is above this, in variances of a sample."""
+CLEAR, ERROR = 3.0, 1e-3
+"""Standard errors by which a distance must exceed what chance does, and how often chance may make shares
+differ as much."""
+OFTEN, MOST_MOVED = 0.25, 0.7
+"""The distance between shares of the classes from which it counts, and the share of classes that have moved
+from which all have."""
+MOST_CLUSTERS = 16
+"""The largest ones are compared, each with each."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What separates two clusters. kind: INPUTS, SOME_INPUTS, LABELS or NAMES; UNKNOWN where it is hidden.
+
+    strength: of P(X) and P(X|Y) the distance of the classes that have moved, in standard deviations of a
+    sample; of P(Y) the share of samples that would need another class; of P(Y|X) the share of classes with
+    other labels; 0 where the kind is unknown.
+    """
+
+    first: ModelKey
+    second: ModelKey
+    kind: str
+    strength: float = 0.0
+
+
+def what_separates(described: Mapping[DeviceId, Descriptor], assignments: Mapping[DeviceId, ModelKey]) -> str:
+    """The same in one sentence, for people; "" where there are no two clusters that are described."""
+    return in_words(differences(described, assignments))
+
+
+def differences(
+    described: Mapping[DeviceId, Descriptor], assignments: Mapping[DeviceId, ModelKey]
+) -> list[Difference]:
+    """What separates each two of the largest clusters. Devices without a cluster are left out."""
+    devices = [device for device in sorted(described) if device in assignments]
+    if not devices:
+        return []
+    table = aligned([described[device] for device in devices])
+    sizes = Counter(assignments[device] for device in devices)
+    homes = np.array([assignments[device] for device in devices])
+    found = {key: _cluster(table, homes == key) for key, _ in sizes.most_common(MOST_CLUSTERS)}
+    return [
+        Difference(first, second, *_compared(found[first], found[second]))
+        for first, second in combinations(sorted(found), 2)
+    ]
+
+
+def in_words(found: Sequence[Difference]) -> str:
+    """One sentence, or "" if there are no two clusters.
+
+    Example:
+        >>> in_words([Difference("c0", "c1", LABELS, 0.5)])
+        'the clusters differ in how frequent the classes are, P(Y)'
+    """
+    if not found:
+        return ""
+    kinds = Counter(each.kind for each in found if each.kind)
+    if not kinds:
+        return "what the clusters differ in does not show in what devices have released"
+    (kind, count), *others = kinds.most_common()
+    if not others and count == len(found):
+        return f"the clusters differ {IN_WORDS[kind]}"
+    rest = [f"{number} in {other}" for other, number in others]
+    if hidden := len(found) - sum(kinds.values()):
+        rest.append(f"in {hidden} it does not show")
+    return f"{count} of {len(found)} pairs of clusters differ {IN_WORDS[kind]}; {', '.join(rest)}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Cluster:
+    """counts, count_noise: (1 + U,) samples of each class, and the variance of that by noise; row 0 is of all
+    classes. means, variances, errors: (1 + U, l) of a class, of one of its samples, and of the mean by noise.
+    """
+
+    counts: FloatArray
+    count_noise: FloatArray
+    means: FloatArray
+    variances: FloatArray
+    errors: FloatArray
+
+
+def _cluster(table: Table, mine: npt.NDArray[np.bool_]) -> _Cluster:
+    counts, means, variances, errors = pooled(table, mine)
+    noise = np.where(table.known[mine], table.count_noise[mine], 0.0).sum(axis=0)
+    return _Cluster(counts, noise, means, variances, errors)
+
+
+def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float]:
+    """The kind of difference, and its strength."""
+    both = np.flatnonzero((one.counts[1:] >= FEWEST) & (other.counts[1:] >= FEWEST)) + 1
+    apart = _shares_apart(one, other)
+    by_label = (LABELS, apart) if apart > OFTEN else (UNKNOWN, 0.0)
+    if len(both) < 2:
+        return by_label
+    distances, chance = _distances(one, other, both)
+    doubt = CLEAR * np.sqrt(2.0 / one.means.shape[1]) * chance
+    if share := _renamed(distances, doubt):
+        return NAMES, share
+    own, own_doubt = np.diagonal(distances), np.diagonal(doubt)
+    moved = own > np.maximum(MOVED, own_doubt)
+    hidden = ~moved & (own + own_doubt > MOVED + np.diagonal(chance))
+    if by_label[0] and moved.mean() < 0.5:
+        return by_label
+    if moved.any():
+        strength = float(np.sqrt(np.median(own[moved])))
+        if moved.mean() > MOST_MOVED:
+            return INPUTS, strength
+        return (UNKNOWN, 0.0) if (moved | hidden).mean() > MOST_MOVED else (SOME_INPUTS, strength)
+    return by_label
+
+
+def _shares_apart(one: _Cluster, other: _Cluster) -> float:
+    """The total variation distance between the shares of the classes; 0 where few samples, or noise, can make
+    them as different, by a chi-squared test."""
+    counts = [np.maximum(each.counts[1:], 0.0) for each in (one, other)]
+    totals = [max(float(each.sum()), 1.0) for each in counts]
+    apart = counts[0] / totals[0] - counts[1] / totals[1]
+    expected: FloatArray = (counts[0] + counts[1]) / (totals[0] + totals[1])
+    noise = one.count_noise[1:] / totals[0] ** 2 + other.count_noise[1:] / totals[1] ** 2
+    there = expected > 0.0
+    spread = expected * (1.0 / totals[0] + 1.0 / totals[1]) + noise
+    surprise = float((apart[there] ** 2 / spread[there]).sum())
+    sure = surprise > chdtri(max(int(there.sum()) - 1, 1), ERROR)
+    return 0.5 * float(np.abs(apart).sum()) if sure else 0.0
+
+
+def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """(C, C), of each class of one cluster and each of the other: the squared distance of their means, in
+    variances of a sample and without what chance adds on average; and what it adds."""
+    weights = (one.counts[both] + other.counts[both])[:, None]
+    unit = (
+        one.counts[both][:, None] * one.variances[both] + other.counts[both][:, None] * other.variances[both]
+    ).sum(axis=0) / weights.sum()
+    unit = np.maximum(unit, max(LEAST * float(unit.max()), 1e-30))
+    error = [each.variances[both] / each.counts[both][:, None] + each.errors[both] for each in (one, other)]
+    chance = ((error[0][:, None] + error[1][None]) / unit).mean(axis=2)
+    apart = ((one.means[both][:, None] - other.means[both][None]) ** 2 / unit).mean(axis=2)
+    return apart - chance, chance
+
+
+def _renamed(distances: FloatArray, doubt: FloatArray) -> float:
+    """The share of classes that lie where another class of the other cluster lies; 0 where they fit better,
+    or as well, as they are named."""
+    rows, columns = linear_sum_assignment(distances)
+    other = rows != columns
+    if other.sum() < 2:
+        return 0.0
+    same, permuted = np.diagonal(distances)[other], distances[rows, columns][other]
+    sure = max(MOVED, float(np.diagonal(doubt)[other].mean()))
+    better = permuted.mean() < 0.5 * same.mean() and same.mean() - max(permuted.mean(), 0.0) > sure
+    return float(other.mean()) if better and permuted.mean() < 0.5 else 0.0

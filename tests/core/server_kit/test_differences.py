@@ -1,0 +1,108 @@
+"""What separates clusters, by what their devices have released."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from shoal.core.exchange.parts import Descriptor, PrivacySettings
+from shoal.core.inference.moments import moments_of
+from shoal.core.privacy.release import release
+from shoal.core.server_kit.fleet.differences import (
+    INPUTS,
+    LABELS,
+    MOST_CLUSTERS,
+    NAMES,
+    SOME_INPUTS,
+    UNKNOWN,
+    Difference,
+    differences,
+    in_words,
+    what_separates,
+)
+from tests.core.server_kit.described import CLASSES, DIMS, device, private
+
+HOMES = {f"d{number}": f"c{number % 2}" for number in range(6)}
+
+
+def of_classes(seed: int, moved: float = 0.0, turn: int = 0, samples: int = 200) -> Descriptor:
+    """A device of which only the samples of class 0 are moved, or whose classes have other names."""
+    chance = np.random.default_rng(seed)
+    labels = chance.integers(0, CLASSES, samples)
+    latents = labels[:, None] * 2.0 + chance.normal(size=(samples, DIMS)) + moved * (labels == 0)[:, None]
+    moments = moments_of(latents, (labels + turn) % CLASSES, CLASSES)
+    return release(moments, PrivacySettings(), "0" * 64, chance)
+
+
+def kinds(made: Callable[[int, bool], Descriptor]) -> list[Difference]:
+    """made: from a seed and whether it is of the second cluster."""
+    return differences({name: made(int(name[1:]), home == "c1") for name, home in HOMES.items()}, HOMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strength", "made"),
+    [
+        (INPUTS, 1.0, lambda seed, second: device(seed, 1.0 * second)),
+        (LABELS, 0.4, lambda seed, second: device(seed, mix=(9, 1, 9, 1) if second else (1, 9, 9, 1))),
+        (LABELS, 0.5, lambda seed, second: device(seed, mix=(0, 0, 1, 1) if second else (1, 1, 0, 0))),
+        (NAMES, 1.0, lambda seed, second: of_classes(seed, turn=int(second))),
+        (SOME_INPUTS, 1.2, lambda seed, second: of_classes(seed, moved=1.2 * second)),
+        (UNKNOWN, 0.0, lambda seed, second: device(seed)),
+        (UNKNOWN, 0.0, lambda seed, second: device(seed, 0.2 * second)),
+    ],
+)
+def test_each_kind_of_difference_is_named(
+    kind: str, strength: float, made: Callable[[int, bool], Descriptor]
+) -> None:
+    (found,) = kinds(made)
+    assert (found.first, found.second, found.kind) == ("c0", "c1", kind)
+    if kind != LABELS:
+        assert found.strength == pytest.approx(strength, abs=0.25)
+    else:
+        assert found.strength >= strength - 0.1
+
+
+def test_names_are_told_apart_from_samples_under_noise_and_what_noise_hides_is_not_guessed() -> None:
+    homes = {f"d{number}": f"c{number % 2}" for number in range(8)}
+
+    def found(samples: int, shift: float = 0.0, turn: int = 0) -> str:
+        described = {
+            name: private(int(name[1:]), shift * (home == "c1"), samples, turn=turn * (home == "c1"))
+            for name, home in homes.items()
+        }
+        return differences(described, homes)[0].kind
+
+    assert found(4000, shift=0.2) == INPUTS
+    assert found(4000, turn=1) == NAMES
+    for few in (70, 150, 300, 600, 1200):
+        assert found(few) == UNKNOWN
+        assert found(few, shift=0.2) in (UNKNOWN, INPUTS)
+        assert found(few, turn=1) in (UNKNOWN, NAMES)
+
+
+def test_chance_names_no_difference() -> None:
+    for seed in range(60):
+        (found,) = kinds(lambda number, _, seed=seed: device(100 * seed + number, samples=25))  # type: ignore[misc]
+        assert found.kind == UNKNOWN
+
+
+def test_only_the_largest_clusters_are_compared_and_the_order_of_devices_changes_nothing() -> None:
+    count = MOST_CLUSTERS + 4
+    homes = {f"d{number:02}": f"c{number}" for number in range(count)} | {"extra": f"c{count - 1}"}
+    described = {name: device(number, float(number)) for number, name in enumerate(homes)}
+    found = differences(described, homes)
+    assert len(found) == MOST_CLUSTERS * (MOST_CLUSTERS - 1) // 2
+    assert any(f"c{count - 1}" in (each.first, each.second) for each in found)
+    assert differences(dict(reversed(described.items())), homes) == found
+
+
+def test_it_is_said_in_words() -> None:
+    assert what_separates({}, HOMES) == ""
+    assert what_separates({"d0": device(0)}, {"d0": "c0"}) == ""
+    assert "P(X)" in what_separates(
+        {name: device(int(name[1:]), 1.5 * (home == "c1")) for name, home in HOMES.items()}, HOMES
+    )
+    mixed = [Difference("c0", "c1", NAMES), Difference("c0", "c2", INPUTS), Difference("c1", "c2", UNKNOWN)]
+    assert in_words([*mixed, Difference("c2", "c3", INPUTS)]).startswith("2 of 4 pairs of clusters differ")
+    assert "1 in P(Y|X), in 1 it does not show" in in_words([*mixed, Difference("c2", "c3", INPUTS)])
+    assert "does not show" in in_words(mixed[2:])
