@@ -41,6 +41,8 @@ FEWEST = 4.0
 """A class with fewer samples in a cluster is not compared."""
 MOVED = 0.35
 """A class has moved if the squared distance of its means is above this, in variances of a sample."""
+SAME = 0.1
+"""Classes lie in one place if the mean of these distances is below this."""
 CLEAR, ERROR = 3.0, 1e-3
 """Standard errors by which a distance must exceed what chance does, and how often chance may make shares
 differ as much."""
@@ -141,7 +143,7 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float]:
         return NAMES, share
     own, own_doubt = np.diagonal(distances), np.diagonal(doubt)
     moved = own > np.maximum(MOVED, own_doubt)
-    hidden = ~moved & (own + own_doubt > MOVED + np.diagonal(chance))
+    hidden = ~moved & (own + own_doubt > MOVED)
     if by_label[0] and moved.mean() < 0.5:
         return by_label
     if moved.any():
@@ -182,13 +184,11 @@ def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> t
 
 
 def _renamed(distances: FloatArray, doubt: FloatArray) -> float:
-    """The share of classes that lie where another class of the other cluster lies; 0 where they fit better,
-    or as well, as they are named."""
+    """The share of classes that lie where another class of the other cluster lies; 0 unless all classes then
+    lie where they should, which they do not if the samples differ as well."""
     rows, columns = linear_sum_assignment(distances)
     other = rows != columns
-    if other.sum() < 2:
+    if other.sum() < 2 or distances[rows, columns].mean() > SAME:
         return 0.0
-    same, permuted = np.diagonal(distances)[other], distances[rows, columns][other]
-    sure = max(MOVED, float(np.diagonal(doubt)[other].mean()))
-    better = permuted.mean() < 0.5 * same.mean() and same.mean() - max(permuted.mean(), 0.0) > sure
-    return float(other.mean()) if better and permuted.mean() < 0.5 else 0.0
+    apart, sure = np.diagonal(distances)[other].mean(), np.diagonal(doubt)[other].mean()
+    return float(other.mean()) if apart > max(MOVED, sure) else 0.0
