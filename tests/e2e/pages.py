@@ -1,7 +1,7 @@
 """What a page of the documentation has people type, and machines on which it is typed.
 
-A block of code in the shell begins with a comment that says where: `# on the server`, `# on the device attic`,
-`# on this machine`, each perhaps with `, in a shell of its own` behind it.
+A block of code in the shell begins with a comment that says where: `# on the server`, `# on this machine`.
+What goes on in a shell of its own says so behind that.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""The guide, from top to bottom, as it is typed on one machine: a notebook, a server, four devices, and one without
-labels. Real processes, over mutual TLS."""
+"""The guide, from top to bottom, as it is typed on one machine: a notebook, a server, four devices, and one
+without labels. Real processes, over mutual TLS."""
 
 from pathlib import Path
 

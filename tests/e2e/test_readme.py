@@ -30,7 +30,7 @@ def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path) -> No
     (device,) = typed_on(PAGE, "the device attic")
     state = tmp_path / "server"
     server, attic = Machine(tmp_path / "the-server", state), Machine(tmp_path / "attic", state)
-    server.types(at_free_ports(init))
+    server.types(at_free_ports(re.sub(r"(?m)^fedserver up .*$", "", init)))
     with server.serves():
         assert "each device pays epsilon 5 for a description of its data" in server.types(start)
         joins = device.replace("fedclient join -", "fedserver token create | fedclient join -")
