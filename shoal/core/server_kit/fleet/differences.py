@@ -103,8 +103,10 @@ def in_words(found: Sequence[Difference]) -> str:
     if not kinds:
         return "what the clusters differ in does not show in what devices have released"
     (kind, count), *others = kinds.most_common()
-    if not others and count == len(found):
+    if count == len(found):
         return f"the clusters differ {IN_WORDS[kind]}"
+    if 2 * count > len(found):
+        return f"the clusters differ mostly {IN_WORDS[kind]}"
     rest = [f"{number} in {other}" for other, number in others]
     if hidden := len(found) - sum(kinds.values()):
         rest.append(f"in {hidden} it does not show")
