@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import add_scaled, blocks, finish
+from shoal.core.exchange.tensors import blocks, finish
 from shoal.core.server_kit.aggregation.influence import pulls, settled
 from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
 from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, joined, pieces_of, results
@@ -129,7 +129,9 @@ def _mean(job: Job, piece: Piece) -> Array:
     for block in blocks(found.size):
         summed = np.zeros(found[block].size)
         for row, part in zip(rows, job.parts, strict=True):
-            add_scaled(summed, row[block], part.weight)
+            scaled = row[block].astype(np.float64)
+            scaled *= part.weight
+            summed += scaled
         found[block] = finish(summed, job.total, dtype)
     return found
 

@@ -97,11 +97,11 @@ def bearings(models: Sequence[Array], origin: Array) -> FloatArray:
     """
     found = np.zeros((4, len(models)))
     for block in blocks(origin.size, width_of(len(models))):
-        old = origin[block].astype(np.float64)
-        center = _step(middle_of([model[block] for model in models], half(len(models))), old)
+        rows, old = [model[block] for model in models], origin[block].astype(np.float64)
+        center = _step(middle_of(rows, half(len(rows))), old)
         found[2] += _product(center, center)
-        for sums, model in zip(found.T, models, strict=True):
-            step = _step(model[block].astype(np.float64), old)
+        for sums, row in zip(found.T, rows, strict=True):
+            step = _step(row, old)
             sums[0] += _product(step, step)
             sums[1] += _product(step, center)
             step -= center
@@ -109,11 +109,12 @@ def bearings(models: Sequence[Array], origin: Array) -> FloatArray:
     return found
 
 
-def _step(values: FloatArray, old: FloatArray) -> FloatArray:
-    """The values, less the old ones, and within what can be squared; the array is the same."""
+def _step(values: Array, old: FloatArray) -> FloatArray:
+    """The values, less the old ones, and no longer than what can be squared."""
+    step = values.astype(np.float64)
     with np.errstate(over="ignore"):
-        values -= old
-    return np.clip(values, -LONGEST, LONGEST, out=values)
+        step -= old
+    return np.clip(step, -LONGEST, LONGEST, out=step) if values.dtype == np.float64 else step
 
 
 def _product(one: FloatArray, other: FloatArray) -> float:
@@ -161,10 +162,11 @@ def settled(
     """
     found, square = np.empty(models[0].size, dtype), 0.0
     for block in blocks(found.size, width_of(len(models))):
-        center = middle_of([model[block] for model in models], half(len(models)))
+        rows = [model[block] for model in models]
+        center = middle_of(rows, half(len(rows)))
         move = np.zeros(center.size)
-        for model, scale in zip(models, scales, strict=True):
-            pull = _step(model[block].astype(np.float64), center)
+        for row, scale in zip(rows, scales, strict=True):
+            pull = _step(row, center)
             pull *= scale
             move += pull
         square += _product(move, move)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import Lazy, blocks
+from shoal.core.exchange.tensors import BLOCK, Lazy, blocks
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
@@ -94,11 +94,13 @@ def _helpers(models: Sequence[Tensors]) -> Workers | None:
 
 
 def pieces_of(like: Tensors, parts: int, together: int = MATRIX) -> list[Piece]:
-    """All coordinates of these tensors, in pieces of which so many parts need at most `together` bytes."""
-    most = max(1, together // (8 * parts))
-    return [
-        (name, block.start, block.stop) for name, array in like.items() for block in blocks(array.size, most)
-    ]
+    """All coordinates of these tensors, in pieces of which so many parts have at most `together` bytes."""
+    found = []
+    for name, array in like.items():
+        most = max(1, together // (array.itemsize * parts))
+        most -= most % BLOCK if most > BLOCK else 0
+        found += [(name, block.start, block.stop) for block in blocks(array.size, most)]
+    return found
 
 
 def results(
