@@ -67,11 +67,20 @@ class Lazy(Mapping[str, Array]):
     @abstractmethod
     def __getitem__(self, name: str) -> Array: ...
 
+    def part(self, name: str, block: slice) -> Array:
+        """Some elements of a tensor, in memory order. Only they stay in memory."""
+        return self[name].reshape(-1)[block].copy()
+
     def __iter__(self) -> Iterator[str]:
         return (spec.name for spec in self.manifest)
 
     def __len__(self) -> int:
         return len(self.manifest)
+
+
+def part_of(tensors: Tensors, name: str, block: slice) -> Array:
+    """Some elements of a tensor, in memory order."""
+    return tensors.part(name, block) if isinstance(tensors, Lazy) else tensors[name].reshape(-1)[block]
 
 
 def manifest_of(tensors: Tensors) -> Manifest:

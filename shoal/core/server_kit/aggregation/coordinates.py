@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import blocks, finish
+from shoal.core.exchange.tensors import Lazy, blocks, finish, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import pulls, settled
 from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
 from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, joined, pieces_of, results
@@ -18,13 +18,14 @@ from shoal.core.types import Array, Tensors
 TENTH = 10
 
 
-class Clipped(Mapping[str, Array]):
+class Clipped(Lazy):
     """What a device would have reported if its update had been `scale` times as long, 0 to 1.
 
-    A tensor is computed when it is requested. Whole numbers are as reported.
+    Whole numbers are as reported.
     """
 
     def __init__(self, model: Tensors, base: Tensors, scale: float) -> None:
+        super().__init__(manifest_of(base))
         self._model, self._base, self._scale = model, base, scale
 
     def sent(self, base: Tensors) -> Part:
@@ -32,8 +33,7 @@ class Clipped(Mapping[str, Array]):
         return Part(self._model, self._scale) if self._base is base else Part(self)
 
     def part(self, name: str, block: slice) -> Array:
-        """Some coordinates of a tensor."""
-        reported, start = _values(self._model, name, block), _values(self._base, name, block)
+        reported, start = part_of(self._model, name, block), part_of(self._base, name, block)
         if start.dtype.kind != "f":
             return reported
         if self._scale == 0.0:  # 0 times an infinite step would be NaN
@@ -47,12 +47,6 @@ class Clipped(Mapping[str, Array]):
         for block in blocks(like.size):
             found[block] = self.part(name, block)
         return found.reshape(like.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._model)
-
-    def __len__(self) -> int:
-        return len(self._model)
 
 
 # -- rules over coordinates ---------------------------------------------------------------------------------
@@ -115,11 +109,6 @@ def _sent(parts: Sequence[Tensors], base: Tensors) -> list[Part]:
     return [part.sent(base) if isinstance(part, Clipped) else Part(part) for part in parts]
 
 
-def _values(tensors: Tensors, name: str, block: slice) -> Array:
-    """Some coordinates of a tensor, in memory order."""
-    return tensors.part(name, block) if isinstance(tensors, Clipped) else tensors[name].reshape(-1)[block]
-
-
 # -- pieces, maybe in a worker ------------------------------------------------------------------------------
 
 
@@ -152,7 +141,7 @@ def _settle(job: Job, piece: Piece) -> tuple[Array, float]:
 def reported(job: Job, piece: Piece) -> list[Array]:
     """A piece of each update, shortened if it was clipped."""
     name, start, stop = piece
-    rows = [_values(part.model, name, slice(start, stop)) for part in job.parts]
+    rows = [part_of(part.model, name, slice(start, stop)) for part in job.parts]
     return [
         row
         if part.scale is None

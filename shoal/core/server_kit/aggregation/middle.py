@@ -43,7 +43,7 @@ def half(count: int) -> int:
 
 
 def width_of(rows: int) -> int:
-    """How many coordinates of so many rows to look at together: a block, or less of very many."""
+    """How many coordinates of this many rows to look at together: a block, or less of very many."""
     return min(BLOCK, max(CACHED // rows, NARROWEST))
 
 

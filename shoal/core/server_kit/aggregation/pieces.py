@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import BLOCK, Lazy, blocks
+from shoal.core.exchange.tensors import BLOCK, Lazy, blocks, part_of
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
@@ -26,6 +26,8 @@ WORTH = 1 << 22
 """Values of all updates together from which on workers are worth their trouble: 16 MB of float32."""
 SHARES = 4
 """Jobs for each worker, so that a slow one does not hold up the others."""
+LARGEST = 4 * BLOCK
+"""Coordinates of a piece: of few updates, all of it stays in the processor's cache."""
 
 Piece = tuple[str, int, int]
 """A range of the coordinates of a tensor: its name, the first one, and the one after the last."""
@@ -94,10 +96,10 @@ def _helpers(models: Sequence[Tensors]) -> Workers | None:
 
 
 def pieces_of(like: Tensors, parts: int, together: int = MATRIX) -> list[Piece]:
-    """All coordinates of these tensors, in pieces of which so many parts have at most `together` bytes."""
+    """All coordinates of these tensors, in pieces of which this many parts have at most `together` bytes."""
     found = []
     for name, array in like.items():
-        most = max(1, together // (array.itemsize * parts))
+        most = min(max(1, together // (array.itemsize * parts)), LARGEST)
         most -= most % BLOCK if most > BLOCK else 0
         found += [(name, block.start, block.stop) for block in blocks(array.size, most)]
     return found
@@ -113,7 +115,7 @@ def results(
     """What comes of each piece, in their order. work: a function of a module, which workers can find."""
 
     def job(own: Sequence[Piece]) -> Job:
-        bases = {piece: base[piece[0]].reshape(-1)[slice(*piece[1:])] for piece in own}
+        bases = {piece: part_of(base, piece[0], slice(*piece[1:])) for piece in own}
         return Job(work, tuple(parts), tuple(own), bases, **more)
 
     workers = _helpers([part.model for part in parts])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import blocks
+from shoal.core.exchange.tensors import blocks, part_of
 from shoal.core.server_kit.aggregation.influence import bearings
 from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
@@ -73,7 +73,8 @@ def norm(model: Tensors, base: Tensors) -> float:
 
 def _bearings(job: Job, piece: Piece) -> FloatArray:
     name, start, stop = piece
-    return bearings([part.model[name].reshape(-1)[start:stop] for part in job.parts], job.base[piece])
+    part = slice(start, stop)
+    return bearings([part_of(each.model, name, part) for each in job.parts], job.base[piece])
 
 
 def _of_steps(
@@ -89,7 +90,7 @@ def _of_steps(
         for device in devices:
             if origins[device] is not origin:
                 origin = origins[device]
-                old = origin[name].reshape(-1)[part].astype(np.float64)
+                old = part_of(origin, name, part).astype(np.float64)
             with np.errstate(over="ignore"):
-                rows.append(models[device][name].reshape(-1)[part] - old)
+                rows.append(part_of(models[device], name, part) - old)
         yield (name, start, stop), bearings(rows, np.zeros(stop - start))
