@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from shoal.core.server_kit.aggregation.coordinates import done
 from shoal.core.server_kit.aggregation.pieces import Job
 from shoal.core.types import Array
 
@@ -32,11 +31,11 @@ class Reducers:
     def map(self, jobs: Sequence[Job]) -> list[list[Array]]:
         """What came of the jobs, in their order. Called by the threads that reduce."""
         try:
-            return list(self._running().map(done, jobs))
+            return list(self._running().map(Job.done, jobs))
         except BrokenProcessPool as error:
             log.error("a reducer has ended, and the server combines this round itself: %s", error)
             self.close()
-            return [done(job) for job in jobs]
+            return [job.done() for job in jobs]
 
     def close(self) -> None:
         """End the workers, after the jobs that they are at."""

@@ -22,8 +22,8 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
 MAX_TENSORS, MAX_RANK, MAX_NAME = 4096, 8, 256
-BLOCK = 1 << 18
-"""Elements per step of a sum: small enough to stay in the processor's cache."""
+BLOCK = 1 << 15
+"""Elements per step of a sum: what a step makes stays in the processor's cache until the next one."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,20 @@ class Lazy(Mapping[str, Array]):
     @abstractmethod
     def __getitem__(self, name: str) -> Array: ...
 
+    def part(self, name: str, block: slice) -> Array:
+        """Some elements of a tensor, in memory order. Only they stay in memory."""
+        return self[name].reshape(-1)[block].copy()
+
     def __iter__(self) -> Iterator[str]:
         return (spec.name for spec in self.manifest)
 
     def __len__(self) -> int:
         return len(self.manifest)
+
+
+def part_of(tensors: Tensors, name: str, block: slice) -> Array:
+    """Some elements of a tensor, in memory order."""
+    return tensors.part(name, block) if isinstance(tensors, Lazy) else tensors[name].reshape(-1)[block]
 
 
 def manifest_of(tensors: Tensors) -> Manifest:
@@ -210,9 +219,15 @@ class Mixture(Lazy):
 def add_scaled(total: Array, array: Array, weight: float) -> None:
     """total += weight * array, a block at a time so that no temporary of the model's size is made."""
     flat_total, flat = total.reshape(-1), array.reshape(-1)
-    for start in range(0, flat.size, BLOCK):
-        block = slice(start, start + BLOCK)
-        flat_total[block] += flat[block].astype(np.float64) * weight
+    for block in blocks(flat.size):
+        scaled = flat[block].astype(np.float64)
+        scaled *= weight
+        flat_total[block] += scaled
+
+
+def blocks(size: int, most: int = BLOCK) -> Iterator[slice]:
+    """Slices of at most `most` elements that cover `size` of them."""
+    return (slice(start, min(start + most, size)) for start in range(0, size, most))
 
 
 def finish(summed: Array, total: float, dtype: np.dtype[np.generic]) -> Array:

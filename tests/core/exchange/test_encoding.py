@@ -57,6 +57,20 @@ def test_a_model_comes_back_nearly(encoding: str) -> None:
             assert (error <= RELATIVE[encoding] * step + 1e-7).all()
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_part_of_a_tensor_has_the_bits_of_the_whole(encoding: str) -> None:
+    reference, trained = model(1), moved(2, 0.01)
+    parts, _ = encoded(trained, reference, encoding)
+    found = Decoded(manifest_of(trained), parts, reference, encoding)
+    merged = Merged(manifest_of(trained), found, reference)
+    for name, array in trained.items():
+        whole = found[name].reshape(-1)
+        for start, stop in ((0, array.size), (0, 1), (array.size // 3, array.size), (255, 258), (256, 600)):
+            block = slice(min(start, array.size), min(stop, array.size))
+            for each in (found, merged):
+                assert each.part(name, block).tobytes() == whole[block].tobytes()
+
+
 def test_the_bytes_are_a_half_and_a_quarter() -> None:
     reference = {"weight": np.zeros((512, 256), np.float32)}
     sizes = {each: nbytes(encoded(reference, reference, each)[0]) for each in ENCODINGS}

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit.aggregation.coordinates import settle
 from shoal.core.server_kit.aggregation.influence import (
     bearings,
     believed,
     capped,
-    half,
-    middle_of,
     opposed,
+    pulls,
     settled,
 )
+from shoal.core.server_kit.aggregation.middle import half, middle_of
 
 CLAIM = 2.0**40
 
@@ -31,8 +32,14 @@ def shares_of(claims: FloatArray) -> FloatArray:
     return found / found.sum()
 
 
+def combined(rows: FloatArray, shares: FloatArray) -> FloatArray:
+    """One tensor of n models."""
+    apart = bearings(list(rows), np.zeros(rows.shape[1]))[3]
+    return settled(list(rows), pulls(apart, shares)[0], np.dtype(np.float64))[0]
+
+
 def model_of(rows: FloatArray, claims: FloatArray) -> FloatArray:
-    return settled(rows.copy(), shares_of(claims), np.dtype(np.float64)).values
+    return combined(rows, shares_of(claims))
 
 
 def fleet(chance: np.random.Generator, devices: int, width: int) -> FloatArray:
@@ -131,7 +138,7 @@ def test_whatever_the_honest_send_neither_middle_nor_reach_leaves_their_range(
     distance. The first k rows are theirs."""
     rows, claims, liars = case
     honest, shares = rows[liars:], shares_of(claims)
-    center = middle_of(rows.copy(), half(len(rows)))
+    center = middle_of(list(rows), half(len(rows)))
     assert (center >= honest.min(axis=0)).all()
     assert (center <= honest.max(axis=0)).all()
     distances = np.linalg.norm(rows - center, axis=1)
@@ -139,22 +146,27 @@ def test_whatever_the_honest_send_neither_middle_nor_reach_leaves_their_range(
     assert reach <= distances[liars:].max() * (1 + 1e-12)
     pulls = (rows - center) * np.minimum(1.0, reach / np.maximum(distances, 1e-300))[:, None]
     others = center + shares[liars:] @ pulls[liars:]
-    found = settled(rows.copy(), shares, np.dtype(np.float64)).values
+    found = combined(rows, shares)
     allowed = float(shares[:liars].sum()) * reach
     assert np.linalg.norm(found - others) <= allowed * (1 + 1e-9) + 1e-9
 
 
 def test_an_update_pulls_no_farther_than_the_middle_one_and_says_how_they_scatter() -> None:
     rows = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [900.0, 0.0]])
-    found = settled(rows.copy(), np.full(5, 0.2), np.dtype(np.float32))
-    np.testing.assert_allclose(found.values, [0.2, 0.0], rtol=1e-6)
-    assert found.values.dtype == np.float32
-    assert found.scatter == pytest.approx(1.0 - 0.2**2)
+    found, scatter = settle(
+        [{"w": row} for row in rows],
+        [0.2] * 5,
+        {"w": bearings(list(rows), rows[0])[3]},
+        {"w": np.zeros(2, np.float32)},
+    )
+    np.testing.assert_allclose(found["w"], [0.2, 0.0], rtol=1e-6)
+    assert found["w"].dtype == np.float32
+    assert scatter == pytest.approx(1.0 - 0.2**2)
 
 
 def test_where_most_agree_to_the_bit_nobody_else_moves_the_model() -> None:
     rows = np.array([[1.0], [1.0], [1.0], [7.0]])
-    assert settled(rows, np.full(4, 0.25), np.dtype(np.float64)).values.tolist() == [1.0]
+    assert combined(rows, np.full(4, 0.25)).tolist() == [1.0]
 
 
 # -- numbers of samples -------------------------------------------------------------------------------------
@@ -228,9 +240,24 @@ def test_who_moves_back_is_left_out_and_who_moves_aside_is_not() -> None:
 
 
 def test_bearings_are_lengths_and_products_with_the_middle_that_add_up_over_blocks() -> None:
-    steps = np.random.default_rng(3).normal(size=(5, 8))
+    chance = np.random.default_rng(3)
+    models, origin = chance.normal(size=(5, 8)), chance.normal(size=8)
+    steps = models - origin
     center = np.median(steps, axis=0)
-    expected = [*np.square(steps).sum(axis=1), *(steps @ center), center @ center]
-    np.testing.assert_allclose(bearings(steps.copy()), expected)
-    blocks = bearings(steps[:, :3].copy()) + bearings(steps[:, 3:].copy())
-    np.testing.assert_allclose(blocks, expected)
+    expected = [
+        np.square(steps).sum(axis=1),
+        steps @ center,
+        np.full(5, center @ center),
+        np.square(steps - center).sum(axis=1),
+    ]
+    np.testing.assert_allclose(bearings(list(models), origin), expected)
+    parts = bearings(list(models[:, :3]), origin[:3]) + bearings(list(models[:, 3:]), origin[3:])
+    np.testing.assert_allclose(parts, expected)
+
+
+@pytest.mark.parametrize("huge", [1e308, -1e308, 3e200])
+def test_hostile_values_leave_every_sum_finite(huge: float) -> None:
+    models = np.array([[1.0, 2.0], [1.5, 2.5], [huge, huge], [huge, 2.0]])
+    found = bearings(list(models), np.array([-huge, 0.0]))
+    assert np.isfinite(found).all()
+    assert np.isfinite(combined(models, np.full(4, 0.25))).all()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from shoal.core.exchange.tensors import blocks
 from shoal.core.server_kit.aggregation import pooling as module
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.aggregation.robust import Spread, Update, combine
@@ -160,7 +161,7 @@ def test_a_model_that_is_no_mean_of_this_round_is_left_alone() -> None:
 
 def test_blocks_change_nothing_but_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Rounds({"c0": 0.5, "c1": 0.5}, devices=3).play()[1]
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(module, "blocks", lambda size: blocks(size, 7))
     split = Rounds({"c0": 0.5, "c1": 0.5}, devices=3).play()[1]
     for key in whole:
         np.testing.assert_allclose(split[key]["w"], whole[key]["w"], rtol=1e-6)

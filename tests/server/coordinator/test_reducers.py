@@ -77,7 +77,7 @@ def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: py
     real = Reducers.map
 
     def noted(self: Reducers, jobs: Sequence[Job]) -> list[list[Array]]:
-        done.extend(job.work for job in jobs)
+        done.extend(job.work.__name__ for job in jobs)
         return real(self, jobs)
 
     monkeypatch.setattr(Reducers, "map", noted)
@@ -92,7 +92,7 @@ def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: py
             await coordinator.close()
 
     asyncio.run(play())
-    assert {"bearings", "settle"} <= set(done)
+    assert {"_bearings", "_settle"} <= set(done)
 
 
 SERVER = """

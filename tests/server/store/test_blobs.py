@@ -6,12 +6,14 @@ import os
 import random
 import threading
 from contextlib import closing
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedserver.store.content import mapped as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import MappedTensors, StoredTensors
@@ -257,6 +259,33 @@ def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
         MappedTensors(blobs.path(weights.blob.sha256), longer)
     with pytest.raises(NotFound, match="the server does not have blob"):
         MappedTensors(blobs.path("ab" * 32), weights.manifest)
+
+
+def test_some_elements_of_mapped_tensors_are_read_from_the_disk(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = blobs.keep(TENSORS)
+    path = blobs.path(weights.blob.sha256)
+    found = MappedTensors(path, weights.manifest)
+    for name, array in TENSORS.items():
+        for block in (slice(0, array.size), slice(1, max(1, array.size))):
+            assert found.part(name, block).tobytes() == array.reshape(-1)[block].tobytes()
+    whole, size = slice(0, TENSORS["w"].size), path.stat().st_size
+    os.truncate(path, 1)
+    with pytest.raises(BadPayload, match="cannot be read"):
+        found.part("w", whole)
+    os.truncate(path, size)
+
+    class Broken(FileIO):
+        def readinto(self, buffer: object) -> int:
+            raise OSError(errno.EIO, "a sector is lost")
+
+    monkeypatch.setattr(module, "FileIO", Broken)
+    with pytest.raises(BadPayload, match="cannot be read"):
+        found.part("w", whole)
+    path.unlink()
+    with pytest.raises(NotFound):
+        found.part("w", whole)
 
 
 def test_a_later_upload_of_the_same_blob_takes_the_place_of_the_one_before(blobs: Blobs) -> None:

@@ -18,7 +18,15 @@ import numpy as np
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.encoding.quantizer import FINE, MOST, coded
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.exchange.tensors import (
+    DTYPES,
+    Lazy,
+    Manifest,
+    TensorSpec,
+    check_manifest,
+    manifest_of,
+    part_of,
+)
 from shoal.core.types import Array, Tensors
 
 Encoding = Literal["full", "bf16", "fp16", "int8"]
@@ -102,17 +110,27 @@ class Decoded(Lazy):
             return self._parts[name]
         if name not in self._starts:
             return self._parts[f"rest.{name}"]
-        spec, at, block = self._starts[name]
-        codes = self._parts["codes"][at : at + _count(spec)]
+        spec = self._starts[name][0]
+        return self.part(name, slice(0, _count(spec))).reshape(spec.shape)
+
+    def part(self, name: str, block: slice) -> Array:
+        if self._encoding == "full":
+            return part_of(self._parts, name, block)
+        if name not in self._starts:
+            return part_of(self._parts, f"rest.{name}", block)
+        spec, at, first = self._starts[name]
+        codes = part_of(self._parts, "codes", slice(at + block.start, at + block.stop))
         with np.errstate(invalid="ignore", over="ignore"):
             if self._encoding == "int8":
-                moved = _of_blocks(codes, self._parts["scales"][block : block + _blocks(spec)])
+                skipped, last = block.start // BLOCK, -(-block.stop // BLOCK)
+                scales = part_of(self._parts, "scales", slice(first + skipped, first + last))
+                moved = _of_blocks(codes, scales, block.start - skipped * BLOCK)
             elif self._encoding == "bf16":
                 moved = (codes.astype(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
             else:
                 moved = codes.astype(np.float64)
-            found: Array = (_flat(self._reference[name]) + moved).astype(DTYPES[spec.dtype])
-        return found.reshape(spec.shape)
+            moved += part_of(self._reference, name, block)
+            return moved.astype(DTYPES[spec.dtype])
 
 
 class Merged(Lazy):
@@ -133,6 +151,9 @@ class Merged(Lazy):
 
     def __getitem__(self, name: str) -> Array:
         return self._own[name] if name in self._own else self._rest[name]
+
+    def part(self, name: str, block: slice) -> Array:
+        return part_of(self._own if name in self._own else self._rest, name, block)
 
 
 def numbers_of(manifest: Manifest) -> int:
@@ -164,8 +185,10 @@ def _in_blocks(values: FloatArray) -> FloatArray:
     return np.append(values, np.zeros(-len(values) % BLOCK)).reshape(-1, BLOCK)
 
 
-def _of_blocks(codes: Array, scales: Array) -> FloatArray:
-    found: FloatArray = codes * np.repeat(np.abs(scales.astype(np.float64)), BLOCK)[: len(codes)]
+def _of_blocks(codes: Array, scales: Array, start: int = 0) -> FloatArray:
+    """start: how far into the first block the codes begin."""
+    each = np.repeat(np.abs(scales.astype(np.float64)), BLOCK)[start : start + len(codes)]
+    found: FloatArray = codes * each
     return found
 
 

@@ -22,12 +22,13 @@ ICML 2018.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import blocks
+from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
 from shoal.core.server_kit.clustering.distances import LONGEST
 from shoal.core.types import Array, DeviceId
 
@@ -87,17 +88,39 @@ def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, fl
 # -- directions ---------------------------------------------------------------------------------------------
 
 
-def bearings(steps: FloatArray) -> FloatArray:
-    """(2 n + 1,): how n updates lie to their middle in some coordinates, in sums that add up over blocks.
+def bearings(models: Sequence[Array], origin: Array) -> FloatArray:
+    """(4, n): how n models lie to their middle in some coordinates, in sums that add up over coordinates.
 
-    steps: (n, width), the updates; they are clipped in place. First the squared lengths of the updates, then
-    their products with the middle, then the squared length of the middle.
+    models: n times (width,). origin: (width,), with which all of them began. The rows: the squared lengths of
+    the updates; their products with the middle one; its squared length; and the squared distances of the
+    models from their middle.
     """
-    np.clip(steps, -LONGEST, LONGEST, out=steps)
-    center, terms = middle_of(steps.copy(), half(len(steps))), np.empty(steps.shape[1])
-    squares = [float(np.square(step, out=terms).sum()) for step in steps]
-    products = [float(np.multiply(step, center, out=terms).sum()) for step in steps]
-    return np.array([*squares, *products, float(np.square(center, out=terms).sum())])
+    found = np.zeros((4, len(models)))
+    for block in blocks(origin.size, width_of(len(models))):
+        rows, old = [model[block] for model in models], origin[block].astype(np.float64)
+        center = _step(middle_of(rows, half(len(rows))), old)
+        found[2] += _product(center, center)
+        for sums, row in zip(found.T, rows, strict=True):
+            step = _step(row, old)
+            sums[0] += _product(step, step)
+            sums[1] += _product(step, center)
+            step -= center
+            sums[3] += _product(step, step)
+    return found
+
+
+def _step(values: Array, old: FloatArray) -> FloatArray:
+    """The values, less the old ones, and no longer than what can be squared."""
+    step = values.astype(np.float64)
+    with np.errstate(over="ignore"):
+        step -= old
+    return np.clip(step, -LONGEST, LONGEST, out=step) if values.dtype == np.float64 else step
+
+
+def _product(one: FloatArray, other: FloatArray) -> float:
+    """The inner product. The last bits of one that BLAS makes depend on where the arrays lie in memory, and
+    on the number of threads."""
+    return float(np.einsum("i,i->", one, other))
 
 
 def opposed(cosines: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
@@ -117,47 +140,36 @@ def opposed(cosines: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
 # -- pulls --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """Some coordinates of the next model. scatter: the mean squared distance of the updates from it, as they
-    counted."""
+def pulls(apart: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How much of its distance from the middle each of n models counts with: (n,), shares included; and (n,),
+    the squared distances that are left.
 
-    values: Array
-    scatter: float
-
-
-def settled(rows: FloatArray, shares: FloatArray, dtype: "np.dtype[np.generic]") -> Settled:
-    """Some coordinates of n models, combined: their middle, moved by the pull of each one.
-
-    rows: (n, width); they are overwritten. shares: (n,), of the weight; they sum to 1.
+    apart: (n,), the squared distances in one tensor. shares: (n,), of the weight; they sum to 1.
     """
-    center = middle_of(rows.copy(), half(len(rows)))
-    with np.errstate(over="ignore"):
-        rows -= center
-    np.clip(rows, -LONGEST, LONGEST, out=rows)
-    terms, pull = np.empty(rows.shape[1]), np.zeros(rows.shape[1])
-    # Row by row: the last bits of a matrix product depend on where the rows lie in memory.
-    lengths = np.array([math.sqrt(float(np.square(row, out=terms).sum())) for row in rows])
+    lengths = np.sqrt(apart)
     reach = float(np.median(lengths))
-    factors = np.divide(reach, lengths, out=np.ones(len(rows)), where=lengths > reach)
-    for row, scale in zip(rows, shares * factors, strict=True):
-        pull += np.multiply(row, scale, out=terms)
-    mean_square = float((shares * np.square(lengths * factors)).sum())
-    scatter = max(mean_square - float(np.square(pull, out=terms).sum()), 0.0)
-    return Settled((center + pull).astype(dtype), scatter)
+    factors = np.divide(reach, lengths, out=np.ones(len(lengths)), where=lengths > reach)
+    return shares * factors, np.square(lengths * factors)
 
 
-def middle_of(rows: Array, cut: int) -> FloatArray:
-    """(width,): the mean of each column without its `cut` lowest and highest values; rows are sorted in
-    place."""
-    rows.sort(axis=0)
-    left = rows[cut : len(rows) - cut]
-    with np.errstate(over="ignore"):
-        mean: FloatArray = left.sum(axis=0) / len(left)
-    np.clip(mean, left[0], left[-1], out=mean)  # a rounding error must not leave the range
-    return mean
+def settled(
+    models: Sequence[Array], scales: FloatArray, dtype: "np.dtype[np.generic]"
+) -> tuple[Array, float]:
+    """Some coordinates of n models, combined: their middle, moved by the pull of each one; and the squared
+    length of that move.
 
-
-def half(count: int) -> int:
-    """How many of `count` values to leave out at each end so that one or two remain."""
-    return (count - 1) // 2
+    models: n times (width,). scales: (n,), see `pulls`.
+    """
+    found, square = np.empty(models[0].size, dtype), 0.0
+    for block in blocks(found.size, width_of(len(models))):
+        rows = [model[block] for model in models]
+        center = middle_of(rows, half(len(rows)))
+        move = np.zeros(center.size)
+        for row, scale in zip(rows, scales, strict=True):
+            pull = _step(row, center)
+            pull *= scale
+            move += pull
+        square += _product(move, move)
+        move += center
+        found[block] = move
+    return found, square

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import NOISED, Report
-from shoal.core.exchange.tensors import BLOCK
+from shoal.core.exchange.tensors import blocks
 from shoal.core.privacy.cost import rho_of
 from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
@@ -34,6 +34,9 @@ from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 
 WITHIN = 1.0 - 1e-9
 """Updates are clipped to this fraction of the norm; the rest covers rounding errors of float64."""
+
+TOGETHER = 1 << 18
+"""Coordinates for which updates are read, and noise is drawn, at a time."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,7 @@ def _tensor(
 ) -> Array:
     together = math.fsum(update.weight for update in updates.values())
     start, found = base.reshape(-1), np.empty(base.size, base.dtype)
-    for first in range(0, base.size, BLOCK):
-        block = slice(first, first + BLOCK)
+    for block in blocks(base.size, TOGETHER):
         total = np.zeros(found[block].size)
         for device, scale in scales.items():
             if scale > 0.0:  # 0 times an infinite step would be NaN

@@ -7,21 +7,27 @@ So a model has the same bits with any number of workers, and the robust rules, w
 coordinate, work as well as the mean.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from shoal.core.exchange.tensors import Lazy
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import BLOCK, Lazy, blocks, part_of
+from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
+
+T = TypeVar("T")
 
 WORTH = 1 << 22
 """Values of all updates together from which on workers are worth their trouble: 16 MB of float32."""
 SHARES = 4
 """Jobs for each worker, so that a slow one does not hold up the others."""
+LARGEST = 4 * BLOCK
+"""Coordinates of a piece: of few updates, all of it stays in the processor's cache."""
 
 Piece = tuple[str, int, int]
 """A range of the coordinates of a tensor: its name, the first one, and the one after the last."""
@@ -29,9 +35,9 @@ Piece = tuple[str, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An update, for a worker. scale: the factor by which it is shortened; None: it stays as reported.
+    """An update. scale: the factor by which it is shortened; None: it stays as reported.
 
-    weight: in any unit; for "settle" the shares of all sum to 1."""
+    weight: in any unit."""
 
     model: Tensors
     scale: float | None = None
@@ -40,17 +46,24 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Some pieces of every update. work: what to do with them. base: the same pieces of the model before.
+    """Some pieces of every update. work: what to do with each of them. base: the same pieces of the model
+    before.
 
-    total: the sum of all weights. cut: as in `coordinates.middle`, for tensors of floats.
+    total: the sum of all weights. cut: as in `coordinates.middle`, for tensors of floats. scales: by tensor,
+    as in `influence.settled`.
     """
 
-    work: str
+    work: "Callable[[Job, Piece], Any]"
     parts: tuple[Part, ...]
     pieces: tuple[Piece, ...]
     base: Mapping[Piece, Array]
     total: float = 0.0
     cut: int = 0
+    scales: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def done(self) -> list[Any]:
+        """A value for each of the pieces."""
+        return [self.work(self, piece) for piece in self.pieces]
 
 
 class Workers(Protocol):
@@ -74,7 +87,7 @@ def spread_over(workers: Workers | None) -> Iterator[None]:
         _workers.reset(token)
 
 
-def helpers(models: Sequence[Tensors]) -> Workers | None:
+def _helpers(models: Sequence[Tensors]) -> Workers | None:
     """The workers for sums over these updates; None if they are too small, or only this process has them."""
     found = _workers.get()
     if found is None or not all(isinstance(model, Lazy) and model.portable for model in models):
@@ -82,36 +95,43 @@ def helpers(models: Sequence[Tensors]) -> Workers | None:
     return found if sum(array.size for array in models[0].values()) * len(models) >= WORTH else None
 
 
-def pieces_of(like: Tensors, most: Mapping[str, int]) -> list[Piece]:
-    """All coordinates of these tensors, at most `most` in a piece."""
-    return [
-        (name, start, min(start + most[name], array.size))
-        for name, array in like.items()
-        for start in range(0, array.size, most[name])
-    ]
+def pieces_of(like: Tensors, parts: int, together: int = MATRIX) -> list[Piece]:
+    """All coordinates of these tensors, in pieces of which this many parts have at most `together` bytes."""
+    found = []
+    for name, array in like.items():
+        most = min(max(1, together // (array.itemsize * parts)), LARGEST)
+        most -= most % BLOCK if most > BLOCK else 0
+        found += [(name, block.start, block.stop) for block in blocks(array.size, most)]
+    return found
 
 
 def results(
-    workers: Workers, work: str, parts: Sequence[Part], base: Tensors, pieces: Sequence[Piece], **more: float
-) -> dict[Piece, Any]:
-    """What came of each piece."""
+    work: Callable[[Job, Piece], T],
+    parts: Sequence[Part],
+    base: Tensors,
+    pieces: Sequence[Piece],
+    **more: Any,
+) -> Iterator[tuple[Piece, T]]:
+    """What comes of each piece, in their order. work: a function of a module, which workers can find."""
+
+    def job(own: Sequence[Piece]) -> Job:
+        bases = {piece: part_of(base, piece[0], slice(*piece[1:])) for piece in own}
+        return Job(work, tuple(parts), tuple(own), bases, **more)
+
+    workers = _helpers([part.model for part in parts])
+    if workers is None:
+        for piece in pieces:
+            yield piece, job([piece]).done()[0]
+        return
     most = max(1, -(-len(pieces) // (SHARES * workers.count)))
-    jobs = []
-    for start in range(0, len(pieces), most):
-        own = tuple(pieces[start : start + most])
-        bases = {piece: base[piece[0]].reshape(-1)[piece[1] : piece[2]] for piece in own}
-        jobs.append(Job(work, tuple(parts), own, bases, **more))  # type: ignore[arg-type]
-    found = workers.map(jobs)
-    return {
-        piece: value
-        for job, values in zip(jobs, found, strict=True)
-        for piece, value in zip(job.pieces, values, strict=True)
-    }
+    shares = [pieces[start : start + most] for start in range(0, len(pieces), most)]
+    for own, values in zip(shares, workers.map([job(own) for own in shares]), strict=True):
+        yield from zip(own, values, strict=True)
 
 
-def joined(like: Tensors, found: Mapping[Piece, Array]) -> dict[str, Array]:
+def joined(like: Tensors, found: Iterable[tuple[Piece, Array]]) -> dict[str, Array]:
     """Whole tensors, of their pieces."""
     whole = {name: np.empty(array.size, array.dtype) for name, array in like.items()}
-    for (name, start, stop), values in found.items():
+    for (name, start, stop), values in found:
         whole[name][start:stop] = values
     return {name: array.reshape(like[name].shape) for name, array in whole.items()}

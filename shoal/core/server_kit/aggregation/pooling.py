@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import BLOCK
-from shoal.core.server_kit.aggregation.coordinates import blocks
+from shoal.core.exchange.tensors import blocks
 from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import Array, ModelKey, Tensors
 
@@ -79,7 +78,7 @@ def pooled(
     names = [name for name, like in before[keys[0]].items() if like.dtype.kind == "f"]
     distances = np.zeros(len(keys))
     for name in names:
-        for block in blocks(before[keys[0]][name].size, BLOCK):
+        for block in blocks(before[keys[0]][name].size):
             steps = _steps(before, after, keys, name, block)
             distances += np.square(steps - weights @ steps).sum(axis=1)
     scatter = np.array([spreads[key].square for key in keys])
@@ -90,7 +89,7 @@ def pooled(
     found: dict[ModelKey, dict[str, Array]] = {key: dict(after[key]) for key in keys}
     for name in names:
         made = {key: np.empty(after[key][name].size, after[key][name].dtype) for key in keys}
-        for block in blocks(before[keys[0]][name].size, BLOCK):
+        for block in blocks(before[keys[0]][name].size):
             steps = _steps(before, after, keys, name, block)
             moves = shares[:, None] * (weights @ steps - steps)
             for key, move in zip(keys, moves, strict=True):

@@ -28,7 +28,8 @@ from typing import get_args
 
 from shoal.core.algorithm import Rule
 from shoal.core.server_kit.aggregation.coordinates import Clipped, mean, middle, settle, tenth
-from shoal.core.server_kit.aggregation.influence import FEWEST, believed, half, opposed
+from shoal.core.server_kit.aggregation.influence import FEWEST, believed, opposed
+from shoal.core.server_kit.aggregation.middle import half
 from shoal.core.server_kit.aggregation.survey import survey
 from shoal.core.types import DeviceId, Tensors
 
@@ -110,10 +111,15 @@ def combine(
     left_out = opposed(seen.cosines)
     for device in left_out:
         del models[device], weights[device]
+    if any(
+        models.get(device) is not update.model or origins[device] is not base
+        for device, update in updates.items()
+    ):
+        seen = survey(models, dict.fromkeys(models, base))  # of what counts, and as it counts
     counted = believed(weights)
     total = math.fsum(counted.values())
     shares = [weight / total for weight in counted.values()]
-    found, scatter = settle(list(models.values()), shares, base)
+    found, scatter = settle(list(models.values()), shares, seen.apart, base)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
     found |= middle(list(models.values()), whole, half(len(models)))
     heavy = tuple(device for device in models if counted[device] < weights[device])
