@@ -90,6 +90,22 @@ def differences(
     ]
 
 
+def kin(found: Sequence[Difference], names: Sequence[ModelKey]) -> tuple[int, ...]:
+    """For each cluster the number of its kin: clusters that only name the classes differently, so that
+    samples without labels do not tell them apart.
+
+    Example:
+        >>> kin([Difference("c0", "c2", NAMES), Difference("c0", "c1", INPUTS)], ["c0", "c1", "c2"])
+        (0, 1, 0)
+    """
+    numbers = dict(zip(names, range(len(names)), strict=True))
+    for each in found:
+        if each.kind == NAMES:
+            one, other = sorted((numbers[each.first], numbers[each.second]))
+            numbers = {name: one if number == other else number for name, number in numbers.items()}
+    return tuple(numbers.values())
+
+
 def in_words(found: Sequence[Difference]) -> str:
     """One sentence, or "" if there are no two clusters.
 
