@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from shoal.core.errors import BadPayload, LearnerFault
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
@@ -14,6 +16,10 @@ HELP = "more samples would help, and about ten labels of each class where cluste
 UNLIKE = (
     "these samples scatter {:.3g} times as much as those of the run's devices, so it may have no model for "
     "such data: tell its operator if that goes on"
+)
+NAMED = (
+    "clusters with such samples name the classes differently, which only labels show: about ten of each "
+    "class would help"
 )
 ONE_OUTPUT = "the network has one output, so it tells no classes apart"
 HINT = "set placing to the paper's way, for example placing=likelihood for flux"
@@ -41,9 +47,12 @@ def chosen(
     if predictions[0].shape[1] < 2:
         raise NoClassifier(ONE_OUTPUT, HINT)
     near = None if projected is None else _nearness(question, projected)
-    found = odds(predictions, labels, None if near is None else near.logarithms)
+    kin = None if labels is not None or question.kin is None else np.array(question.kin)
+    found = odds(predictions, labels, None if near is None else near.logarithms, kin, question.shares)
     by = ("mutual information" if labels is None else "labels") + (" and likelihood" if near else "")
     where = assignment(question.keys, found, by)
+    if kin is not None and found.best < len(kin) and (kin == kin[found.best]).sum() > 1:
+        where = replace(where, reason=f"{where.reason}; {NAMED}")
     if near is not None and near.spread >= STRANGE:
         where = replace(where, reason=f"{where.reason}; {UNLIKE.format(near.spread)}")
     mixture = tuple(found.mixture.tolist())

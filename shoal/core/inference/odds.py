@@ -27,8 +27,9 @@ BLUR, LEAST_BLUR = 0.1, 0.05
 mutual information, and this many nats. So models that have hardly learned anything are no evidence, however
 many samples there are. Chosen on runs with seeds up to 42; see benchmarks/placing.py."""
 MEMBERS, LEAST_SHARE = 4, 0.05
-"""A mixture has at most this many models, each with at least this share of the largest share. Chosen on the
-same runs: models beyond that hardly change a prediction, and each takes as much time as the first."""
+"""A mixture has at most this many models, or kins of models, each with at least this share of the largest
+share. Chosen on the same runs: models beyond that hardly change a prediction, and each takes as much time as
+the first."""
 FEW = 5.0
 """Shares in a mixture are the odds to the power n / (n + FEW), for n samples: a mixture gains by having
 several models as well as by having the right one, and few samples do not tell which one that is."""
@@ -44,6 +45,7 @@ class Odds:
     information: (K + 1,), in nats. errors: (K + 1,), the standard error of the difference from the best of
     the K. odds: (K,), the probability that a model is the right one; they sum to 1. agreement: (K + 1,), on
     which share of samples a model is expected to say what the right one says. samples: how many there were.
+    kin: (K,), the same number for models of clusters that only name the classes differently.
     """
 
     information: FloatArray
@@ -51,6 +53,7 @@ class Odds:
     odds: FloatArray
     agreement: FloatArray
     samples: int
+    kin: FloatArray
 
     @property
     def order(self) -> list[int]:
@@ -72,7 +75,8 @@ class Odds:
         right more often than any one of them; where they do, it is one model.
         """
         shares = self.odds ** (self.samples / (self.samples + FEW))
-        shares[self.order[MEMBERS:]] = 0.0
+        likeliest = list(dict.fromkeys(self.kin[self.order].tolist()))
+        shares[~np.isin(self.kin, likeliest[:MEMBERS])] = 0.0
         shares[shares < LEAST_SHARE * shares.max()] = 0.0
         return np.append(shares / shares.sum(), 0.0)
 
@@ -81,13 +85,17 @@ def odds(
     predictions: Sequence[FloatArray],
     labels: FloatArray | None = None,
     other: FloatArray | None = None,
+    kin: FloatArray | None = None,
+    devices: Sequence[float] = (),
 ) -> Odds:
     """The odds of K models by what they, and the common model, say of n samples.
 
     predictions: K + 1 arrays (n, C), rows that sum to 1, the common model's last. labels: (n,), the classes
     of the samples, where they are known: then the evidence is the logarithm of what a model gives to them.
     other: (K,), logarithms of the odds by other evidence. How many devices have a model is no evidence: the
-    newcomer is none of them.
+    newcomer is none of them. But samples without labels are no evidence at all between models of which each
+    names the same classes in its own way, all of which are sure. kin: (K,), the same number for those; they
+    share their odds by their `devices`, (K,).
 
     Example:
         >>> sure = np.array([[1.0, 0.0], [0.0, 1.0]] * 10)
@@ -113,9 +121,13 @@ def odds(
         logarithms = logarithms + other
     likely = np.exp(logarithms - logarithms.max())
     likely /= likely.sum()
+    if kin is not None:
+        weights = np.asarray(devices)
+        likely = np.array([likely[kin == each].sum() / weights[kin == each].sum() for each in kin]) * weights
     top = np.stack([each.argmax(axis=1) for each in said])
     agreement = (top[:, None] == top[None, :count]).mean(axis=2) @ likely
-    return Odds(information, errors, likely, agreement, n)
+    apart: FloatArray = np.arange(count, dtype=np.float64)
+    return Odds(information, errors, likely, agreement, n, apart if kin is None else kin)
 
 
 def gain(said: FloatArray) -> FloatArray:

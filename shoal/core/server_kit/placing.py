@@ -114,7 +114,8 @@ def offer(half: ServerHalf, state: Any) -> Choose:
     """The models of all clusters, in the order of their names, and the common one last; and where the
     clusters' data lie, if the algorithm knows."""
     models, devices, found = clusters(state), shares(state), densities(half, state)
-    described = (found.encoder, found.projector, found.clusters) if found else ()
+    kin = tuple(map(float, found.kin)) if found and found.kin else None
+    described = (found.encoder, found.projector, found.clusters, kin) if found else ()
     return Choose(
         (*models.values(), common_model(state)),
         " ".join((*models, GLOBAL)),

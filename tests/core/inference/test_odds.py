@@ -109,6 +109,20 @@ def test_a_mixture_has_few_models_the_likeliest_and_never_the_common_one() -> No
     assert (odds([sure(TURNS)] * 3, None, more).mixture[:2] > 0.0).all()
 
 
+def test_samples_are_no_evidence_between_models_that_name_the_same_classes_differently() -> None:
+    """All are sure of everything, and which is surer is chance. Labels still decide."""
+    turned = [
+        sure(((np.array(TURNS) + number) % 4).tolist(), share=0.8 + 0.04 * number) for number in range(6)
+    ]
+    kin, devices = np.array([0.0, 0, 0, 0, 0, 1]), (1.0, 2.0, 1.0, 1.0, 1.0, 3.0)
+    chance, found = (odds([*turned, UNSURE], kin=kin, devices=devices) for kin in (None, kin))
+    assert found.odds.sum() == pytest.approx(1.0)
+    assert found.odds[5] == pytest.approx(chance.odds[5])
+    assert found.odds[:5] == pytest.approx(chance.odds[:5].sum() * np.array([1, 2, 1, 1, 1]) / 6)
+    assert (found.mixture[:5] > 0.0).all(), "all of one kin predict together, however many there are"
+    assert odds([*turned, UNSURE], np.array(TURNS)).order[0] % 4 == 0
+
+
 def test_with_few_samples_the_shares_differ_less_than_the_odds() -> None:
     for count in (1, 5, 20):
         found = odds([sure(TURNS[:count])] * 3, None, np.array([0.0, -2.0]))

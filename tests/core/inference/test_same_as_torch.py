@@ -102,6 +102,27 @@ def test_the_choice(labels: bool) -> None:
     assert found.mixture is None or found.mixture == pytest.approx(wanted.mixture, abs=1e-5)
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_choice_among_clusters_that_name_classes_differently(labels: bool) -> None:
+    chance = np.random.default_rng(8)
+    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
+    clusters: Tensors = {
+        "shares": np.ones((3, 2)),
+        "means": chance.normal(size=(3, 2, 2)),
+        "variances": np.ones((3, 2, 2)),
+    }
+    described = (models(1)[0], projector, clusters, (0.0, 0.0, 1.0))
+    question = compact(Choose(models(4), "a b c all", (1.0, 3.0, 1.0), *described))
+    opened = question.opened(manifest_of(models(1)[0]))
+    assert opened.kin == (0, 0, 1)
+    trained, light = both(views(labels=labels))
+    wanted, found = choosing.choose(opened, trained), newcomer.choose(opened, light)
+    assert found.odds == pytest.approx(wanted.odds, abs=1e-4)
+    assert (found.odds[1] == pytest.approx(3.0 * found.odds[0])) is not labels
+    with pytest.raises(BadPayload, match="kin of 2 of 3"):
+        Choose(models(4), "a b c all", (1.0, 2.0, 1.0), kin=(0.0, 1.0))
+
+
 def test_the_choice_where_the_clusters_data_are_known() -> None:
     chance = np.random.default_rng(8)
     projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}

@@ -15,6 +15,7 @@ from shoal.core.server_kit import descriptors, fleet
 from shoal.core.server_kit.clustering import assign, cluster
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.estimates import estimate
+from shoal.core.server_kit.fleet.differences import differences, kin
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -108,6 +109,7 @@ def arranged(
         reach=assign.radii(apart, labels, between),
         noise=noise,
         classless=sum(1 for one in chosen if private and not one.classes),
+        kin=kin(differences(described, assignments), names),
     )
 
 

@@ -69,7 +69,10 @@ def densities(state: State) -> ClusterDensities | None:
         return None
     names, clustering = list(state.models), state.clustering
     found = cluster_densities(clustering.described, state.assignments, names)
-    return None if found is None else ClusterDensities(clustering.encoder, clustering.projector, found)
+    if found is None:
+        return None
+    kin = clustering.kin if clustering.names == tuple(names) else ()
+    return ClusterDensities(clustering.encoder, clustering.projector, found, kin)
 
 
 # -- warm-up: train, (measure,) bounds ----------------------------------------------------------------------

@@ -23,7 +23,8 @@ class Clustering:
     `shoal.core.server_kit.clustering.assign.radii`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite and the centroid is a placeholder.
-    classless: how many devices of the clustering round released no classes.
+    classless: how many devices of the clustering round released no classes. kin: as
+    `shoal.core.exchange.choosing.ClusterDensities` has it, one for each of `names`.
     """
 
     round: int
@@ -37,6 +38,7 @@ class Clustering:
     noise: FloatArray | None = None
     described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
     classless: int = 0
+    kin: tuple[int, ...] = ()
 
     @property
     def label_free(self) -> int:

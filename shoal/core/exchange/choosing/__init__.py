@@ -44,7 +44,8 @@ class ClusterDensities:
 
     encoder: the model whose latents are meant. projector: as in `Describe`, to l dimensions. clusters: the
     tensors "shares" (K, R), at least 0 and not all 0 in a row, "means" and "variances" (K, R, l), above 0;
-    all float64.
+    all float64. kin: for each cluster, the number of a group of clusters that only name the classes
+    differently; empty where that is not known.
 
     Raises BadPayload for anything else.
     """
@@ -52,6 +53,7 @@ class ClusterDensities:
     encoder: Tensors
     projector: Tensors
     clusters: Tensors
+    kin: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         found = {name: self.clusters.get(name) for name in ("shares", "means", "variances")}
@@ -113,7 +115,8 @@ class Choose(Message):
     names: of the models, separated by spaces. The last model is the common one, for devices whose samples do
     not tell the others apart. shares: of the run's devices, one for each of the others; above 0.
     encoder, projector, densities: those of `ClusterDensities`, with a density for each of the others; None
-    where the run has no descriptors of its devices.
+    where the run has no descriptors of its devices. kin: the numbers of `ClusterDensities`; None where they
+    are not known.
     """
 
     kind: ClassVar[str] = "choose"
@@ -124,9 +127,12 @@ class Choose(Message):
     encoder: Tensors | None = None
     projector: Tensors | None = None
     densities: Tensors | None = None
+    kin: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         sane = all(share > 0.0 for share in self.shares) and sum(self.shares) < math.inf
+        if self.kin is not None and len(self.kin) != len(self.shares):
+            raise BadPayload(f"kin of {len(self.kin)} of {len(self.shares)} clusters", HINT)
         found = len(self.models), len(self.keys), len(self.shares) + 1
         if len(set(found)) > 1 or len(set(self.keys)) < len(self.keys) or len(self.models) < 2 or not sane:
             raise BadPayload(

@@ -37,7 +37,8 @@ class ChooseCompact(Message):
     bits: of a number of a cluster's model; the common model and the encoder have 8. common, models, encoder:
     one, K and one model, as `packed` makes them; the common one is what the others differ from. projector,
     densities: those of `Choose`, as float32. names, shares: those of `Choose`. scale: of the models' inputs
-    (`shoal.core.data.scale`), if they have one, so that a device knows what the models consist of.
+    (`shoal.core.data.scale`), if they have one, so that a device knows what the models consist of. kin: that
+    of `Choose`.
     """
 
     kind: ClassVar[str] = "choose_compact"
@@ -51,6 +52,7 @@ class ChooseCompact(Message):
     projector: Tensors | None = None
     densities: Tensors | None = None
     scale: Tensors | None = None
+    kin: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in MOST:
@@ -71,7 +73,7 @@ class ChooseCompact(Message):
         models = [Unpacked(manifest, self.models, self.bits, n, count, common) for n in range(count)]
         encoder = None if self.encoder is None else Unpacked(manifest, self.encoder, FINE)
         projector, densities = (each and widened(each) for each in (self.projector, self.densities))
-        return Choose((*models, common), self.names, self.shares, encoder, projector, densities)
+        return Choose((*models, common), self.names, self.shares, encoder, projector, densities, self.kin)
 
 
 def compact(question: Choose) -> ChooseCompact:
@@ -101,6 +103,7 @@ def compact(question: Choose) -> ChooseCompact:
         projector,
         densities,
         scale_of(common) or None,
+        question.kin,
     )
 
 

@@ -90,6 +90,22 @@ def differences(
     ]
 
 
+def kin(found: Sequence[Difference], names: Sequence[ModelKey]) -> tuple[int, ...]:
+    """For each cluster the number of its kin: clusters that only name the classes differently, so that
+    samples without labels do not tell them apart.
+
+    Example:
+        >>> kin([Difference("c0", "c2", NAMES), Difference("c0", "c1", INPUTS)], ["c0", "c1", "c2"])
+        (0, 1, 0)
+    """
+    numbers = dict(zip(names, range(len(names)), strict=True))
+    for each in found:
+        if each.kind == NAMES:
+            one, other = sorted((numbers[each.first], numbers[each.second]))
+            numbers = {name: one if number == other else number for name, number in numbers.items()}
+    return tuple(numbers.values())
+
+
 def in_words(found: Sequence[Difference]) -> str:
     """One sentence, or "" if there are no two clusters.
 
@@ -103,8 +119,10 @@ def in_words(found: Sequence[Difference]) -> str:
     if not kinds:
         return "what the clusters differ in does not show in what devices have released"
     (kind, count), *others = kinds.most_common()
-    if not others and count == len(found):
+    if count == len(found):
         return f"the clusters differ {IN_WORDS[kind]}"
+    if 2 * count > len(found):
+        return f"the clusters differ mostly {IN_WORDS[kind]}"
     rest = [f"{number} in {other}" for other, number in others]
     if hidden := len(found) - sum(kinds.values()):
         rest.append(f"in {hidden} it does not show")
