@@ -236,8 +236,11 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
 
 def server(found: ServerStatus, *, released: bool = True) -> str:
     """The server, its runs and its devices. released: whether to say what devices have released."""
-    here = sum(device.presence != "absent" for device in found.devices)
+    count = Counter(device.presence for device in found.devices)
+    here, never = count["idle"] + count["working"], count["expected"]
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
+    if never:
+        parts[0] += f", {never} {'has' if never == 1 else 'have'} not called yet"
     parts += [f"attention: {continued(notice)}" for notice in found.notices]
     parts += [summary(run) for run in found.runs] or ["no run is active"]
     if found.devices:

@@ -14,11 +14,27 @@ from fedserver.coordinator.costs import cost_of
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
-from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status import (
+    clusters_of,
+    device_of,
+    figures_of,
+    too_few,
+    unchecked,
+    unplaced,
+    unreadable,
+)
+from fedserver.coordinator.status_types import (
+    ClusterVersions,
+    DeviceStatus,
+    RunChange,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
 from fedserver.coordinator.visits import transfer
 from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
@@ -68,8 +84,7 @@ class OperatorApi:
         coordinator, found = self._coordinator, self._coordinator.run(run)
         stated = await coordinator.storage.runs.statements_of_all() or {}
         paid = [device for device, each in stated.items() if each.cost]
-        wanted, known = found.spec.labels.items(), await coordinator.storage.journal.trainers()
-        able = [each for each in known if wanted <= coordinator.labels_of(each).items()]
+        able = coordinator.able(found, await coordinator.storage.journal.trainers())
         return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
@@ -208,17 +223,27 @@ class OperatorApi:
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+        standings = await coordinator.storage.journal.standings()
         devices = []
         for record in await coordinator.storage.journal.devices():
+            if standings.pop(record.device, None) is DeviceStanding.REVOKED:
+                continue
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, timeout))
+        uncalled = [device for device, each in standings.items() if each is DeviceStanding.APPROVED]
+        devices = sorted([*devices, *(DeviceStatus(device, "expected") for device in uncalled)], key=_name)
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
         stated = await coordinator.storage.runs.statements_of_all() if released else {}
-        notices = (*coordinator.notices(), *await unplaced(coordinator.storage))
+        short = [
+            notice
+            for run in active
+            for notice in too_few(run.run, run.spec.policy, len(coordinator.able(run, known)))
+        ]
+        notices = (*coordinator.notices(), *short, *await unplaced(coordinator.storage))
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
@@ -416,6 +441,10 @@ class OperatorApi:
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)
+
+
+def _name(device: DeviceStatus) -> DeviceId:
+    return device.device
 
 
 async def _stop(run: Run, reason: str) -> None:

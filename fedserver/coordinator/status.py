@@ -12,6 +12,7 @@ from fedserver.store.disk_space import wait_for
 from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId
 
@@ -47,6 +48,17 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         waiting.seconds,
         **so_far,
     )
+
+
+def too_few(run: RunId, policy: RoundPolicy, able: int) -> tuple[str, ...]:
+    """A sentence where a run wants more devices than there are. able: how many may take part."""
+    wanted = max(policy.devices, policy.minimum)
+    if not 0 < able < wanted:
+        return ()
+    devices = f" --devices {able}" if policy.devices else ""
+    minimum = f" --minimum {able}" if able < policy.minimum else ""
+    cure = f"admit more, or: fedserver run set {run}{devices}{minimum}"
+    return (f"run {run} wants {wanted} devices, and {able} can take part: {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:

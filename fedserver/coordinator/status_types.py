@@ -11,7 +11,7 @@ from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import Verdict
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
-PRESENCES = ("absent", "idle", "working")
+PRESENCES = ("absent", "idle", "working", "expected")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ClusterVersions:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device. presence: one of PRESENCES.
+    """A device. presence: one of PRESENCES; "expected" is one that may call and never has.
 
     last_seen: how many seconds ago it called, or None if it has not called since the server started. lease:
     run, round and attempt of the task that it works on.

@@ -359,6 +359,7 @@ class JournalCalls:
         self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
+        self.standings = Call(on, part.standings)
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
         self.note_placement = Call(on, part.placements.add)
         self.placements = Call(on, part.placements.read)

@@ -117,6 +117,8 @@ class _PresenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Presence.Val
     """It is there and has nothing to do."""
     PRESENCE_WORKING: _Presence.ValueType  # 3
     """It works on a task."""
+    PRESENCE_EXPECTED: _Presence.ValueType  # 4
+    """It may call, and never has."""
 
 class Presence(_Presence, metaclass=_PresenceEnumTypeWrapper):
     """Whether a device is there."""
@@ -129,6 +131,8 @@ PRESENCE_IDLE: Presence.ValueType  # 2
 """It is there and has nothing to do."""
 PRESENCE_WORKING: Presence.ValueType  # 3
 """It works on a task."""
+PRESENCE_EXPECTED: Presence.ValueType  # 4
+"""It may call, and never has."""
 Global___Presence: _TypeAlias = Presence  # noqa: Y015
 
 class _Stage:
