@@ -42,7 +42,7 @@ from shoal.core.data.layouts import AS_THEY_ARE
 from shoal.core.data.scale import RESERVED, scale_of, without_scale
 from shoal.core.device_kit import shapes
 from shoal.core.device_kit.samples import Batches, Samples, seeded
-from shoal.core.errors import LearnerFault, ShoalError, OtherShape
+from shoal.core.errors import LearnerFault, OtherShape, ShoalError
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_manifest, manifest_of
 from shoal.core.tracebacks import line_of_author, traceback_of_author
