@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedserver.coordinator.answers import said
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import find
@@ -37,6 +38,7 @@ def data(status: RunStatus) -> dict[str, Any]:
         "devices": [asdict(figures) for figures in status.devices],
         "abandoned": status.abandoned,
         "missing": status.missing,
+        "answers": dict(status.answers),
         "models": models,
         **private_data(status.released, status.central),
     }
@@ -134,6 +136,8 @@ def status(found: RunStatus) -> str:
     """A run: its progress, settings, accuracy, devices, clusters, privacy and models."""
     parts = [str(found.verdict)] if found.verdict else []
     parts.append(summary(found.summary))
+    if answered := said(found.answers):
+        parts.append(answered)
     if found.spec is not None:
         parts.append(_settings(found.spec, found.summary.created))
     if found.accuracies:

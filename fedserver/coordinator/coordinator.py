@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
+from fedserver.coordinator.answers import UNKNOWN
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
@@ -178,6 +179,15 @@ class Coordinator:
         """Those of these devices that have the labels that a run asks for."""
         wanted = run.spec.labels.items()
         return [each for each in known if wanted <= self.labels_of(each).items()]
+
+    def answers(self, run: Run, known: Iterable[DeviceId]) -> dict[DeviceId, str]:
+        """What these devices have answered to a run, and those that are connected and have not."""
+        here = {*self.connected(run.spec.labels)} if run.active else set()
+        return {
+            each: run.answers.get(each, UNKNOWN)
+            for each in self.able(run, known)
+            if each in here or each in run.answers
+        }
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import shoal
+from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
@@ -243,7 +244,8 @@ class OperatorApi:
             for run in active
             for notice in too_few(run.run, run.spec.policy, len(coordinator.able(run, known)))
         ]
-        notices = (*coordinator.notices(), *short, *await unplaced(coordinator.storage))
+        refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
+        notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
@@ -349,6 +351,7 @@ class OperatorApi:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
             await self._coordinator.write_journal()
+        known = await storage.journal.trainers()
         outcomes = await storage.runs.outcomes(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
@@ -356,7 +359,7 @@ class OperatorApi:
             with suppress(DiskFull):  # a new model is shown once there is space for it
                 models[key] = await found.blobs.weights(model)
         return RunStatus(
-            self._coordinator.summary(found, await storage.journal.trainers()),
+            self._coordinator.summary(found, known),
             clusters_of(state),
             figures_of(state, traffic),
             outcomes.abandoned,
@@ -367,6 +370,7 @@ class OperatorApi:
             found.spec,
             outcomes.accuracies,
             await found.verdict(),
+            self._coordinator.answers(found, known),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

@@ -71,7 +71,7 @@ class RunStatus:
     released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
     for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy after each round of
     training after which devices measured it. verdict: whether anything was learned; None
-    until devices have measured what they use.
+    until devices have measured what they use. answers: see `fedserver.coordinator.answers`.
     """
 
     summary: RunSummary
@@ -85,6 +85,7 @@ class RunStatus:
     spec: RunSpec | None = None
     accuracies: Mapping[int, float] = field(default_factory=dict)
     verdict: Verdict | None = None
+    answers: Mapping[DeviceId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
