@@ -181,13 +181,10 @@ class Coordinator:
         return [each for each in known if wanted <= self.labels_of(each).items()]
 
     def answers(self, run: Run, known: Iterable[DeviceId]) -> dict[DeviceId, str]:
-        """What these devices have answered to a run, and those that are connected and have not."""
-        here = {*self.connected(run.spec.labels)} if run.active else set()
-        return {
-            each: run.answers.get(each, UNKNOWN)
-            for each in self.able(run, known)
-            if each in here or each in run.answers
-        }
+        """What these devices have answered to a run that goes on, and "" for those that are connected and
+        have not answered."""
+        here = {*self.connected(run.spec.labels), *run.answers} if run.active else set[DeviceId]()
+        return {each: run.answers.get(each, UNKNOWN) for each in self.able(run, known) if each in here}
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""

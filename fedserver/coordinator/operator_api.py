@@ -129,12 +129,16 @@ class OperatorApi:
         return await self.show(run)
 
     async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
-        """Delete the states of earlier rounds of one run that is over, or of all such runs.
+        """Delete the states of earlier rounds of one run that is over, or of all such runs but the one that
+        finished last: a fleet may use its models, and only these states lead back from them.
 
         Returns how many were deleted, by run. Raises Refused if that run is not over.
         """
         coordinator = self._coordinator
-        chosen = [self._over(run)] if run else [each for each in coordinator.runs.values() if not each.active]
+        over = [each for each in coordinator.runs.values() if not each.active]
+        finished = [each for each in over if each.standing is Standing.FINISHED]
+        last = max(finished, key=lambda each: each.ended or each.created, default=None)
+        chosen = [self._over(run)] if run else [each for each in over if each is not last]
         deleted = {}
         for each in chosen:
             if number := await coordinator.in_turn(coordinator.storage.runs.prune(each.run)):
