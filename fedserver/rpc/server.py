@@ -114,7 +114,7 @@ async def listen(
     if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
-        coordinator.attention.append(access.peers.notices)
+        coordinator.attention += [access.peers.notices, access.peers.authority.clock.notices]
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     ports = _Ports(coordinator, access)
     # Typed as Any: all of a server that generated code asks for.

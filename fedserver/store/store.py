@@ -391,7 +391,7 @@ class IdentityCalls:
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
         self.renew = Call(on, admission.renew)
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
-        self.note_event = Call(on, part.audit.note)
+        self.note_event, self.newest_line = Call(on, part.audit.note), Call(on, part.audit.newest)
         operators = part.operators
         self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
         self.renew_operator = Call(on, operators.renew)
