@@ -1,6 +1,7 @@
 """`fedserver device ...`: the devices that have joined."""
 
 import time
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,10 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) 
     """
     ended = client.revoke(name, reason)
     counted = [{"run": run, "round": number} for run, number in ended.counted]
-    listed = ", ".join(f"{run} round {number}" for run, number in ended.counted) or "none known"
+    by_run: dict[str, list[int]] = {}
+    for run, number in ended.counted:
+        by_run.setdefault(run, []).append(number)
+    listed = "; ".join(f"{run}, rounds {spans(numbers)}" for run, numbers in by_run.items()) or "none known"
     text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
     return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
 
@@ -149,6 +153,22 @@ def facts(known: "Known") -> dict[str, Any]:
             for each in device.certificates
         ],
     }
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers, with those that follow each other as one span.
+
+    Example:
+        >>> spans([1, 2, 3, 7, 9, 8])
+        '1-3, 7-9'
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, each)) for each in found)
 
 
 def fingerprint(digest: str) -> str:

@@ -77,6 +77,12 @@ class ConfigError(ShoalError):
     code, exit_code = "bad-config", 3
 
 
+class Missing(ShoalError):
+    """A package that only this function needs is not installed."""
+
+    code, exit_code = "missing-package", 3
+
+
 class DeviceFault(ShoalError):
     code, exit_code = "device-fault", 8
 

@@ -97,8 +97,9 @@ def change(
     if not given and rounds is None and not readmit:
         raise ConfigError("nothing is to be changed", "give an option, such as --deadline 600")
     number = None if rounds is None else _in_all(client, name, *rounds)
-    status = client.change_run(name, RunChange(given, number, readmit))
-    return Result(text.data(status), text.status(status))
+    asked = RunChange(given, number, readmit)
+    status = client.change_run(name, asked)
+    return Result(text.data(status), f"{text.summary(status.summary)}\nchanged: {asked}")
 
 
 def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int:
