@@ -23,3 +23,14 @@ def host_and_port(name: str, address: str, *, lowest: int = 0) -> tuple[str, int
             f"{name}: {found[2]} in {address!r} is not a port", f"use a port from {lowest} to {HIGHEST}"
         )
     return found[1], int(found[2])
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without its port.
+
+    Example:
+        >>> host_of("127.0.0.1:50080"), host_of("[::1]:50080"), host_of("evil.example")
+        ('127.0.0.1', '[::1]', 'evil.example')
+    """
+    name, colon, port = header.rpartition(":")
+    return (name if colon and port.isdecimal() else header).lower()

@@ -43,9 +43,7 @@ def side_by_side(client: "OperatorClient", names: Sequence[str]) -> Result:
         named = [(name, *(str(value) for value in values)) for name, values in shared.items()]
         lines.append(text.table(("setting", *names), named))
     if rest := len(differ) - len(shared):
-        lines.append(
-            f"{rest} more {'setting is' if rest == 1 else 'settings are'} not in all of them: --json"
-        )
+        lines.append(f"settings that not all of them have: {rest}, in --json")
     data = {"runs": facts, "differing": differ, "gains": list(map(asdict, gained))}
     return Result(data, "\n".join(lines))
 
