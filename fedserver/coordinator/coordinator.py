@@ -23,7 +23,7 @@ from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.status import problems, summary_of
+from fedserver.coordinator.status import DEPOSED, problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
@@ -384,7 +384,7 @@ class Coordinator:
 
     async def _tick(self) -> None:
         """Check deadlines and the timeouts of devices regularly, and keep the journal up to date."""
-        noted = time.monotonic()
+        noted, deposed = time.monotonic(), False
         while True:
             await asyncio.sleep(self.settings.tick)
             await self.storage.until_reachable()
@@ -395,6 +395,8 @@ class Coordinator:
             if time.monotonic() - noted > JOURNAL_INTERVAL:
                 await self.in_turn(self.write_journal())
                 await asyncio.to_thread(self.storage.space.hold, self.low_water())
+                if not deposed and (deposed := await asyncio.to_thread(self.storage.is_deposed)):
+                    log.error(DEPOSED)
                 noted = time.monotonic()
 
     def _ended_early(self, task: "asyncio.Task[None]") -> None:

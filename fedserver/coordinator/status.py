@@ -16,6 +16,10 @@ from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId
 
+DEPOSED = (
+    "this server leads no more: another one has its database or its folder of blobs, and nothing that this "
+    "one still does counts. Stop it"
+)
 RECENT = 7 * 86400.0
 """Seconds after which a newcomer that has not asked again is not reported any more."""
 NAMED = 3
@@ -172,6 +176,8 @@ def device_of(
 def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int) -> tuple[str, ...]:
     """What keeps the server from working, or may soon. low_water: how many bytes of the disk should be
     free."""
+    if storage.is_deposed():
+        return (DEPOSED,)
     if conflicts:
         named = ", ".join(f"{device} saw {mark}" for device, mark in list(conflicts.items())[:NAMED])
         return (
