@@ -2,7 +2,7 @@
 and a fleet that has such certificates is locked out once the clock is right again.
 
 While the server runs, the wall clock is compared with one that only counts; at its start, with the newest
-line of the audit log. Where they differ by a day or more, operators are told, and nothing is signed: the
+line of the audit log. Where they differ by a day or more, `status` says so, and nothing is signed: the
 certificates that devices have stay in use. Each stop and each start writes such a line, so with a restart an
 operator says that the clock is right.
 """
