@@ -190,6 +190,8 @@ def _write_address(path: Path, address: str) -> None:
 
 async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
     """What the listeners need for TLS. The server's own certificate is renewed if necessary."""
+    if newest := await storage.identities.newest_line():
+        authority.clock.began_after(newest)
     if authority.refresh():
         log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
         await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import NotFound, ShoalError, near
+from shoal.core.errors import Missing, NotFound, ShoalError, near
 from shoal.core.types import ModelKey, Tensors
 from shoal.core.verdict import Verdict
 
@@ -24,12 +24,6 @@ class NotKnown(ShoalError):
     """The result cannot have that: only a simulation, or only a certain kind of run, knows it."""
 
     code = "not-known"
-
-
-class Missing(ShoalError):
-    """A package that only this function needs is not installed."""
-
-    code, exit_code = "missing-package", 3
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
+from shoal.core.errors import TooFewSamples
+from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.privacy.budget import DELTA, EPSILON
+from shoal.core.privacy.terms import terms
 from shoal.shell.console import Console, Result, verb
 
 MOST_CLASSES = 20
@@ -29,7 +33,9 @@ def check(console: Console, settings: ClientConfig) -> Result:
 
     console.progress("loading the learner and the data")
     found = asyncio.run(check(settings)).findings
-    return Result(found, text(found, settings.data.classes if settings.data is not None else ()))
+    shown = text(found, settings.data.classes if settings.data is not None else ())
+    labeled = found.get("regression") or found["classes"] is not None
+    return Result(found, shown, _too_few(found["samples"]) if labeled else None)
 
 
 NUMBERS = "none: labels are numbers to predict"
@@ -40,6 +46,7 @@ def text(found: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     lowest, highest = found["range"]
     lines = {
         "samples": _samples(found["samples"]),
+        **_described(found["samples"]),
         "each": f"shape {_shape(found['shape'])}, {found['dtype']}, from {lowest:.6g} to {highest:.6g}",
         "classes": (
             NUMBERS if found.get("regression") else _classes(found["classes"], found["class_count"], names)
@@ -68,6 +75,22 @@ def _network(found: Mapping[str, Any]) -> dict[str, str]:
 def _samples(counts: Mapping[str, Any]) -> str:
     test = "no test part" if counts["test"] is None else f"{counts['test']} to test on"
     return f"{counts['train']} to train on, {counts['held_out']} held out, {test}"
+
+
+def _described(counts: Mapping[str, Any]) -> dict[str, str]:
+    """What a run with the default settings lacks, in which devices describe their data under a guarantee."""
+    try:
+        terms(PrivacySettings("balanced", EPSILON, DELTA), counts["train"] + counts["held_out"], 0)
+    except TooFewSamples as error:
+        return {"by default": f"a run refuses this device: {error.message} ({error.hint})"}
+    return {}
+
+
+def _too_few(counts: Mapping[str, Any]) -> TooFewSamples | None:
+    """With one sample, nothing is left to train on, or to measure with."""
+    if counts["train"] + counts["held_out"] > 1:
+        return None
+    return TooFewSamples("one sample is no data to train on", "give the device more samples")
 
 
 def _classes(counts: Mapping[str, int] | None, number: int, names: Sequence[str]) -> str:

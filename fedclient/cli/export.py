@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,17 +50,13 @@ def export(
     if config is None:
         raise ConfigError("no learner is given", "give --learner learner.py, or --config device.yaml")
     with torch_required():
-        from fedclient.work.runtime import open_learner
-    try:
         from fedclient.work.export import export as exported
-    except ImportError as error:
-        raise DeviceFault(f"an export needs {error.name}", INSTALL) from None
+        from fedclient.work.runtime import open_learner
+    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
+        raise DeviceFault(f"an export needs {' and '.join(missing)}", INSTALL)
     samples = _samples(settings.data, shape, whole_numbers)
     console.progress("exporting, and comparing ONNX Runtime with PyTorch")
-    try:
-        graph = exported(open_learner(config), samples, _facts(settings.data))
-    except ModuleNotFoundError as error:
-        raise DeviceFault(f"an export needs {error.name}", INSTALL) from None
+    graph = exported(open_learner(config), samples, _facts(settings.data))
     write(out.absolute(), graph.data)
     sizes = list(graph.sample.shape)
     facts = {

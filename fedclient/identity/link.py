@@ -4,7 +4,7 @@ Renewal: within the time that the server gives at each hello, over the link itse
 call that finds no other call open uses a new channel with the new certificate, so no open call is cut. A
 device that only fetches a model says hello after that, to learn whether it is time to renew. Rejoining: if
 the server rejects the certificate, the device asks the enrollment port for the server's clock; if the
-certificate has expired by that clock, the device requests a new one with the key of the old one.
+certificate is not valid by that clock, the device requests a new one with the key of the old one.
 """
 
 import asyncio
@@ -151,7 +151,8 @@ class SecureLink(RpcLink):
         return Unavailable(f"no connection to {self.address}: {cause.value}", HINTS[cause])
 
     async def _after_refusal(self, refusal: ShoalError) -> ShoalError:
-        """The server rejected the certificate. Rejoin if it has expired by the server's clock."""
+        """The server rejected the certificate. Rejoin if by the server's clock it has expired, or is not
+        valid yet: then that clock was wrong when it was signed."""
         used = self.identity
         async with self._one_at_a_time:
             if self.identity is not used:
@@ -159,22 +160,17 @@ class SecureLink(RpcLink):
             try:
                 async with enrollment(used.joining_port) as port:
                     clock = (await port.challenge()).clock
-                    if clock > used.ends.timestamp():
+                    if not used.begins.timestamp() <= clock <= used.ends.timestamp():
                         return await self._rejoin(port)
             except (Unavailable, SomeoneElse) as error:
                 return Unavailable(f"{refusal.message}; {error.message}", error.hint)
-            if clock < used.begins.timestamp():
-                begins = (used.begins.timestamp() - clock) / DAY
-                message = (
-                    f"by the server's clock this device's certificate becomes valid in {begins:.1f} days"
-                )
-                return Unavailable(message, "the server's clock was set back; inform its operator")
             return refusal
 
     async def _rejoin(self, port: EnrollmentClient) -> ShoalError:
-        """Ask for a certificate with the key of the expired one. Returns the error for the failed call."""
+        """Ask for a certificate with the key of the last one. Returns the error for the failed call."""
         last, asking = self.identity, self._keyring.asking()
-        self._say(f"the certificate of {last.device} ended on {last.ends:%Y-%m-%d}: asking for a new one")
+        valid = f"{last.begins:%Y-%m-%d} to {last.ends:%Y-%m-%d}"
+        self._say(f"the certificate of {last.device} is valid from {valid}: asking for a new one")
         nonce = (await port.challenge()).nonce
         signature = sign(key_from_pem(last.key), nonce, last.joining_port.pin, asking.csr)
         try:
@@ -183,7 +179,7 @@ class SecureLink(RpcLink):
             return error
         await self._adopt(identity_of(asking, issued, last.joining_port))
         self._renew_in(issued.renew_in)
-        return Unavailable("the certificate had expired and has been replaced", "the call is repeated")
+        return Unavailable("the certificate was not valid now and has been replaced", "the call is repeated")
 
     async def _wrong_clock(self) -> ShoalError:
         """The server's certificate is not valid by this device's clock: find out whose clock is wrong."""

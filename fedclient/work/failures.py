@@ -2,12 +2,15 @@
 
 The message of an exception can hold values of real records: PyTorch prints the tensor that a check refused,
 and a server can choose weights that make such a check fail. So the owner sees message and traceback, in the
-log of `fedclient run` and in `fedclient status`, and the server gets the code and the text of that code. Each
+log of `fedclient run` and in `fedclient status`, and the server gets the code and the text of that code, and
+two shapes where a network does not fit: those of weights, which do not depend on records. Each
 failure is noted with the ledger (`fedclient.store.failures`), since failing also tells something.
 """
 
+import re
 from collections.abc import Mapping
 
+from shoal.core.errors import OtherShape
 from shoal.core.exchange.link import Failure
 
 TEXTS: Mapping[str, str] = {
@@ -32,10 +35,14 @@ TEXTS: Mapping[str, str] = {
     "strict 284; ask for a larger epsilon (privacy=explicit), or set privacy=off",
     "unprotected": "the device's owner lets nothing leave without a privacy guarantee; ask for dp_epsilon, "
     "and for privacy=balanced",
+    "other-shape": "the network of this device has another shape than the run's model",
     "worker-died": "the device's training process ended",
 }
 """What each code says to the server. Its owner learns the reason in `fedclient status`."""
 OTHER = "failed"
+SHAPE = r"(\[[0-9, ]{0,64}\])"
+SHAPES = re.compile(rf".* is {SHAPE} in the run's model, and {SHAPE} on this device\b.*", re.DOTALL)
+"""What `OtherShape` says; of that, the shapes leave, too."""
 
 
 def outgoing(failure: Failure) -> Failure:
@@ -46,4 +53,6 @@ def outgoing(failure: Failure) -> Failure:
         Failure(code='learner-failed', message="the author's code failed", details='')
     """
     code = failure.code if failure.code in TEXTS else OTHER
-    return Failure(code, TEXTS[code])
+    found = SHAPES.fullmatch(failure.message) if code == OtherShape.code else None
+    shapes = f": {found[1]} in the run, and {found[2]} here" if found else ""
+    return Failure(code, f"{TEXTS[code]}{shapes}")

@@ -83,8 +83,7 @@ class AuthorityApi:
         """
         await self._storage.identities.device(device)  # or there is nothing to revoke
         cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
-        if visitor := self._coordinator.visitors.get(device):
-            await self._coordinator.leave(visitor)
+        await self._coordinator.revoked(device)
         counted = []
         for run in list(self._coordinator.runs.values()):  # the models of a run that is over are still in use
             rounds = await self._storage.reports.rounds_of(run.run, device)

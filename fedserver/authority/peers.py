@@ -23,6 +23,8 @@ from shoal.core.types import DeviceId
 
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
 """The share of its life after which a certificate is renewed, and the share over which devices are spread."""
+NAMED = 3
+"""How many devices that wait for approval are named in a notice."""
 
 
 class Peers:
@@ -105,6 +107,16 @@ class Peers:
     def known(self) -> list[Registered]:
         """All devices, by name."""
         return [self._known[device] for device in sorted(self._known)]
+
+    def notices(self) -> tuple[str, ...]:
+        """For operators: which devices wait for approval."""
+        waiting = [each.device for each in self.known() if each.standing is DeviceStanding.PENDING]
+        if not waiting:
+            return ()
+        more = f" and {len(waiting) - NAMED} more" if len(waiting) > NAMED else ""
+        who = f"{len(waiting)} devices wait" if len(waiting) > 1 else "1 device waits"
+        verb = "fedserver device approve " + (waiting[0] if len(waiting) == 1 else "--all")
+        return (f"{who} for approval, {', '.join(waiting[:NAMED])}{more}: {verb}",)
 
     def role(self, device: DeviceId) -> Role:
         """What a known device may do."""

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey 
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
+from fedserver.authority.clock import Clock
 from fedserver.authority.issuing import Key
 from fedserver.store.identities.records import Issued
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
@@ -65,10 +66,11 @@ class KeyPair:
 
 
 class Authority:
-    """The keys and certificates that `make` has created; see `open`. roots: by name, oldest first."""
+    """The keys and certificates that `make` has created; see `open`. roots: by name, oldest first. clock: by
+    which they sign."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
-        self._folder, self._hosts = folder, tuple(hosts)
+        self._folder, self._hosts, self.clock = folder, tuple(hosts), Clock()
         self.roots: Mapping[str, KeyPair] = _roots(folder)
         self.issuing = _issuing(folder, self.roots)
         self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
@@ -124,13 +126,16 @@ class Authority:
         Signatures(self.federation, roots).check(device, proof, data)
 
     def issue(self, device: DeviceId, key: PublicKey) -> Issued:
-        """A certificate for a device's key, from now on."""
+        """A certificate for a device's key, from now on. Raises Unavailable while the clock is in doubt."""
+        self.clock.check()
         now, pair = _second(), self.roots[self.issuing]
         made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)
         return self._issued(made, key, now)
 
     def issue_operator(self, name: str, key: PublicKey, ttl: float) -> Issued:
-        """A certificate for an operator's key, from now on and for `ttl` seconds."""
+        """A certificate for an operator's key, from now on and for `ttl` seconds. Raises Unavailable as
+        `issue` does."""
+        self.clock.check()
         now, pair = _second(), self.roots[self.issuing]
         uri = operator_uri(self.federation, name)
         made = issuing.caller(pair.key, pair.certificate, key, uri, now, now + ttl)

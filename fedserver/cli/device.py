@@ -1,6 +1,8 @@
 """`fedserver device ...`: the devices that have joined."""
 
 import time
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +12,7 @@ from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, table
 from fedserver.store.identities.records import DeviceStanding
 from shoal.core.errors import NotFound, near
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Console, Group, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
@@ -26,7 +28,7 @@ def device() -> None:
 @verb
 @connected
 def list_(console: Console, client: "AuthorityClient") -> Result:
-    """List every device that has ever joined, by name."""
+    """List every device that has ever joined, by name, with the fingerprint of its key."""
     found = client.devices()
     rows = [
         (
@@ -36,10 +38,11 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
             known.device.standing.value,
             ago(known.last_seen),
             ", ".join(f"{name}={value}" for name, value in known.device.labels.items()) or "-",
+            fingerprint(known.device.spki),
         )
         for known in found
     ]
-    text = table(("device", "display name", "role", "state", "last seen", "labels"), rows)
+    text = table(("device", "display name", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
     return Result({"devices": list(map(facts, found))}, text if found else none)
 
@@ -55,17 +58,42 @@ def show(console: Console, client: "AuthorityClient", name: str) -> Result:
     return Result({**facts(known), "placements": list(map(vars, found))}, _text(known) + placements)
 
 
-@device.command(epilog="Example: fedserver device approve ward-3")
+@device.command(epilog="Examples: fedserver device approve ward-3; fedserver device approve 'ward-*'")
 @verb
 @connected
-@click.argument("name", metavar="DEVICE")
-def approve(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Approve a device that waits.
+@click.argument("name", metavar="DEVICE", required=False, default="")
+@click.option("--all", "every", is_flag=True, help="Approve every device that waits.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def approve(console: Console, client: "AuthorityClient", name: str, every: bool, yes: bool) -> Result:
+    """Approve a device that waits, or several: with --all, or with a pattern for their names.
 
-    First compare the fingerprint of its key: `fedserver device show` must print the same one as the device.
+    First compare the fingerprints of their keys: `fedserver device ls` must print the same one as the device.
+    Of several devices the fingerprints are shown, and you are asked.
     """
-    known = client.approve(name)
-    return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
+    if every == bool(name):
+        raise click.UsageError("name a device or a pattern, or give --all")
+    if name and not set(name) & set("*?["):
+        known = client.approve(name)
+        return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
+    pattern = name or "*"
+    waiting = [
+        each.device
+        for each in client.devices()
+        if each.device.standing is DeviceStanding.PENDING and fnmatchcase(each.device.device, pattern)
+    ]
+    if not waiting:
+        raise NotFound(f"no device waits for approval{f' whose name fits {name!r}' if name else ''}")
+    rows = [(each.device, fingerprint(each.spki), clock(each.created), each.token) for each in waiting]
+    listed = table(("device", "key", "joined", "with token"), rows)
+    if not yes:
+        click.echo(printable(listed), err=True)
+        click.confirm(
+            f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?", abort=True, err=True
+        )
+    approved = [client.approve(each.device) for each in waiting]
+    many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
+    said = f"{listed}\n{many} approved" if yes else f"{many} approved"
+    return Result({"devices": list(map(facts, approved))}, said)
 
 
 @device.command(epilog="Example: fedserver device revoke ward-3 --reason stolen")
@@ -81,7 +109,10 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) 
     """
     ended = client.revoke(name, reason)
     counted = [{"run": run, "round": number} for run, number in ended.counted]
-    listed = ", ".join(f"{run} round {number}" for run, number in ended.counted) or "none known"
+    by_run: dict[str, list[int]] = {}
+    for run, number in ended.counted:
+        by_run.setdefault(run, []).append(number)
+    listed = "; ".join(f"{run}, rounds {spans(numbers)}" for run, numbers in by_run.items()) or "none known"
     text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
     return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
 
@@ -122,6 +153,22 @@ def facts(known: "Known") -> dict[str, Any]:
             for each in device.certificates
         ],
     }
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers, with those that follow each other as one span.
+
+    Example:
+        >>> spans([1, 2, 3, 7, 9, 8])
+        '1-3, 7-9'
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, each)) for each in found)
 
 
 def fingerprint(digest: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedserver.coordinator.answers import said
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import find
@@ -37,6 +38,7 @@ def data(status: RunStatus) -> dict[str, Any]:
         "devices": [asdict(figures) for figures in status.devices],
         "abandoned": status.abandoned,
         "missing": status.missing,
+        "answers": dict(status.answers),
         "models": models,
         **private_data(status.released, status.central),
     }
@@ -134,6 +136,8 @@ def status(found: RunStatus) -> str:
     """A run: its progress, settings, accuracy, devices, clusters, privacy and models."""
     parts = [str(found.verdict)] if found.verdict else []
     parts.append(summary(found.summary))
+    if answered := said(found.answers):
+        parts.append(answered)
     if found.spec is not None:
         parts.append(_settings(found.spec, found.summary.created))
     if found.accuracies:
@@ -236,8 +240,11 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
 
 def server(found: ServerStatus, *, released: bool = True) -> str:
     """The server, its runs and its devices. released: whether to say what devices have released."""
-    here = sum(device.presence != "absent" for device in found.devices)
+    count = Counter(device.presence for device in found.devices)
+    here, never = count["idle"] + count["working"], count["expected"]
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
+    if never:
+        parts[0] += f", {never} {'has' if never == 1 else 'have'} not called yet"
     parts += [f"attention: {continued(notice)}" for notice in found.notices]
     parts += [summary(run) for run in found.runs] or ["no run is active"]
     if found.devices:

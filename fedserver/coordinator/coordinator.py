@@ -6,6 +6,7 @@ Devices call through `fedserver.coordinator.device_api`, operators through
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -16,18 +17,20 @@ from typing import Any, TypeVar
 
 from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
+from fedserver.coordinator.answers import UNKNOWN
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.status import problems, summary_of
+from fedserver.coordinator.status import DEPOSED, problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage
@@ -164,15 +167,24 @@ class Coordinator:
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
-        wanted = run.spec.labels.items()
-        found = summary_of(run, [each for each in known if wanted <= self.labels_of(each).items()])
-        full = self.storage.full
+        found, full = summary_of(run, self.able(run, known)), self.storage.full
         if found.over or not (full or self.conflicts or run.paused):
             return found
         what = wait_for(full).what if full else "an operator: see `fedserver status`"
         if run.paused and not full and not self.conflicts:
             what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
+
+    def able(self, run: Run, known: Iterable[DeviceId]) -> list[DeviceId]:
+        """Those of these devices that have the labels that a run asks for."""
+        wanted = run.spec.labels.items()
+        return [each for each in known if wanted <= self.labels_of(each).items()]
+
+    def answers(self, run: Run, known: Iterable[DeviceId]) -> dict[DeviceId, str]:
+        """What these devices have answered to a run that goes on, and "" for those that are connected and
+        have not answered."""
+        here = {*self.connected(run.spec.labels), *run.answers} if run.active else set[DeviceId]()
+        return {each: run.answers.get(each, UNKNOWN) for each in self.able(run, known) if each in here}
 
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
@@ -255,6 +267,10 @@ class Coordinator:
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
         run.held = bool(self.conflicts)
+        expected = {*record.memory.fleet, *record.asked, *itertools.chain(*record.stepped_in)}
+        for device, standing in (await self.storage.journal.standings()).items():
+            if device in expected and standing is DeviceStanding.REVOKED and run.active:
+                await run.feed(Left(device, "it was revoked", for_good=True))
         await run.advance()
         for visitor in self.visitors.values():
             visitor.sent_finished = False
@@ -315,6 +331,13 @@ class Coordinator:
         for run in self.active():
             await self.in_turn(self._feed_if_present(run, visitor.device, Left(visitor.device)))
 
+    async def revoked(self, device: DeviceId) -> None:
+        """A device will not come back: no run waits for it."""
+        if visitor := self.visitors.get(device):
+            visitor.end()
+        for run in self.active():
+            await self.in_turn(run.advance(Left(device, "it was revoked", for_good=True)))
+
     def end_sessions(self) -> None:
         """Make every device say hello again, because the answer has changed. Its work continues."""
         for visitor in self.visitors.values():
@@ -361,7 +384,7 @@ class Coordinator:
 
     async def _tick(self) -> None:
         """Check deadlines and the timeouts of devices regularly, and keep the journal up to date."""
-        noted = time.monotonic()
+        noted, deposed = time.monotonic(), False
         while True:
             await asyncio.sleep(self.settings.tick)
             await self.storage.until_reachable()
@@ -372,6 +395,8 @@ class Coordinator:
             if time.monotonic() - noted > JOURNAL_INTERVAL:
                 await self.in_turn(self.write_journal())
                 await asyncio.to_thread(self.storage.space.hold, self.low_water())
+                if not deposed and (deposed := await asyncio.to_thread(self.storage.is_deposed)):
+                    log.error(DEPOSED)
                 noted = time.monotonic()
 
     def _ended_early(self, task: "asyncio.Task[None]") -> None:

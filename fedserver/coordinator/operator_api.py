@@ -9,16 +9,33 @@ from contextlib import suppress
 from dataclasses import replace
 
 import shoal
+from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unplaced, unreadable
-from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status import (
+    clusters_of,
+    device_of,
+    figures_of,
+    too_few,
+    unchecked,
+    unplaced,
+    unreadable,
+)
+from fedserver.coordinator.status_types import (
+    ClusterVersions,
+    DeviceStatus,
+    RunChange,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
 from fedserver.coordinator.visits import transfer
 from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
@@ -68,8 +85,7 @@ class OperatorApi:
         coordinator, found = self._coordinator, self._coordinator.run(run)
         stated = await coordinator.storage.runs.statements_of_all() or {}
         paid = [device for device, each in stated.items() if each.cost]
-        wanted, known = found.spec.labels.items(), await coordinator.storage.journal.trainers()
-        able = [each for each in known if wanted <= coordinator.labels_of(each).items()]
+        able = coordinator.able(found, await coordinator.storage.journal.trainers())
         return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
@@ -113,12 +129,16 @@ class OperatorApi:
         return await self.show(run)
 
     async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
-        """Delete the states of earlier rounds of one run that is over, or of all such runs.
+        """Delete the states of earlier rounds of one run that is over, or of all such runs but the one that
+        finished last: a fleet may use its models, and only these states lead back from them.
 
         Returns how many were deleted, by run. Raises Refused if that run is not over.
         """
         coordinator = self._coordinator
-        chosen = [self._over(run)] if run else [each for each in coordinator.runs.values() if not each.active]
+        over = [each for each in coordinator.runs.values() if not each.active]
+        finished = [each for each in over if each.standing is Standing.FINISHED]
+        last = max(finished, key=lambda each: each.ended or each.created, default=None)
+        chosen = [self._over(run)] if run else [each for each in over if each is not last]
         deleted = {}
         for each in chosen:
             if number := await coordinator.in_turn(coordinator.storage.runs.prune(each.run)):
@@ -208,17 +228,28 @@ class OperatorApi:
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+        standings = await coordinator.storage.journal.standings()
         devices = []
         for record in await coordinator.storage.journal.devices():
+            if standings.pop(record.device, None) is DeviceStanding.REVOKED:
+                continue
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, timeout))
+        uncalled = [device for device, each in standings.items() if each is DeviceStanding.APPROVED]
+        devices = sorted([*devices, *(DeviceStatus(device, "expected") for device in uncalled)], key=_name)
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
         stated = await coordinator.storage.runs.statements_of_all() if released else {}
-        notices = (*coordinator.notices(), *await unplaced(coordinator.storage))
+        short = [
+            notice
+            for run in active
+            for notice in too_few(run.run, run.spec.policy, len(coordinator.able(run, known)))
+        ]
+        refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
+        notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------
@@ -324,6 +355,7 @@ class OperatorApi:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
             await self._coordinator.write_journal()
+        known = await storage.journal.trainers()
         outcomes = await storage.runs.outcomes(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
@@ -331,7 +363,7 @@ class OperatorApi:
             with suppress(DiskFull):  # a new model is shown once there is space for it
                 models[key] = await found.blobs.weights(model)
         return RunStatus(
-            self._coordinator.summary(found, await storage.journal.trainers()),
+            self._coordinator.summary(found, known),
             clusters_of(state),
             figures_of(state, traffic),
             outcomes.abandoned,
@@ -342,6 +374,7 @@ class OperatorApi:
             found.spec,
             outcomes.accuracies,
             await found.verdict(),
+            self._coordinator.answers(found, known),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:
@@ -416,6 +449,10 @@ class OperatorApi:
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)
+
+
+def _name(device: DeviceStatus) -> DeviceId:
+    return device.device
 
 
 async def _stop(run: Run, reason: str) -> None:

@@ -5,7 +5,8 @@ the algorithm of the run decides. `shoal.core.server_kit.placing` has both.
 
 If the newcomer does not name a run, the server chooses one: the newest run that compares the newcomer's data
 with its clusters and needs no labels; if there is none, the newest that compares with labels; otherwise the
-newest that can place at all.
+newest that can place at all. Runs that were stopped, have failed or were never evaluated are asked only where
+no other run can place: an experiment must not become the model of every newcomer.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from weakref import WeakKeyDictionary
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.integrity.records import Standing
 from fedserver.store.journal import placements as recorded
 from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.algorithm import State
@@ -94,30 +96,45 @@ async def place(
     if run:
         return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
     wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
+    newest = list(reversed(coordinator.runs.values()))  # runs come and go meanwhile
+    refusal: CannotPlace | None = None
+    for doubtful in (False, True):
+        found, refused = await _best(asked, [each for each in newest if _is_doubtful(each) is doubtful], wish)
+        refusal = refusal or refused
+        if found is not None:
+            asks = isinstance(found.found, Message)
+            if asks and shown is not None:
+                found = await _ask(asked, found.run, shown)
+            return await _given(asked, found, f"; {refusal.message}" if refusal and not asks else "")
+    raise refusal or CannotPlace("there is no run that can place devices", "start one first")
+
+
+async def _best(
+    asked: _Asked, candidates: Sequence[Run], wish: Wish | None
+) -> tuple[_Answer | None, CannotPlace | None]:
+    """The answer of the best of these runs, the newest first, and why the newest of those that cannot place
+    cannot."""
     asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
-    for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
+    for candidate in candidates:
         try:
             answer = await _ask(asked, candidate, wish)
-            if isinstance(answer.found, Tune | ChooseCompact | Vote | Describe):
-                if shown is not None:
-                    answer = await _ask(asked, candidate, shown)
-                return await _given(asked, answer)
         except CannotPlace as refused:
             refusal = refusal or refused
+            continue
+        if isinstance(answer.found, Tune | ChooseCompact | Vote | Describe):
+            return answer, refusal
+        if isinstance(answer.found, Message):
+            asking = asking or answer
         else:
-            if isinstance(answer.found, Message):
-                asking = asking or answer
-            else:
-                fallback = fallback or answer
-    if asking is not None:
-        if shown is not None:
-            asking = await _ask(asked, asking.run, shown)
-        return await _given(asked, asking)
-    if fallback is not None:
-        return await _given(asked, fallback, f"; {refusal.message}" if refusal else "")
-    raise refusal or CannotPlace("there is no run that can place devices", "start one first")
+            fallback = fallback or answer
+    return asking or fallback, refusal
+
+
+def _is_doubtful(run: Run) -> bool:
+    """Whether a run was ended before its end, or goes on and no device has measured its models yet."""
+    return run.standing is not Standing.FINISHED and not (run.active and run.engine.state.metrics)
 
 
 async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _Answer:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator.answers import YES
 from fedserver.coordinator.history.losses import Losses
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
@@ -51,7 +52,7 @@ from shoal.core.errors import (
     Unavailable,
 )
 from shoal.core.exchange.link import Task
-from shoal.core.exchange.messages import Message
+from shoal.core.exchange.messages import Build, Message
 from shoal.core.server_kit.aggregation.pieces import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
 from shoal.core.server_kit.learned import verdict_of
@@ -81,7 +82,8 @@ class Run:
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
     complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. loaded: when
     this object was made; resumed: the round that was open then, or 0. disputed: devices with two different
-    reports in a round. left_open: what is recorded in `fedserver.store.journal.released`.
+    reports in a round. left_open: what is recorded in `fedserver.store.journal.released`. answers: by
+    device, see `fedserver.coordinator.answers`.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Run:
         )
         self.title, self.terms = record.title, terms_of_run(record.spec, state)
         self._offered: dict[DeviceId, Lease] = {}
+        self.answers: dict[DeviceId, str] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
         self.complaints: dict[str, float] = {}
@@ -275,6 +278,8 @@ class Run:
     async def feed(self, event: Event) -> None:
         if isinstance(event, Reported):
             self.recorder.reported(event.device)
+            if not isinstance(self.engine.plan.tasks.get(event.device), Build):  # which is not about its data
+                self.answers[event.device] = YES
         began = time.monotonic()
         try:
             effects = self.engine.feed(event)

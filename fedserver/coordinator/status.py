@@ -12,9 +12,14 @@ from fedserver.store.disk_space import wait_for
 from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId
 
+DEPOSED = (
+    "this server leads no more: another one has its database or its folder of blobs, and nothing that this "
+    "one still does counts. Stop it"
+)
 RECENT = 7 * 86400.0
 """Seconds after which a newcomer that has not asked again is not reported any more."""
 NAMED = 3
@@ -47,6 +52,17 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         waiting.seconds,
         **so_far,
     )
+
+
+def too_few(run: RunId, policy: RoundPolicy, able: int) -> tuple[str, ...]:
+    """A sentence where a run wants more devices than there are. able: how many may take part."""
+    wanted = max(policy.devices, policy.minimum)
+    if not 0 < able < wanted:
+        return ()
+    devices = f" --devices {able}" if policy.devices else ""
+    minimum = f" --minimum {able}" if able < policy.minimum else ""
+    cure = f"admit more, or: fedserver run set {run}{devices}{minimum}"
+    return (f"run {run} wants {wanted} devices, and {able} can take part: {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:
@@ -160,6 +176,8 @@ def device_of(
 def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int) -> tuple[str, ...]:
     """What keeps the server from working, or may soon. low_water: how many bytes of the disk should be
     free."""
+    if storage.is_deposed():
+        return (DEPOSED,)
     if conflicts:
         named = ", ".join(f"{device} saw {mark}" for device, mark in list(conflicts.items())[:NAMED])
         return (

@@ -11,7 +11,7 @@ from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import Verdict
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
-PRESENCES = ("absent", "idle", "working")
+PRESENCES = ("absent", "idle", "working", "expected")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RunStatus:
     released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
     for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy after each round of
     training after which devices measured it. verdict: whether anything was learned; None
-    until devices have measured what they use.
+    until devices have measured what they use. answers: see `fedserver.coordinator.answers`.
     """
 
     summary: RunSummary
@@ -85,6 +85,7 @@ class RunStatus:
     spec: RunSpec | None = None
     accuracies: Mapping[int, float] = field(default_factory=dict)
     verdict: Verdict | None = None
+    answers: Mapping[DeviceId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class ClusterVersions:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device. presence: one of PRESENCES.
+    """A device. presence: one of PRESENCES; "expected" is one that may call and never has.
 
     last_seen: how many seconds ago it called, or None if it has not called since the server started. lease:
     run, round and attempt of the task that it works on.

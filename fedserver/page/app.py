@@ -42,7 +42,12 @@ def application(feed: Feed, access: Access, cookie: str) -> Guard:
 
     async def opened(request: Request) -> Response:
         """Trade a link for a session. The answer is a page and no redirect: a browser that comes from another
-        site, such as a web mail, would follow a redirect without the cookie."""
+        site, such as a web mail, would follow a redirect without the cookie.
+
+        A preview of the link, which asks for the head only, spends nothing and is given nothing.
+        """
+        if request.method == "HEAD":
+            return HTMLResponse()
         session = access.trade(request.path_params["link"], time.time())
         if session is None:
             return PlainTextResponse(USED, 401)

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedserver.addresses import host_of
 from fedserver.page.access import Access
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -92,17 +93,6 @@ class Guard:
         except CookieError:
             return ""
         return found.value if found else ""
-
-
-def host_of(header: str) -> str:
-    """The name in a Host header, without its port.
-
-    Example:
-        >>> host_of("127.0.0.1:50080"), host_of("[::1]:50080"), host_of("evil.example")
-        ('127.0.0.1', '[::1]', 'evil.example')
-    """
-    name, colon, port = header.rpartition(":")
-    return (name if colon and port.isdecimal() else header).lower()
 
 
 def _opens(headers: Headers, path: str) -> bool:

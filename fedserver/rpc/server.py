@@ -14,7 +14,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
-from fedserver.addresses import host_and_port
+from fedserver.addresses import holder_of, host_and_port
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
 from fedserver.authority.model_quota import ModelQuota
@@ -43,6 +43,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_Observe
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
+IN_USE = "it is in use or not this machine's"
 OPERATOR_CALLS = 64
 """Calls at a time on the operators' socket. `limits` and `operator_interceptor` in `fedserver.rpc.admission`
 have those of devices, and of operators on their port."""
@@ -114,6 +115,7 @@ async def listen(
     if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
+        coordinator.attention += [access.peers.notices, access.peers.authority.clock.notices]
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     ports = _Ports(coordinator, access)
     # Typed as Any: all of a server that generated code asks for.
@@ -267,8 +269,9 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)
     except RuntimeError:
+        who = holder_of(int(port)) if (port := address.rpartition(":")[2]).isdecimal() else ""
         raise ConfigError(
-            f"cannot listen on {address}: it is in use or not this machine's",
+            f"cannot listen on {address}: {f'{who} does' if who else IN_USE}",
             "use another --listen or --join-listen, or another operator_listen in the settings",
         ) from None
 

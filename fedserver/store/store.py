@@ -359,6 +359,7 @@ class JournalCalls:
         self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
+        self.standings = Call(on, part.standings)
         self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
         self.note_placement = Call(on, part.placements.add)
         self.placements = Call(on, part.placements.read)
@@ -390,7 +391,7 @@ class IdentityCalls:
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
         self.renew = Call(on, admission.renew)
         self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
-        self.note_event = Call(on, part.audit.note)
+        self.note_event, self.newest_line = Call(on, part.audit.note), Call(on, part.audit.newest)
         operators = part.operators
         self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
         self.renew_operator = Call(on, operators.renew)

@@ -1,6 +1,6 @@
 """Metrics for Prometheus, at an address of their own: off unless the setting `metrics` names one.
 
-A scrape comes on a thread of prometheus_client; the figures are taken on the server's event loop, between two
+A scrape comes on a thread of its own; the figures are taken on the server's event loop, between two
 decisions, so that no scrape sees a half. Every metric is here, `deploy/monitoring/` has a dashboard and alert
 rules, and a test compares the two.
 """
@@ -8,25 +8,35 @@ rules, and a test compares the two.
 import asyncio
 import contextlib
 import logging
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from fedserver.addresses import host_and_port
+from fedserver.addresses import host_and_port, host_of
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import PRESENCES, ServerStatus
 from shoal.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
 log = logging.getLogger("shoal.server")
 
 TIMEOUT = 10.0
 """Seconds that a scrape waits for the server."""
+AT_ONCE, SILENCE = 8, 10.0
+"""How many connections are open at a time, and the seconds for which one may be silent."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 FRESH = 60.0
 """Seconds after which the state of devices and their privacy is asked again: a large fleet has many rows."""
 
@@ -53,7 +63,7 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
         return
     host, port = host_and_port("metrics", address)
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry
     except ImportError:
         raise ConfigError(
             "metrics need prometheus-client, which is not installed", 'pip install "shoal-fed[metrics]"'
@@ -61,9 +71,11 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(coordinator, places))
     try:
-        server, thread = start_http_server(port, host.strip("[]"), registry)
+        server = Scrapes(host.strip("[]"), port, registry)
     except OSError as error:
         raise ConfigError(f"metrics cannot be served at {address}: {error.strerror}", "use another") from None
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     log.info("metrics at http://%s:%d/metrics", host, server.server_port)
     try:
         yield f"{host}:{server.server_port}"
@@ -71,6 +83,56 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class Scrape(WSGIRequestHandler):
+    """One connection. timeout: seconds for which it may be silent."""
+
+    timeout = SILENCE
+
+    def handle(self) -> None:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Scrapes(ThreadingMixIn, WSGIServer):
+    """The port of the metrics: a few connections at a time, each for a short time, since they share the
+    server's process. On a loopback address only programs of this machine are answered: a page in a browser,
+    which may be from anywhere, names another host."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, registry: "CollectorRegistry") -> None:
+        from prometheus_client import make_wsgi_app
+
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), Scrape)
+        self._scrape: WSGIApplication = make_wsgi_app(registry)
+        self._hosts = {*LOOPBACK, host} if host in LOOPBACK else None
+        self._places = threading.Semaphore(AT_ONCE)
+        self.set_app(self._answer)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        name = host_of(environ.get("HTTP_HOST", "localhost")).strip("[]")
+        if self._hosts is None or name in self._hosts:
+            return self._scrape(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"this is not a name of this machine\n"]
 
 
 class Collector:

@@ -36,7 +36,7 @@
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -77,12 +77,36 @@ class ConfigError(ShoalError):
     code, exit_code = "bad-config", 3
 
 
+class Missing(ShoalError):
+    """A package that only this function needs is not installed."""
+
+    code, exit_code = "missing-package", 3
+
+
 class DeviceFault(ShoalError):
     code, exit_code = "device-fault", 8
 
 
 class BadPayload(DeviceFault):
     code = "bad-payload"
+
+
+class OtherShape(BadPayload):
+    """The run's model does not have the shape of the device's network. Shapes say nothing of the data, so the
+    server's operator may read them.
+
+    Example:
+        >>> OtherShape("0.weight", (8, 5), (8, 4)).message
+        "tensor '0.weight' is [8, 5] in the run's model, and [8, 4] on this device"
+    """
+
+    code = "other-shape"
+
+    def __init__(self, name: str, run: Sequence[int], here: Sequence[int]) -> None:
+        super().__init__(
+            f"tensor {name!r} is {list(run)} in the run's model, and {list(here)} on this device",
+            "all devices of a run need samples of one shape, and the same build()",
+        )
 
 
 class StaleReport(DeviceFault):

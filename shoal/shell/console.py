@@ -30,10 +30,24 @@ from typing import Any, ClassVar
 
 import click
 
-from shoal.core.errors import LearnerFault, ShoalError
+from shoal.core.errors import LearnerFault, Missing, ShoalError
 
 SCHEMA = 1
 USAGE = 2
+REPORT = "this is a bug: please report it with the traceback above"
+EXTRAS = {
+    "torch": "client",
+    "sklearn": "server",
+    "kneed": "server",
+    "grpc_health": "server",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "infer",
+    "opacus": "dp",
+    "psycopg": "postgres",
+    "boto3": "s3",
+}
+"""Modules that an installation may lack, and the extra that brings each."""
 
 
 @dataclass(frozen=True)
@@ -261,14 +275,14 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         return _fail(Interrupted("interrupted"), as_json)
+    except ModuleNotFoundError as error:
+        if (name := (error.name or "").partition(".")[0]) not in EXTRAS:
+            traceback.print_exc()
+            return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)
+        return _fail(Missing(f"this needs {name}", f'pip install "shoal-fed[{EXTRAS[name]}]"'), as_json)
     except Exception as error:
         traceback.print_exc()
-        return _fail(
-            Bug(
-                f"{type(error).__name__}: {error}", "this is a bug: please report it with the traceback above"
-            ),
-            as_json,
-        )
+        return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)
     return code if isinstance(code, int) else 0
 
 

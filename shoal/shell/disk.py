@@ -46,7 +46,7 @@ def storing(path: Path) -> Iterator[None]:
         found = str(error.filename or path)
         what = f"{path if TEMPORARY in found else found}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(what, "free some space on the disk of the state folder") from error
+            raise DiskFull(what, f"free some space on the disk of {path.parent}") from error
         if error.errno in NO_DESCRIPTORS:
             raise TooManyFiles(what, "close other connections and files, or raise `ulimit -n`") from error
         raise StorageFault(what, HINTS.get(error.errno or 0, "check the disk that it is on")) from error

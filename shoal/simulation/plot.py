@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.core.errors import ConfigError
-from shoal.result import Missing
+from shoal.core.errors import ConfigError, Missing
 from shoal.shell import disk
 
 KINDS = ("svg", "png", "pdf")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shoal.core.algorithm import Written
-from shoal.core.errors import ConfigError
-from shoal.result import Missing
+from shoal.core.errors import ConfigError, Missing
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 from shoal.simulation import plot as picture

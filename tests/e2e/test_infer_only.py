@@ -7,6 +7,7 @@ import pytest
 
 from fedclient.identity.keyring import Identity, JoiningPort, Keyring
 from fedclient.identity.link import SecureLink
+from fedserver.authority import clock
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
 from shoal.core.exchange.link import Hello
@@ -37,11 +38,12 @@ def test_it_renews_when_it_comes_after_two_thirds_of_the_certificates_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(found: World) -> None:
-        keyring, now = Keyring(tmp_path / "identity"), time.time
+        keyring, now, counted = Keyring(tmp_path / "identity"), time.time, clock.counted
         keyring.keep(identity_of(await found.device("phone", role=Role.INFER_ONLY)))
         for days, renewed in ((0.0, 0), (8.0, 0), (10.0, 1)):
             with monkeypatch.context() as later:
                 later.setattr("time.time", lambda days=days: now() + days * DAY)
+                later.setattr(clock, "counted", lambda days=days: counted() + days * DAY)
                 identity = keyring.identity()
                 assert identity is not None
                 link = SecureLink(keyring, identity, lambda text: None)

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from fedclient.__main__ import main
 from fedclient.agent import service
 from fedclient.identity.keyring import Keyring
+from fedserver.authority import clock
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.store.identities.audit import Event
@@ -82,6 +83,8 @@ def test_it_renews_in_time_and_no_other_role_may_look(
         keyring, now = Keyring(tmp_path / "board" / "state" / "identity"), time.time
         before = keyring.identity()
         monkeypatch.setattr("time.time", lambda: now() + 10 * DAY)
+        counted = clock.counted
+        monkeypatch.setattr(clock, "counted", lambda: counted() + 10 * DAY)
         assert (await asyncio.to_thread(watch, tmp_path / "board", "--once")).exit_code == 0
         assert [line["facts"]["device"] for line in lines_of(found.state, Event.RENEWED)] == ["board"]
         assert keyring.identity() != before

@@ -13,7 +13,7 @@ Commands:
 
     run [rounds=N] [seed=N] [FIELD=VALUE ...]   a new run of the counting algorithm; the fields of RoundPolicy
     known DEVICE ...                            the devices that may take part, for the waiting text
-    join | heard | leave DEVICE ...             one event for each device
+    join | heard | leave | revoke DEVICE ...    one event for each device
     report DEVICE [round=N] [attempt=N]         a report is stored; by default of the open round and attempt
     fail DEVICE REASON ...                      the same for a failure
     tick SECONDS                                the time has come to this
@@ -93,6 +93,7 @@ class Player:
             "join": lambda names, _: self._each(Joined(name) for name in names),
             "heard": lambda names, _: self._each(Heard(name) for name in names),
             "leave": lambda names, _: self._each(Left(name) for name in names),
+            "revoke": lambda names, _: self._each(Left(name, "it was revoked", True) for name in names),
             "report": self._report,
             "fail": self._fail,
             "tick": self._tick,

@@ -52,6 +52,8 @@ def fail(console: Console, how: str) -> Result:
         raise KeyboardInterrupt
     if how == "partly":
         return Result({"found": 1}, "found one", Refused("not that one", "try another"))
+    if how == "package":
+        raise ModuleNotFoundError("No module named 'sklearn.cluster'", name="sklearn.cluster")
     raise ZeroDivisionError("one over none")
 
 
@@ -156,6 +158,13 @@ def test_a_bug_is_70_with_a_traceback_for_people() -> None:
     assert error["code"] == "bug"
     assert "ZeroDivisionError: one over none" in outcome.stderr
     assert "Traceback" not in outcome.stdout
+
+
+def test_a_package_of_an_extra_is_named_and_no_bug() -> None:
+    outcome = call("fail", "package")
+    assert (outcome.exit_code, "Traceback" in outcome.stderr) == (3, False)
+    assert "error[missing-package]: this needs sklearn" in outcome.stderr
+    assert 'pip install "shoal-fed[server]"' in outcome.stderr
 
 
 def test_help_is_0() -> None:

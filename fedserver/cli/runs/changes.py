@@ -64,6 +64,9 @@ def resume(console: Console, client: "OperatorClient", name: str) -> Result:
     return _shown(client.resume_run(name))
 
 
+NOTHING = "there was nothing to delete; name the run that finished last to delete its earlier rounds"
+
+
 @click.command("set", epilog="Example: fedserver run set digits --deadline 600 --minimum 4")
 @verb
 @connected
@@ -94,8 +97,9 @@ def change(
     if not given and rounds is None and not readmit:
         raise ConfigError("nothing is to be changed", "give an option, such as --deadline 600")
     number = None if rounds is None else _in_all(client, name, *rounds)
-    status = client.change_run(name, RunChange(given, number, readmit))
-    return Result(text.data(status), text.status(status))
+    asked = RunChange(given, number, readmit)
+    status = client.change_run(name, asked)
+    return Result(text.data(status), f"{text.summary(status.summary)}\nchanged: {asked}")
 
 
 def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int:
@@ -126,14 +130,15 @@ def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> 
     still have results of it.
 
     With --earlier, the final models stay, and so does the rest of the run. A rollback to an earlier round is
-    not possible afterwards. Without RUN, this is done to all runs that are over.
+    not possible afterwards. Without RUN, this is done to all runs that are over, but not to the one that
+    finished last.
     """
     if earlier:
         deleted = client.prune_runs(name)
         lines = [
             f"{run}: {count} states of earlier rounds are deleted" for run, count in sorted(deleted.items())
         ]
-        return Result({"deleted": deleted}, "\n".join(lines) or "there was nothing to delete")
+        return Result({"deleted": deleted}, "\n".join(lines) or NOTHING)
     if not name:
         raise click.UsageError("name the run to delete, or give --earlier")
     client.remove_run(name)

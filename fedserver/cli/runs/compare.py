@@ -36,11 +36,14 @@ def side_by_side(client: "OperatorClient", names: Sequence[str]) -> Result:
     ]
     heads = ("run", "algorithm", "stage", "accuracy", "worst device", "clusters", "rounds", "time", "bytes")
     lines = [text.table(heads, rows)]
-    if differ:
-        named = [(name, *(str(value) for value in values)) for name, values in differ.items()]
-        lines.append(text.table(("setting", *names), named))
     gained = gains(found)
     lines += [each.text() for each in gained]
+    shared = {name: values for name, values in differ.items() if "-" not in values}
+    if shared:
+        named = [(name, *(str(value) for value in values)) for name, values in shared.items()]
+        lines.append(text.table(("setting", *names), named))
+    if rest := len(differ) - len(shared):
+        lines.append(f"settings that not all of them have: {rest}, in --json")
     data = {"runs": facts, "differing": differ, "gains": list(map(asdict, gained))}
     return Result(data, "\n".join(lines))
 

@@ -13,6 +13,7 @@ from fedserver.cli.algorithm import needed_package
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
+from fedserver.coordinator.answers import UNKNOWN, said
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 AWAY = 60.0
 """Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
+
+
+PATIENCE, LOOK = 5.0, 0.2
+"""Seconds for which `run start` waits for what devices answer, and between two looks."""
 
 
 class RunFailed(ShoalError):
@@ -81,6 +86,9 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
 
+    Waits some seconds for what the connected devices answer, and says how many can take part, how many have
+    to ask their owners, and how many cannot. `fedserver status` and `run show` say it later, too.
+
     With --like, the run gets the parameters, the seed, the policy, the learner, the graph and the initial
     weights of RUN; other options change some of it. On the same devices with the same data it trains the same
     models, bit for bit, unless devices or the server add noise for privacy. Weights that were made of a
@@ -109,6 +117,10 @@ def start(
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
     if cost:
         lines.append(cost)
+    console.progress(lines[0])
+    answers = _answers(client, started)
+    if answered := said(answers):
+        lines.append(answered)
     if expected := _expected(spec):
         lines.append(f"{config.algorithm}: {expected}")
     if liars := _parameters(spec)[0].influence(_parameters(spec)[1]):
@@ -118,6 +130,7 @@ def start(
     data: dict[str, Any] = {
         "run": started,
         "cost": cost or None,
+        "answers": answers,
         "clustering": expected or None,
         "liars": liars or None,
         "devices_need": package or None,
@@ -128,6 +141,17 @@ def start(
             f"it differs from {other} in: {', '.join(differing)}" if differing else f"it repeats {other}"
         )
     return Result(data, "\n".join(lines))
+
+
+def _answers(client: "OperatorClient", run: str) -> dict[str, str]:
+    """What the devices answer that are connected; `PATIENCE` ends the wait for those that take longer."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        found = client.show(run)
+        waits = UNKNOWN in found.answers.values() and not found.summary.over
+        if not waits or time.monotonic() >= until:
+            return dict(found.answers)
+        time.sleep(LOOK)
 
 
 def _expected(spec: RunSpec) -> str:

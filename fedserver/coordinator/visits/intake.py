@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
+from fedserver.coordinator.answers import REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
@@ -195,6 +196,8 @@ async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None
 async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
+    if failure.code in REFUSALS:
+        run.answers[device] = failure.code
     await run.note(f"{reason} [{failure.code}]{details}", device)
     return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
 

@@ -203,6 +203,7 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
             for number, accuracy in status.accuracies.items()
         ],
         verdict=None if status.verdict is None else pb.Verdict(**vars(status.verdict)),
+        answers=status.answers,
     )
 
 
@@ -221,6 +222,7 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         _started_from_pb(status) if status.HasField("spec") else None,
         {each.round: each.accuracy for each in status.accuracies},
         _verdict_from_pb(status.verdict) if status.HasField("verdict") else None,
+        dict(sorted(status.answers.items())),
     )
 
 

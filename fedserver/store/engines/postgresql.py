@@ -140,6 +140,21 @@ class PostgresqlDatabase(Database):
                     return
 
 
+HOLDER = """
+SELECT a.usename, a.client_addr, a.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND ((l.classid::bigint << 32) | l.objid::bigint) = $1
+"""
+
+
+def _holder(connection: "psycopg.Connection[Row]") -> str:
+    """Who has the lock, as far as PostgreSQL tells: it may not be a server of ours that takes it."""
+    for user, address, pid in connection.execute(HOLDER, (LOCK,)).fetchall():
+        return (
+            f": its lock is held by {user} from {address or 'the same machine'}, process {pid} of PostgreSQL"
+        )
+    return ""
+
+
 def _session(url: str) -> "psycopg.Connection[Row]":
     """A session that holds the lock."""
     try:
@@ -156,7 +171,10 @@ def _session(url: str) -> "psycopg.Connection[Row]":
             connection.execute(setting.format(silence=int(SILENCE * 1000)))
         ((held,),) = connection.execute("SELECT pg_try_advisory_lock($1)", (LOCK,)).fetchall()
         if not held:
-            raise NotLeader("another server uses this database", "stop it first, or let this one stand by")
+            who = _holder(connection)
+            raise NotLeader(
+                f"another server uses this database{who}", "stop it first, or let this one stand by"
+            )
         ((durable,),) = connection.execute("SHOW synchronous_commit").fetchall()
         if durable == "off":  # what is acknowledged is durable, whatever the default of this database
             connection.execute("SET synchronous_commit = on")

@@ -162,6 +162,9 @@ class SqliteDatabase(Database):
             action()
 
 
+SPACE = "free some space on the disk of the state folder"
+
+
 @contextmanager
 def _faults() -> Iterator[None]:
     """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
@@ -171,7 +174,7 @@ def _faults() -> Iterator[None]:
         raise StorageFault(f"shoal.db is damaged: {error}", RESTORE) from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
+            raise DiskFull(f"shoal.db: {error}", SPACE) from error
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
             raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
         raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
@@ -195,6 +198,8 @@ def connect(path: Path) -> sqlite3.Connection:
             _make_tables(connection)
     except BaseException as error:
         connection.close()
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"{path}: {error}", SPACE) from error
         if isinstance(error, sqlite3.Error):
             raise StorageFault(f"{path}: {error}", RESTORE) from error
         raise

@@ -54,6 +54,11 @@ class Journal:
         )
         return [device for (device,) in rows]
 
+    def standings(self) -> dict[DeviceId, DeviceStanding]:
+        """Of each device that has joined; none on a server without certificates."""
+        rows = self._db.query("SELECT device, standing FROM identities ORDER BY device")
+        return {device: DeviceStanding(standing) for device, standing in rows}
+
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add these bytes to what the devices have sent and fetched."""
         with self._db.transaction():

@@ -42,7 +42,7 @@ from shoal.core.data.layouts import AS_THEY_ARE
 from shoal.core.data.scale import RESERVED, scale_of, without_scale
 from shoal.core.device_kit import shapes
 from shoal.core.device_kit.samples import Batches, Samples, seeded
-from shoal.core.errors import LearnerFault, ShoalError
+from shoal.core.errors import LearnerFault, OtherShape, ShoalError
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_manifest, manifest_of
 from shoal.core.tracebacks import line_of_author, traceback_of_author
@@ -202,10 +202,15 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     """Copy `tensors`, which may be read-only views, into the network, on any device.
 
     A scale among them is kept in the network, as buffers. Raises BadPayload, naming the first difference, if
-    they are not this network's; then nothing was loaded.
+    they are not this network's, and OtherShape if that is a shape; then nothing was loaded.
     """
     carry(model, scale_of(tensors))
-    check_manifest(manifest_of(tensors), manifest_of_network(model))
+    found, own = manifest_of(tensors), manifest_of_network(model)
+    if [each.name for each in found] == [each.name for each in own]:
+        for given, wanted in zip(found, own, strict=True):
+            if given.shape != wanted.shape:
+                raise OtherShape(given.name, given.shape, wanted.shape)
+    check_manifest(found, own)
     for name, tensor in _state_of(model).items():
         # Through numpy: torch warns about read-only arrays, such as views of a file.
         host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)

@@ -36,10 +36,14 @@ class Heard:
 
 @dataclass(frozen=True)
 class Left:
-    """A device has said that it goes, or was shut out; it may come back. Nothing waits for it."""
+    """A device has said that it goes; it may come back. Nothing waits for it.
+
+    for_good: it was revoked, so it cannot come back, and its task counts as failed. It may be away already.
+    """
 
     device: DeviceId
     reason: str = "it left"
+    for_good: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ class RoundPolicy:
             These are the slowest ones, so what only slow devices know counts less: oversampling trades that
             for time. Without effect when `devices` is 0.
         wait_for_devices: how long a round waits for `devices` before it opens with at least `minimum`; 0 or
-            more, default 30. Without effect when `devices` is at most `minimum`: there is nothing to wait
-            for.
+            more, default 30. The next rounds do not wait again until the devices that are here have changed.
+            Without effect when `devices` is at most `minimum`: there is nothing to wait for.
         deadline: the longest that a round may take; 0 or more, default 3600. At the deadline the round closes
             with at least `minimum` reports, or is abandoned.
         straggler_factor: how many times what the others needed a device may take; 0, or 1 or more; default 3.

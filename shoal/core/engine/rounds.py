@@ -134,8 +134,11 @@ class RoundEngine(View):
         return []
 
     def _left(self, event: Left) -> list[Effect]:
-        self.sessions.take(event.device, Step.LEFT)
-        self._attendance.said_goodbye(event.device)
+        if event.for_good:
+            self._opening.revoked(event.device)
+        if self.sessions.is_here(event.device) or not event.for_good:
+            self.sessions.take(event.device, Step.LEFT)
+        self._attendance.said_goodbye(event.device, for_good=event.for_good)
         self._tasks.lost(event.device, event.reason)
         return self._close_if_complete()
 
@@ -218,6 +221,8 @@ class RoundEngine(View):
         self._stored = frozenset()
         for group in others:
             self._ask(group)
+        for device in self._attendance.gone & self._tasks.outstanding:  # while the server was away
+            self._tasks.lost(device, "it was revoked")
         # A resumed round is on disk already, with the devices that it asked. A second Opened would write and
         # announce it again, as if it were new.
         effects: list[Effect] = [] if resumed else [Opened(self.round, first, plan.title)]
@@ -284,8 +289,9 @@ class RoundEngine(View):
         if reported >= self._least() and reported >= len(tasks.silent):
             return self._close("the round is full")
         # A device that left may come back and report, so the round waits for it until the deadline. One that
-        # has failed will not.
-        if all(self.sessions.is_here(device) for device in tasks.missing):
+        # has failed, or was revoked, will not.
+        gone = self._attendance.gone
+        if all(self.sessions.is_here(device) or device in gone for device in tasks.missing):
             return self._abandon("every device that is left has failed")
         return []
 

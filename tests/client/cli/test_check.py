@@ -58,6 +58,9 @@ def test_people_read_the_same(work: WorkConfig) -> None:
     assert lines["each"].strip().startswith("shape (4,), float32, from -")
     assert lines["network"].strip() == "67 parameters, 268 bytes, on cpu"
     assert lines["latent"].strip() == "(40, 8)"
+    assert lines["by default"].strip().startswith("a run refuses this device: 50 samples are too few")
+    assert "at least 65 samples" in lines["by default"]
+    assert "by default" not in text({**found, "samples": {"train": 52, "held_out": 13, "test": None}})
     assert f"{found['classes']['2']} of class 2" in lines["classes"]
     many = {str(label): 1 for label in range(MOST_CLASSES + 5)}
     assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MOST_CLASSES
@@ -172,6 +175,11 @@ def test_the_verb_ends_with_the_right_code(work: WorkConfig, tmp_path: Path) -> 
         envelope = json.loads(ended.stdout.splitlines()[-1])
         assert ended.exit_code == code, ended.output
         assert (envelope["status"] == "ok") == (code == 0)
+    (tmp_path / "mine.py").write_text(BUILD)
+    np.savez(tmp_path / "train.npz", x=np.ones((1, 4), np.float32), y=np.zeros(1, np.int64))
+    ended = CliRunner().invoke(main, command)
+    assert ended.exit_code == 5
+    assert "error[too-few-samples]: one sample is no data" in ended.output
 
 
 IMAGES = """

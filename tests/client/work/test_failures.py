@@ -9,7 +9,7 @@ import fedclient
 from fedclient.store.ledger import Ledger
 from fedclient.work.failures import OTHER, TEXTS, outgoing
 from shoal.core.engine.round.waiting import reasons
-from shoal.core.errors import DiskFull, LedgerFault
+from shoal.core.errors import DiskFull, LedgerFault, OtherShape
 from shoal.core.exchange.link import Failure
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Failed
@@ -24,6 +24,12 @@ def test_only_a_known_code_and_its_text_leave(code: str) -> None:
     found = outgoing(Failure(code, f"tensor([[{RECORD}]])", f"Traceback: {RECORD}"))
     assert found == Failure(code if code in TEXTS else OTHER, TEXTS.get(code, TEXTS[OTHER]))
     assert RECORD not in f"{found.code}{found.message}"
+
+
+def test_of_a_network_that_does_not_fit_the_shapes_leave() -> None:
+    error = OtherShape("0.weight", (8, 5), (8, 4))
+    left = outgoing(Failure(error.code, str(error), RECORD))
+    assert left == Failure("other-shape", f"{TEXTS['other-shape']}: [8, 5] in the run, and [8, 4] here")
 
 
 @pytest.mark.parametrize("text", TEXTS.values())

@@ -43,6 +43,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("time.time", clock)
+    monkeypatch.setattr("fedserver.authority.clock.counted", lambda: time.monotonic() + clock.ahead)
     return clock
 
 

@@ -1,7 +1,9 @@
 """The operators' commands about identities, against a real server over TLS: two let a device join."""
 
 import asyncio
+import io
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,6 +141,57 @@ def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, sha
     assert grouped in command("device", "approve", "held")[1]
     assert isinstance(asyncio.run(peer.join()), IssuedIdentity)
     assert command("device", "revoke", "held")[0] == 0
+
+
+def test_approvals_that_wait_are_seen_and_given_together(
+    command: Command, server: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = command("token", "create", "--hold", "--uses", "4")[1]
+    peers = [Peer(join, name) for name in ("ward-1", "ward-2", "attic", "cellar")]
+    answers = [asyncio.run(peer.join()) for peer in peers]
+    prints = [
+        " ".join(re.findall("....", each.fingerprint.hex())) for each in answers if isinstance(each, Pending)
+    ]
+    assert len(prints) == len(peers)
+    status = command("status")[1]
+    assert "0 of 0 known devices are connected" in status
+    assert "attention: 4 devices wait for approval, attic, cellar, ward-1 and 1 more" in status
+    assert "fedserver device approve --all" in status
+    listed = command("device", "ls")[1]
+    assert all(each in listed for each in prints)
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, _, err = command("device", "approve", "ward-*")
+    assert (code != 0, "approve these 2?" in err) == (True, True)
+    assert all(each in err for each in prints[:2])
+    assert not any(each in err for each in prints[2:])
+    assert "4 devices wait" in command("status")[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert "2 devices are approved" in command("device", "approve", "ward-*")[1]
+    approved = data(command("device", "approve", "--all", "--yes", "--json"))["devices"]
+    assert [(each["device"], each["standing"]) for each in approved] == [
+        ("attic", "approved"),
+        ("cellar", "approved"),
+    ]
+    assert command("device", "approve", "--all")[0] == 1
+    assert command("device", "approve")[0] == 2
+    status = command("status")[1]
+    assert "attention" not in status
+    assert "0 of 4 known devices are connected, 4 have not called yet" in status
+    asyncio.run(peers[0].join())
+    asyncio.run(hello(peers[0]))
+    assert command("device", "revoke", "ward-2")[0] == 0
+    found = data(command("status", "--json"))["devices"]
+    assert [(each["device"], each["presence"]) for each in found] == [
+        ("attic", "expected"),
+        ("cellar", "expected"),
+        ("ward-1", "idle"),
+    ]
+    assert command("run", "start", "toy", "--algorithm", "fedavg", "--devices", "4")[0] == 0
+    assert (
+        "attention: run toy wants 4 devices, and 3 can take part: admit more, or: "
+        "fedserver run set toy --devices 3"
+    ) in command("status")[1]
 
 
 def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -> None:

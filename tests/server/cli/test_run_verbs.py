@@ -11,6 +11,7 @@ import pytest
 
 from fedserver.rpc.client import OperatorClient
 from tests.server.cli.conftest import Verb
+from tests.server.commands import commands
 from tests.server.processes import PLAIN, add_settings, daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
@@ -18,7 +19,9 @@ from tests.server.toys import MODEL
 from tests.waiting import HANG
 
 
-def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: Path, verb: Verb) -> None:
+def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(
+    tmp_path: Path, verb: Verb, capfd: pytest.CaptureFixture[str]
+) -> None:
     state = tmp_path / "s"
     with daemon(state) as server, OperatorClient(state) as client:
         client.start_run(spec(), MODEL)
@@ -27,6 +30,8 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         changed = verb("set", "toy", "--rounds", "3", "--deadline", "600", "--minimum", "2")
         assert changed["rounds"] == 3
         assert verb("set", "toy", "--rounds", "+1")["rounds"] == 4
+        _, said, _ = commands(capfd)("run", "set", "toy", "--deadline", "601", "--state", state)
+        assert said.splitlines()[1:] == ["changed: deadline=601"]
         assert "use 50 for all of them" in verb("set", "toy", "--rounds", "+-1", code=2)["message"]
         assert (changed["policy"]["deadline"], changed["policy"]["minimum"]) == (600.0, 2)
         assert verb("set", "toy", code=3)["message"] == "nothing is to be changed"
@@ -42,8 +47,8 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(tmp_path: P
         compared = verb("show", "toy", "toy")
         assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy", "toy"], [])
         assert "name the run to delete" in verb("rm", code=2)["message"]
-        assert verb("rm", "--earlier")["deleted"]["toy"] > 0
         assert verb("rm", "--earlier")["deleted"] == {}
+        assert verb("rm", "--earlier", "toy")["deleted"]["toy"] > 0
         assert verb("show", "toy")["models"] == done["models"]
         assert verb("rm", "toy") == {"removed": "toy"}
         assert verb("show", "toy", code=1)["code"] == "not-found"

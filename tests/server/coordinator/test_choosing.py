@@ -11,6 +11,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.visits.visitor import Unlimited
 from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_pb
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
@@ -164,7 +165,7 @@ def test_newcomers_that_keep_coming_and_fit_nowhere_are_reported(
     monkeypatch.setattr("shoal.core.algorithms.ifca.server.place", abstains)
 
     async def story(coordinator: Coordinator) -> None:
-        await start(coordinator, name="ifca", algorithm="ifca")
+        await start(coordinator, name="ifca", algorithm="ifca", policy=RoundPolicy())
         for name, times in (("a", 3), ("b", 2), ("c", 4)):
             for _ in range(times):
                 await DeviceApi(coordinator, name).place("ifca", None, name == "c")

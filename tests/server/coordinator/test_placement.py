@@ -72,6 +72,30 @@ def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) ->
     scenario(story, tmp_path)
 
 
+def test_no_experiment_comes_before_a_run_that_has_finished(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        operator, newcomer = OperatorApi(coordinator), DeviceApi(coordinator, "newcomer")
+
+        async def placed() -> str:
+            answer = await newcomer.place("", None)
+            assert isinstance(answer, Placement)
+            return answer.run
+
+        await start(coordinator, name="stopped-first")
+        await operator.stop_run("stopped-first", "")
+        assert await placed() == "stopped-first"
+        await start(coordinator, name="finished")
+        await serve_all(coordinator)
+        await start(coordinator, name="stopped")
+        await operator.stop_run("stopped", "")
+        await start(coordinator, name="unmeasured")
+        assert await placed() == "finished"
+        await serve_all(coordinator)
+        assert await placed() == "unmeasured"
+
+    scenario(story, tmp_path)
+
+
 def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

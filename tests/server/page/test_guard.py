@@ -38,6 +38,8 @@ def test_without_a_session_there_is_only_the_way_to_a_link(served: Page) -> None
 
 def test_a_link_works_once_and_gives_a_cookie_that_no_script_and_no_other_site_gets(served: Page) -> None:
     path = path_of(served.new_link())
+    preview = served.get(path, method="HEAD")
+    assert (preview.status, "set-cookie" in preview.headers) == (200, False)
     answer = served.get(path)
     assert answer.status == 200
     cookie = answer.headers["set-cookie"].lower()

@@ -1,6 +1,7 @@
 """The contract over a real server: what devices and operators get, and what a fault looks like there."""
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -266,7 +267,9 @@ def test_grpc_is_given_no_address_that_it_would_replace_by_another(tmp_path: Pat
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     async def play() -> None:
         async with listening(tmp_path / "s") as (coordinator, listeners):
-            with pytest.raises(ConfigError, match=f"cannot listen on {listeners.address}"):
+            with pytest.raises(
+                ConfigError, match=f"cannot listen on {listeners.address}: process {os.getpid()} "
+            ):
                 await listen(coordinator, listeners.address, tmp_path / SOCKET)
 
     asyncio.run(play())

@@ -1,5 +1,6 @@
 """PostgreSQL: one session may write, and a server that loses it can commit nothing any more."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.engines import Elsewhere, blob_folder, translation
 from fedserver.store.engines.schema import VERSION
 from fedserver.store.integrity import salvage
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, NotLeader, StorageFault
 from tests.postgresql import Cluster
+from tests.server.servers import server
 from tests.server.store.samples import RECORD, checkpoint, model
 from tests.waiting import HANG
 
@@ -60,7 +63,10 @@ def test_only_one_server_uses_a_database_and_the_next_goes_on_where_it_ended(
     leader: Store, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
     write(leader)
-    with pytest.raises(NotLeader, match="another server"):
+    with pytest.raises(
+        NotLeader,
+        match=r"another server uses this database: its lock is held by \w+ from .*, process \d+ of",
+    ):
         Store(tmp_path / "other", elsewhere)
     leader.close()
     with closing(Store(tmp_path / "other", elsewhere)) as other:
@@ -222,3 +228,18 @@ def test_another_folder_than_that_of_the_database_is_refused(
     with pytest.raises(ConfigError, match="none of the folders"):
         Store(tmp_path / "other", Elsewhere(elsewhere.database, tmp_path / "wrong"))
     Store(tmp_path / "other", elsewhere).close()
+
+
+def test_a_leader_whose_folder_was_taken_says_so(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """As after a failover of the database, where the former one still runs and has its leader."""
+
+    async def play() -> None:
+        async with server(tmp_path / "s", elsewhere=elsewhere) as coordinator:
+            folder = coordinator.storage.blobs.folder
+            assert (await OperatorApi(coordinator).status()).notices == ()
+            folder.rename(folder.with_name("blobs-of-the-next-leader"))
+            (notice,) = (await OperatorApi(coordinator).status()).notices
+            assert notice.startswith("this server leads no more")
+            folder.with_name("blobs-of-the-next-leader").rename(folder)
+
+    asyncio.run(play())

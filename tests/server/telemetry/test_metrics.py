@@ -4,7 +4,10 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedserver.config import read_server
-from fedserver.telemetry.metrics import metrics
+from fedserver.telemetry.metrics import AT_ONCE, Scrape, metrics
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Failure, Report
 from tests.server.servers import DEVICES, hands, serve_all, server, start
@@ -79,6 +82,35 @@ def test_a_scrape_shows_runs_devices_rounds_and_bytes(exposed: tuple[str, str]) 
         "plan",
         "save",
     }
+
+
+def test_silent_connections_have_few_places_and_foreign_hosts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scrape, "timeout", 0.5)
+
+    def attack(address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        before = threading.active_count()
+        silent = [socket.create_connection((host, int(port)), HANG) for _ in range(10 * AT_ONCE)]
+        try:
+            assert sum(not each.recv(1) for each in silent) == len(silent), "each is closed in time"
+            assert threading.active_count() <= before + AT_ONCE
+        finally:
+            for each in silent:
+                each.close()
+        foreign = urllib.request.Request(f"http://{address}/metrics", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(foreign, timeout=HANG)
+        assert refused.value.code == 421
+        assert "shoal_devices" in scraped(address)
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            with metrics(coordinator, "127.0.0.1:0", dict) as address:
+                await asyncio.to_thread(attack, address)
+
+    asyncio.run(play())
 
 
 def _with_labels(found: dict[tuple[str, tuple[str, ...]], float]) -> list[tuple[str, tuple[str, ...]]]:

@@ -39,12 +39,14 @@ def period(misses: int) -> int:
 
 class Attendance:
     """fleet: the devices that the next round should have. returning: those of them that have not come back
-    since the server's restart, or since the run began. misses: see `Memory`."""
+    since the server's restart, or since the run began. gone: those that cannot come back, as far as anyone
+    has said so since the restart. misses: see `Memory`."""
 
     def __init__(self, memory: Memory, asked: Iterable[DeviceId] = ()) -> None:
         self.misses = {device: count for device, count in memory.misses.items() if count > 0}
         self.fleet = {device for device in (*memory.fleet, *asked) if not self._pauses(device)}
         self.returning = set(self.fleet)
+        self.gone: set[DeviceId] = set()
         self._said_goodbye: set[DeviceId] = set()
 
     def _pauses(self, device: DeviceId) -> bool:
@@ -54,8 +56,10 @@ class Attendance:
         self.returning.discard(device)
         self._said_goodbye.discard(device)
 
-    def said_goodbye(self, device: DeviceId) -> None:
+    def said_goodbye(self, device: DeviceId, *, for_good: bool = False) -> None:
         """A device left by its own will, or was shut out: nothing waits for it."""
+        if for_good:
+            self.gone.add(device)
         self.fleet.discard(device)
         self.returning.discard(device)
         self._said_goodbye.add(device)

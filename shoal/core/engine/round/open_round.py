@@ -103,6 +103,8 @@ class OpenRound:
 
     def lost(self, device: DeviceId, reason: str, *, silent: bool = False) -> None:
         """A device with a task will not answer it."""
+        if not silent:
+            self.silent.discard(device)
         if device in self.outstanding:
             self._ended(device)
             self.missing[device] = reason

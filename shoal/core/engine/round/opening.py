@@ -20,13 +20,18 @@ LOOK = 1.0
 
 class Opening:
     """Times are seconds on the engine's clock. since: when the last round ended; NaN before the first tick.
-    start: the first tick."""
+    start: the first tick.
+
+    A round waits for a fleet that is too small, and the next one does so only if the fleet has changed: who
+    did not come in one round's time would slow down every round.
+    """
 
     def __init__(self, policy: RoundPolicy, seed: int, sessions: Sessions, attendance: Attendance) -> None:
         self.policy, self._seed = policy, seed
         self._sessions, self._attendance = sessions, attendance
         self.since, self.start = math.nan, math.nan
         self._lacking: tuple[tuple[DeviceId, ...], Waiting] = ((), Waiting(""))
+        self._waited_with: list[DeviceId] = []
 
     def began(self, now: float) -> None:
         """A tick has come, maybe the first one. What was before that had no time."""
@@ -35,6 +40,12 @@ class Opening:
         self.since = self.start = now
         for device in self._sessions.present:
             self._sessions.hear(device, now)
+
+    def revoked(self, device: DeviceId) -> None:
+        """A device, here or not, will not come back. If no other one was waited for, none is now."""
+        present = self._sessions.present
+        if len(present) >= self._wanted or present == self._waited_with:
+            self._waited_with = [each for each in present if each != device]
 
     def time_to_return(self) -> float:
         """How many seconds after a restart a round waits for all the devices that it had before; or after the
@@ -73,18 +84,20 @@ class Opening:
 
     def asks(self, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The devices that a round which opens now asks, sorted; none if it has to wait."""
-        waits = now - self.since < self.policy.wait_for_devices
+        waits, enough = now - self.since < self.policy.wait_for_devices, self.policy.least(state)
         if begun := self._begun_by(state):
             here = tuple(device for device in begun if self._sessions.is_here(device))
-            if len(here) == len(begun) or (not waits and len(here) >= self.policy.least(state)):
+            complete = all(device in here or device in self._attendance.gone for device in begun)
+            if len(here) == len(begun) or (len(here) >= enough and (complete or not waits)):
                 return here
-            if waits:
+            if waits and not complete:
                 return ()
-        present = self._sessions.count
-        least = self._wanted if waits else self.policy.least(state)
-        if present < least or self._lack(state.assignments, now):
+        present = self._sessions.present
+        least = self._wanted if waits and present != self._waited_with else enough
+        if len(present) < least or self._lack(state.assignments, now):
             return ()
-        ready = self._attendance.ready(self._sessions.present, round, self._wanted)
+        self._waited_with = present if len(present) < self._wanted else []
+        ready = self._attendance.ready(present, round, self._wanted)
         asked = self._drawn(ready, self._most or len(ready), round, "sample")
         return () if asked == self._lacking[0] and self._may_wait(now) else asked
 
@@ -102,6 +115,8 @@ class Opening:
         """What the next round waits for. known: all devices that may take part, here or not."""
         present, wanted, least = self._sessions.present, self._wanted, self.policy.least(state)
         seconds = self._seconds_left(self.policy.wait_for_devices, self.since, now)
+        if present and present == self._waited_with:
+            seconds = 0.0
         if (begun := self._begun_by(state)) and seconds:
             gone = tuple(device for device in begun if not self._sessions.is_here(device))
             here = f"{len(begun) - len(gone)} of the {len(begun)} devices that began this round are here"

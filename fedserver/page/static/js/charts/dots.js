@@ -31,7 +31,7 @@ export function dots(container, width, { groups, label }) {
 
 function dot({ state, cluster, title }, cx, cy, radius) {
   const group = svg("g", { class: `device ${state} ${tone(cluster)}` }, svg("title", {}, title), svg("circle", { cx, cy, r: radius }));
-  if (state === "absent") {
+  if (state === "absent" || state === "expected") {
     const arm = radius * 0.55;
     group.append(svg("path", { d: `M${cx - arm} ${cy - arm}L${cx + arm} ${cy + arm}M${cx + arm} ${cy - arm}L${cx - arm} ${cy + arm}` }));
   }

@@ -7,14 +7,14 @@ import { order } from "../palette.js";
 import { Panel } from "../panel.js";
 import { Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
 
-const STATES = { working: "connected, with a task", idle: "connected, without a task", absent: "no contact now" };
+const STATES = { working: "connected, with a task", idle: "connected, without a task", absent: "no contact now", expected: "not called yet" };
 const RECENT = [[60, "called in the last minute"], [600, "in the last ten minutes"], [3600, "in the last hour"], [86400, "in the last day"], [Infinity, "earlier"]];
 
 export class FleetView {
   constructor() {
     this.title = html("h1", {}, "Fleet");
     this.saying = html("p", { class: "headline" });
-    this.tiles = Object.fromEntries(["known", "working", "idle", "absent"].map((key) => [key, new Tile({ known: "Devices", working: "Working", idle: "Idle", absent: "Not connected" }[key])]));
+    this.tiles = Object.fromEntries(["known", "working", "idle", "absent", "expected"].map((key) => [key, new Tile({ known: "Devices", working: "Working", idle: "Idle", absent: "Not connected", expected: "Expected" }[key])]));
     this.by = html("select", { id: "group-by", onchange: () => this.last && this.devices(this.last) });
     this.panel = new Panel({
       title: "Devices",
@@ -57,7 +57,7 @@ export class FleetView {
     if (!fleet) return say(this.saying, "Waiting for the server's answer.");
     this.last = fleet.devices;
     const of = (state) => fleet.devices.filter((device) => device.state === state).length;
-    const absent = of("absent"), total = fleet.devices.length;
+    const absent = of("absent") + of("expected"), total = fleet.devices.length;
     this.tiles.known.set(count(total), "known to the server");
     for (const state of Object.keys(STATES)) this.tiles[state].set(count(of(state)), STATES[state]);
     const here = total - absent;

@@ -117,6 +117,8 @@ class _PresenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Presence.Val
     """It is there and has nothing to do."""
     PRESENCE_WORKING: _Presence.ValueType  # 3
     """It works on a task."""
+    PRESENCE_EXPECTED: _Presence.ValueType  # 4
+    """It may call, and never has."""
 
 class Presence(_Presence, metaclass=_PresenceEnumTypeWrapper):
     """Whether a device is there."""
@@ -129,6 +131,8 @@ PRESENCE_IDLE: Presence.ValueType  # 2
 """It is there and has nothing to do."""
 PRESENCE_WORKING: Presence.ValueType  # 3
 """It works on a task."""
+PRESENCE_EXPECTED: Presence.ValueType  # 4
+"""It may call, and never has."""
 Global___Presence: _TypeAlias = Presence  # noqa: Y015
 
 class _Stage:
@@ -1644,6 +1648,26 @@ class RunStatus(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class AnswersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SUMMARY_FIELD_NUMBER: _builtins.int
     CLUSTERS_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
@@ -1657,6 +1681,7 @@ class RunStatus(_message.Message):
     ACCURACIES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -1713,6 +1738,13 @@ class RunStatus(_message.Message):
     def verdict(self) -> Global___Verdict:
         """Set by the server: whether anything was learned. Unset: no device has measured its model yet."""
 
+    @_builtins.property
+    def answers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Set by the server: what the devices that may take part have answered to what the run asks of their owners, by
+        name: "yes"; the code of the error with which a device refuses, where "no-consent" means that its owner is to
+        be asked; or "" for a device that is connected and has not answered yet. Unset: no such device is known.
+        """
+
     def __init__(
         self,
         *,
@@ -1729,10 +1761,11 @@ class RunStatus(_message.Message):
         accuracies: _abc.Iterable[Global___RoundAccuracy] | None = ...,
         origin: Global___RunOrigin | None = ...,
         verdict: Global___Verdict | None = ...,
+        answers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "origin", b"origin", "spec", b"spec", "summary", b"summary", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "origin", b"origin", "released", b"released", "spec", b"spec", "summary", b"summary", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "answers", b"answers", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "origin", b"origin", "released", b"released", "spec", b"spec", "summary", b"summary", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ class PlaceRequest(_message.Message):
     run: _builtins.str
     """Set by the device: the run, at most 256 characters. Unset: the newest run that
     asks to describe; where there is none, the newest that asks anything else; else the newest that can place.
+    Runs that were stopped, have failed or were never evaluated are chosen only where there is no other.
     """
     accept_nearest: _builtins.bool
     """Set by the device: its owner wants the nearest model even if no cluster fits. Unset: then there is none."""

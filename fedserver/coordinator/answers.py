@@ -1,0 +1,54 @@
+"""What devices answer to what a run asks of their owners: that they take part, or why they refuse.
+
+A device answers with its first task about its data. What its owner allows, and what is left of that, the
+server does not learn: only that it has done the task, or the code of the error with which it refuses.
+"""
+
+from collections.abc import Mapping
+
+from shoal.core.errors import NoConsent, OtherShape, OverBudget, TooFewSamples, Unprotected
+from shoal.core.types import DeviceId, RunId
+
+YES, UNKNOWN = "yes", ""
+ASK = NoConsent.code
+"""The answer of a device whose owner is to be asked."""
+REFUSALS = (ASK, OverBudget.code, Unprotected.code, TooFewSamples.code, OtherShape.code, "no-algorithm")
+"""The codes with which a device refuses a run, as it will until its owner or an operator acts."""
+NAMED = 3
+"""How many devices are named for each answer."""
+
+
+def said(answers: Mapping[DeviceId, str]) -> str:
+    """The answers of a run's devices in a sentence; "" where there is no device.
+
+    Example:
+        >>> said({"a": "yes", "b": "yes"})
+        '2 of 2 devices can take part'
+        >>> said({"a": "yes", "b": "over-budget", "c": ""})
+        '1 of 3 devices can take part; 1 cannot, as over-budget: b; 1 has not answered yet'
+    """
+    if not answers:
+        return ""
+    by_answer: dict[str, list[DeviceId]] = {}
+    for device, answer in sorted(answers.items()):
+        by_answer.setdefault(answer, []).append(device)
+    able, unknown = by_answer.pop(YES, []), by_answer.pop(UNKNOWN, [])
+    parts = [f"{len(able)} of {len(answers)} devices can take part"]
+    if asking := by_answer.pop(ASK, []):
+        theirs = "its owner" if len(asking) == 1 else "their owners"
+        parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {_named(asking)}")
+    for code, devices in by_answer.items():
+        parts.append(f"{len(devices)} cannot, as {code}: {_named(devices)}")
+    if unknown:
+        parts.append(f"{len(unknown)} {'has' if len(unknown) == 1 else 'have'} not answered yet")
+    return "; ".join(parts)
+
+
+def notice(run: RunId, answers: Mapping[DeviceId, str]) -> tuple[str, ...]:
+    """For operators, where some refuse."""
+    return (f"run {run}: {said(answers)}",) if {*answers.values()} - {YES, UNKNOWN} else ()
+
+
+def _named(devices: list[DeviceId]) -> str:
+    more = f" and {len(devices) - NAMED} more" if len(devices) > NAMED else ""
+    return ", ".join(devices[:NAMED]) + more
