@@ -20,10 +20,8 @@ from grpc import aio
 
 from fedserver.rpc.admission.identity import Context, network_of
 from shoal.core.engine import timeouts
-from shoal.core.engine.timeouts import Progress
 from shoal.core.errors import BadPayload, Refused, Unavailable
 from shoal.core.exchange import wire
-from shoal.shell.sockets import end_of, while_moving
 
 Behavior = Callable[[Any, Any], Awaitable[Any]]
 
@@ -163,8 +161,8 @@ def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behav
 
 async def _write(response: Any, context: Context) -> None:
     """Write one answer. gRPC waits for room at the caller; raises Unavailable if that takes too long."""
-    progress, caller = Progress(asyncio.get_running_loop().time()), end_of(context.peer())
     try:
-        await while_moving(context.write(response), progress, lambda end: end == caller)
+        async with asyncio.timeout(timeouts.STALL):
+            await context.write(response)
     except TimeoutError:
         raise Unavailable(f"nothing was taken for {timeouts.STALL:.0f} s", "go on where it was cut") from None
