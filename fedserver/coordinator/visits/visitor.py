@@ -66,7 +66,8 @@ class Signal:
 async def fired_within(event: asyncio.Event, seconds: float) -> bool:
     """Whether the event was set within this many seconds."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` would keep a task for each device that waits
+            await event.wait()
     return event.is_set()
 
 

@@ -23,7 +23,7 @@ _FETCHED, _SENT = 0x0A, 0x12
 _ADDRESSED = b"\x12"
 """How a FetchResponse with an address begins."""
 MAX_ADDRESS = 4096
-_OFFSET, _DATA = 0x08, 0x12
+_OFFSET, _DATA = 0x08, 0x1A
 """The keys of the fields of a chunk."""
 
 
