@@ -43,8 +43,8 @@ class Reports:
     def __init__(self, database: Database, blobs: Blobs, references: References, history: History) -> None:
         self._db, self._blobs, self._references, self._history = database, blobs, references, history
 
-    def add(self, arrivals: Sequence[Arrival]) -> str:
-        """Store reports, which count from then on. Returns the mark of that moment: see `History.mark`.
+    def add(self, arrivals: Sequence[Arrival]) -> None:
+        """Store reports, which count from then on.
 
         All of them share one sync of what they carry, and one commit. Raises NotFound if the blobs of one
         have not arrived, Taken if a report of the same device and round counts already, DiskFull. Then none
@@ -63,7 +63,6 @@ class Reports:
         with suppress(DiskFull):  # as in References.remove_unneeded
             for arrival in arrivals:
                 self._blobs.discard(arrival.record.device, arrival.blobs)
-        return self._history.mark()
 
     def _insert(self, arrivals: Sequence[Arrival]) -> None:
         with self._db.transaction():

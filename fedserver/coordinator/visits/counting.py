@@ -121,7 +121,7 @@ class Counting:
             return
         crash.point("server.report-checked")
         try:
-            mark = await self._coordinator.storage.reports.add([each.arrival for each in group])
+            await self._coordinator.storage.reports.add([each.arrival for each in group])
         except (NotFound, Taken, DiskFull) as fault:
             if len(group) > 1:  # one of them cannot be stored, which the others do not have to pay for
                 for each in group:
@@ -134,6 +134,7 @@ class Counting:
             records = [each.record for each in group if each.run is run]
             await run.advance(*(Reported(each.device, each.round, each.attempt) for each in records))
         crash.point("server.report-counted")
+        mark = await self._coordinator.storage.history.mark()
         for each in group:
             _settle(each, Receipt(Outcome.ACCEPTED, mark=mark))
 

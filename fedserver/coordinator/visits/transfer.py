@@ -20,8 +20,8 @@ from shoal.shell.disk import storing
 
 log = logging.getLogger("shoal.server")
 
-AT_ONCE = 4
-"""How many of the largest chunks are written at a time."""
+AT_ONCE, LATEST = 2, 1.0
+"""How many of the largest chunks are written at a time, and the seconds that the first of them may wait."""
 MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
 """How many times a device may upload the bytes that a round needs from it, since connections break and the
 last bytes are sent again; and after how many seconds it may try again. Each round counts from zero."""
@@ -170,18 +170,19 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
 
 
 async def write(receiving: Upload, chunks: AsyncIterator[Bytes], count: Callable[[int], None]) -> int:
-    """Write all chunks, some megabytes at a time on a thread, while the next ones arrive.
+    """Write all chunks, the largest ones some at a time, on a thread while the next ones arrive.
 
-    A line that brings less than the largest chunks is slow: each of these is written at once. count: called
+    A line that brings smaller ones is slow: each of these is written at once. count: called
     with the bytes that are about to be written; what it raises ends the upload. On return all are synced, and
     verified if the upload is complete.
     """
     loop, held = asyncio.get_running_loop(), list[Bytes]()
+    passed_on = loop.time()
     writing: asyncio.Future[None] | None = None
 
     async def pass_on() -> None:
-        nonlocal held, writing
-        pieces, held = held, []
+        nonlocal held, writing, passed_on
+        pieces, held, passed_on = held, [], loop.time()
         if writing is not None:
             await writing
         count(sum(map(len, pieces)))
@@ -191,7 +192,8 @@ async def write(receiving: Upload, chunks: AsyncIterator[Bytes], count: Callable
         try:
             async for chunk in chunks:
                 held.append(chunk)
-                if len(chunk) < MAX_CHUNK or len(held) == AT_ONCE:
+                late = loop.time() - passed_on > LATEST
+                if late or len(chunk) < MAX_CHUNK or len(held) == AT_ONCE:
                     await pass_on()
         finally:
             if held:  # where the upload was cut, what came before goes on

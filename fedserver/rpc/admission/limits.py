@@ -28,7 +28,7 @@ WAITS = 4
 """Calls of one device that wait for a task at a time. It needs one; those of a connection that was lost last
 until the server notices."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
-"""Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
+"""Transfers of one device at a time, and of all; each takes up to 8 MB of memory. While more than half are
 taken, each device gets one."""
 
 OURS = "/fed.v1."
