@@ -186,7 +186,7 @@ async def write(receiving: Upload, chunks: AsyncIterator[Bytes], count: Callable
         if writing is not None:
             await writing
         count(sum(map(len, pieces)))
-        writing = loop.run_in_executor(None, receiving.append, pieces)
+        writing = loop.run_in_executor(None, receiving.append, *pieces)
 
     try:
         try:

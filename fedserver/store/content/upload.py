@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -32,7 +32,7 @@ class Upload:
             self.held += len(chunk)
         self._file.truncate(start)
 
-    def append(self, chunks: Iterable[Bytes]) -> None:
+    def append(self, *chunks: Bytes) -> None:
         """Write the next bytes. Raises BadPayload if they exceed the announced size."""
         for chunk in chunks:
             with self._writing():
