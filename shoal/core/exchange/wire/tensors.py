@@ -1,22 +1,17 @@
 """Plain values, blobs and tensors by reference."""
 
-import functools
 from collections.abc import Mapping, MutableMapping
 from typing import TypeVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import payload_pb2, tensor_pb2
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, Manifest, TensorSpec
+from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
 from shoal.core.types import Scalar
 
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
 """Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.Line`."""
-
-KNOWN, MOST_KNOWN = 16, 1024
-"""How many manifests are remembered, and how many tensors such a one may have: all devices of a run send the
-same one in every round."""
 
 Data = TypeVar("Data", bytes, memoryview)
 
@@ -114,48 +109,22 @@ def checked_chunk(start: int, data: Data, offset: int) -> Data:
 
 
 def weights_to_pb(weights: Weights) -> payload_pb2.Weights:
-    pb = payload_pb2.Weights(blob=blob_to_pb(weights.blob))
-    few = len(weights.manifest) <= MOST_KNOWN
-    pb.MergeFrom(_known_to_pb(weights.manifest) if few else _manifest_to_pb(weights.manifest))
-    return pb
+    return payload_pb2.Weights(
+        manifest=[
+            tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
+            for spec in weights.manifest
+        ],
+        blob=blob_to_pb(weights.blob),
+    )
 
 
 def weights_from_pb(pb: payload_pb2.Weights) -> Weights:
     """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
     present(pb, "blob", "a set of tensors")
     limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")
-    if len(pb.manifest) > MOST_KNOWN:
-        return Weights(_manifest_from_pb(pb), blob_from_pb(pb.blob))
-    data = payload_pb2.Weights(manifest=pb.manifest).SerializeToString()
-    return Weights(_known_from_bytes(data), blob_from_pb(pb.blob))
+    return Weights(tuple(_spec_from_pb(spec) for spec in pb.manifest), blob_from_pb(pb.blob))
 
 
-def _manifest_to_pb(manifest: Manifest) -> payload_pb2.Weights:
-    """A set of tensors without its blob."""
-    return payload_pb2.Weights(
-        manifest=[
-            tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
-            for spec in manifest
-        ]
-    )
-
-
-def _manifest_from_pb(pb: payload_pb2.Weights) -> Manifest:
-    return tuple(
-        TensorSpec(spec.name, meaning(_DTYPES, spec.dtype, "a tensor's dtype"), _shape_from_pb(spec))
-        for spec in pb.manifest
-    )
-
-
-def _shape_from_pb(pb: tensor_pb2.TensorSpec) -> tuple[int, ...]:
+def _spec_from_pb(pb: tensor_pb2.TensorSpec) -> TensorSpec:
     limited(len(pb.shape), MAX_RANK, "the dimensions of a tensor")
-    return tuple(pb.shape)
-
-
-_known_to_pb = functools.lru_cache(KNOWN)(_manifest_to_pb)
-
-
-@functools.lru_cache(KNOWN)
-def _known_from_bytes(data: bytes) -> Manifest:
-    """Of a set of tensors without its blob."""
-    return _manifest_from_pb(payload_pb2.Weights.FromString(data))
+    return TensorSpec(pb.name, meaning(_DTYPES, pb.dtype, "a tensor's dtype"), tuple(pb.shape))
