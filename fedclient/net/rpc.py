@@ -233,16 +233,13 @@ class RpcLink:
         return _held(blob, answer.held)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
-        clock = asyncio.get_running_loop().time
-        progress = Progress(clock())
-        async with self._calling() as to:
+        async with self._calling() as to, while_moving(self._is_server) as moved:
             broken: list[Exception] = []
-            requests = _requests(
-                blob, start, _noting(chunks, broken), lambda size: progress.moved(size, clock())
+            call = to.upload(
+                _requests(blob, start, _noting(chunks, broken), moved), metadata=self._identity()
             )
-            call = to.upload(requests, metadata=self._identity())
             try:
-                response = await while_moving(call, progress, self._is_server)
+                response = await call
             except (asyncio.CancelledError, aio.AioRpcError):
                 if broken:  # gRPC cancels a call whose request iterator failed, and hides the cause
                     raise broken[0] from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.exchange.wire import CHUNK, next_size
+from shoal.core.exchange.wire import CHUNK, Line
 from shoal.core.types import Bytes, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import TEMPORARY, settle, storing, temporary, write
@@ -29,6 +29,7 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._sound: set[str] = set()
+        self._line = Line()
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -122,12 +123,15 @@ class BlobStore:
 
     def chunks(self, blob: BlobRef, start: int) -> Iterator[bytes]:
         """The bytes of a blob that is here, from `start` on."""
-        with self.path(blob).open("rb", buffering=0) as file:
-            file.seek(start)
-            at, began = start, time.monotonic()
-            while chunk := file.read(next_size(at, at - start, time.monotonic() - began, CHUNK)):
-                at += len(chunk)
-                yield chunk
+        at, began = start, time.monotonic()
+        try:
+            with self.path(blob).open("rb", buffering=0) as file:
+                file.seek(start)
+                while chunk := file.read(self._line.next(at, CHUNK)):
+                    at += len(chunk)
+                    yield chunk
+        finally:
+            self._line.moved(at - start, time.monotonic() - began)
 
     def make_room(self, wanted: Iterable[BlobRef], most: int) -> None:
         """Before these are fetched: delete the oldest blobs until all fit into `most` bytes.

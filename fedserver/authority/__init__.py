@@ -6,6 +6,6 @@ joining        challenge, join, rejoin, renew                authority_api  what
 rate_limit     limits for each of many callers               model_quota    what newcomers may have in a day
 setup          `fedserver init`                             answers        what operators are answered
 
-Nothing here knows gRPC; `fedserver.rpc.admission.auth_interceptor` asks `peers` at every call. The registry
+Nothing here knows gRPC; `fedserver.rpc.admission.authorization` asks `peers` at every call. The registry
 and the audit log on disk are in `fedserver.store.identities`.
 """

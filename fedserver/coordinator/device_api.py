@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 import shoal
@@ -99,7 +99,7 @@ class DeviceApi(Link):
         async for frame in self.frames(blob, start):
             yield frame.data
 
-    async def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+    async def frames(self, blob: BlobRef, start: int) -> AsyncGenerator[Frame, None]:
         """The same in the messages in which they travel."""
         async for frame in transfer.fetch(self._coordinator, await self._fetching(), blob, start):
             yield frame

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -46,6 +46,7 @@ from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.exchange.wire import Line
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
@@ -259,9 +260,9 @@ class OperatorApi:
         async for frame in self.frames(blob, start):
             yield frame.data
 
-    def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+    def frames(self, blob: BlobRef, start: int) -> AsyncGenerator[Frame, None]:
         """The same in the messages in which they travel."""
-        return transfer.read(self._coordinator.storage.blobs, blob, start)
+        return transfer.read(self._coordinator.storage.blobs, blob, start, Line())
 
     async def uploaded(self, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived."""
@@ -271,14 +272,8 @@ class OperatorApi:
         """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
         blobs = self._coordinator.storage.blobs
         with transfer.expected(self._coordinator, blob.size - start) as arrived:
-
-            async def counted() -> AsyncIterator[Bytes]:
-                async for chunk in chunks:
-                    arrived(len(chunk))
-                    yield chunk
-
             receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
-            return await transfer.write(receiving, counted())
+            return await transfer.write(receiving, chunks, arrived)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
-from shoal.core.algorithm import State
+from shoal.core.algorithm import State, basis_of
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -116,7 +116,7 @@ class Run:
             abandoned_in_a_row=record.abandoned_in_a_row,
             memory=record.memory,
         )
-        self.title, self.terms = record.title, terms_of_run(record.spec, state)
+        self.title, self.terms, self._basis = record.title, terms_of_run(record.spec, state), basis_of(state)
         self._offered: dict[DeviceId, Lease] = {}
         self.answers: dict[DeviceId, str] = {}
         self.changed, self.held = Signal(), False
@@ -219,7 +219,7 @@ class Run:
         """Change the policy of a run that goes on, and the number of its rounds."""
         checkpoint = await self.blobs.store_state.when_space(self.state_type, state)
         await self.storage.runs.change.when_space(self.run, spec, self.engine.round, checkpoint)
-        self.spec, self.terms = spec, terms_of_run(spec, state)
+        self.spec, self.terms, self._basis = spec, terms_of_run(spec, state), basis_of(state)
         await self.feed(Changed(spec.policy, state))
         await self.advance()
 
@@ -380,7 +380,8 @@ class Run:
                 self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
             )
         crash.point("server.round-tidied")
-        self.terms = terms_of_run(self.spec, effect.state)
+        if (basis := basis_of(effect.state)) is not self._basis:
+            self.terms, self._basis = terms_of_run(self.spec, effect.state), basis
         self._meter.round_over(self.run, closed)
         self._abandoned, self.title = "", ""
         self._offered.clear()

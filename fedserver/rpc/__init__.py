@@ -3,7 +3,7 @@
 device      what devices call             server            ports, sockets, and what is served there
 blobs       what moves blobs
 operator    what operators call           tls               certificates that the ports show and ask for
-client      the operators' side           auth_interceptor  who may make a call
+client      the operators' side           authorization     who may make a call
 identity    who is calling                limits            how many calls at a time, and how often
 messages    requests and answers          errors            what an error looks like from outside
 connections which ones to close           attention         what operators should know of a port

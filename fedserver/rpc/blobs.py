@@ -2,7 +2,8 @@
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import grpc
@@ -18,6 +19,7 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as pb
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.types import Bytes
+from shoal.shell.sockets import end_of, while_moving
 
 SERVICE = "fed.v1.BlobService"
 
@@ -25,7 +27,7 @@ SERVICE = "fed.v1.BlobService"
 class BlobAccess(Protocol):
     """Blobs as one caller may have them: a device's link, or the operator's operator_api."""
 
-    def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]: ...
+    def frames(self, blob: BlobRef, start: int) -> AsyncGenerator[Frame, None]: ...
     async def uploaded(self, blob: BlobRef) -> int: ...
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int: ...
 
@@ -36,13 +38,23 @@ class Blobs:
     def __init__(self, blobs: Callable[[Context], BlobAccess]) -> None:
         self._blobs = blobs
 
-    async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[bytes]:
+    async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:
         access, blob = self._blobs(context), wire.blob_from_pb(request.blob)
         if request.elsewhere and isinstance(access, DeviceApi) and (address := await access.address(blob)):
-            yield wire.fetch_address(address)
+            await context.write(wire.fetch_address(address))
             return
-        async for frame in access.frames(blob, request.start):
-            yield frame.message
+        caller = end_of(context.peer())
+        async with aclosing(access.frames(blob, request.start)) as frames:
+            frame = await anext(frames, None)  # the blob may have to come from a bucket first
+            try:
+                async with while_moving(lambda end: end == caller) as moved:
+                    while frame is not None:
+                        await context.write(frame.message)
+                        moved(len(frame.data))
+                        frame = await anext(frames, None)
+            except TimeoutError:
+                problem = f"nothing was taken for {timeouts.STALL:.0f} s"
+                raise Unavailable(problem, "go on where it was cut") from None
 
     async def Uploaded(self, request: pb.UploadedRequest, context: Context) -> pb.UploadedResponse:
         held = await self._blobs(context).uploaded(wire.blob_from_pb(request.blob))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,7 +13,7 @@ from fedserver.coordinator.placement import CannotPlace
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Context, address_of
-from fedserver.rpc.admission.messages import Behavior, NoSuchCall, TooSlow, around
+from fedserver.rpc.admission.messages import Behavior, NoSuchCall, TooSlow
 from shoal.core.errors import (
     BadPayload,
     Busy,
@@ -72,8 +72,8 @@ def status_of(error: ShoalError) -> grpc.StatusCode:
     return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), grpc.StatusCode.INTERNAL)
 
 
-class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The outermost interceptor: turns the errors of every call into statuses, and counts refused calls.
+class Errors:
+    """The outermost layer: turns the errors of every call into statuses, and counts refused calls.
 
     count: called with the code of each error. The details of a bug stay in the server's log. So do those of
     an error of the disk, with its paths, unless the disk is the caller's own. is_deposed: whether another
@@ -91,14 +91,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         self._connections, self._attention, self._own_disk = connections, attention, own_disk
         self._count, self._is_deposed = count, is_deposed
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        return around(await continuation(handler_call_details), self._answered)
-
-    def _answered(self, behavior: Behavior) -> Behavior:
+    def around(self, method: str, behavior: Behavior) -> Behavior:
         async def answered(request: Any, context: Context) -> Any:
             try:
                 answer = await behavior(request, context)

@@ -22,12 +22,12 @@ from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.attention import Attention
-from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingServer
+from fedserver.rpc.admission.authorization import Authorization, RecordingServer
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.admission.messages import Requests
-from fedserver.rpc.admission.operator_interceptor import OperatorInterceptor
+from fedserver.rpc.admission.messages import Calls
+from fedserver.rpc.admission.operator_authorization import OperatorAuthorization
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Identities, Placements
@@ -45,8 +45,8 @@ from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_Placem
 
 IN_USE = "it is in use or not this machine's"
 OPERATOR_CALLS = 64
-"""Calls at a time on the operators' socket. `limits` and `operator_interceptor` in `fedserver.rpc.admission`
-have those of devices, and of operators on their port."""
+"""Calls at a time on the operators' socket. `limits` and `operator_authorization` in
+`fedserver.rpc.admission` have those of devices, and of operators on their port."""
 LONGEST_PATH = 100
 """Bytes that the name of a Unix socket may have."""
 
@@ -160,10 +160,10 @@ class _Ports:
 
     def for_devices(self, address: str) -> aio.Server:
         """The port where devices call. Sets the address of the listeners."""
-        authorization = () if self._access is None else (AuthInterceptor(self._access.peers),)
+        authorization = () if self._access is None else (Authorization(self._access.peers),)
         errors = self._errors(self._attention("the devices' port"))
-        interceptors = (errors, *authorization, self._admission, Requests())
-        server = aio.server(interceptors=interceptors, options=self._options)
+        calls = Calls(errors, *authorization, self._admission)
+        server = aio.server(interceptors=(calls,), options=self._options)
         if self._access is None:
             host, port = loopback(address), self._open(server, address)
             self.listeners.address = f"{host}:{port}"
@@ -174,9 +174,8 @@ class _Ports:
 
     def for_operators_here(self) -> aio.Server:
         """The server of the Unix socket, which is bound when all else is ready."""
-        interceptors = (Errors(own_disk=True), Requests())
         server = aio.server(
-            interceptors=interceptors,
+            interceptors=(Calls(Errors(own_disk=True)),),
             options=_with(OPTIONS, LONG_ANSWERS),
             maximum_concurrent_rpcs=OPERATOR_CALLS,
         )
@@ -188,8 +187,8 @@ class _Ports:
         if not access.operator_listen:
             return []
         errors = self._errors(self._attention("the operators' port"))
-        interceptors = (errors, OperatorInterceptor(access.operators), Requests())
-        server = aio.server(interceptors=interceptors, options=_with(self._options, LONG_ANSWERS))
+        calls = Calls(errors, OperatorAuthorization(access.operators))
+        server = aio.server(interceptors=(calls,), options=_with(self._options, LONG_ANSWERS))
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
         self._coordinator.attention.append(access.operators.notices)

@@ -9,7 +9,7 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
-from fedserver.rpc.admission.messages import Requests
+from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
 from shoal.core.engine import timeouts
@@ -100,6 +100,7 @@ def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
 
 def joining_server(joins: JoinService, errors: Errors) -> aio.Server:
     """A server that has only EnrollmentService."""
-    server = aio.server(interceptors=(errors, Requests(timeouts.FIRST_MESSAGE, SILENT)), options=OPTIONS)
+    calls = Calls(errors, within=timeouts.FIRST_MESSAGE, most=SILENT)
+    server = aio.server(interceptors=(calls,), options=OPTIONS)
     add_EnrollmentServiceServicer_to_server(Enrollments(joins), server)
     return server

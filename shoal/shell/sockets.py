@@ -6,15 +6,12 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from urllib.parse import unquote
 
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import Progress
-
-T = TypeVar("T")
 
 End = tuple[str, int]
 """The address and the port of one end of a connection."""
@@ -52,30 +49,33 @@ def acknowledged(wanted: Callable[[End], bool]) -> int | None:
     return total
 
 
-async def while_moving(step: Awaitable[T], progress: Progress, wanted: Callable[[End], bool]) -> T:
-    """The outcome of sending something. Raises TimeoutError if nothing moves for too long.
+@asynccontextmanager
+async def while_moving(wanted: Callable[[End], bool]) -> AsyncIterator[Callable[[int], None]]:
+    """Around sending something: raises TimeoutError in it once nothing moves for too long.
 
-    What was handed to gRPC may take long to arrive, and meanwhile gRPC takes no more. So the connections with
-    a wanted other end are asked, too, and what they confirm is progress.
+    Gives a function to call with the number of bytes that gRPC has accepted. What it accepted may take long
+    to arrive, and meanwhile it takes no more. So the connections with a wanted other end are asked, too, and
+    what they confirm is progress. Most transfers are over before the first such question.
     """
-    clock, task = asyncio.get_running_loop().time, asyncio.ensure_future(step)
-    before: int | None = None
-    try:
-        while True:
-            look = clock() + timeouts.STALL / LOOKS
-            await asyncio.wait({task}, timeout=max(min(look, progress.until()) - clock(), 0.0))
-            if task.done():
-                return task.result()
+    clock = asyncio.get_running_loop().time
+    progress = Progress(clock())
+
+    async def watch() -> None:
+        before: int | None = None
+        while (left := progress.until() - clock()) > 0.0:
+            await asyncio.sleep(min(left, timeouts.STALL / LOOKS))
             now = await asyncio.to_thread(acknowledged, wanted)
             if now is not None and before is not None and now > before:
                 progress.moved(now - before, clock())
             before = now
-            if clock() >= progress.until():
-                raise TimeoutError
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
+        ends.reschedule(clock())
+
+    async with asyncio.timeout(None) as ends:
+        watching = asyncio.create_task(watch())
+        try:
+            yield lambda size: progress.moved(size, clock())
+        finally:
+            watching.cancel()
 
 
 def end_of(peer: str) -> End:

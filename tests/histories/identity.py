@@ -1,7 +1,7 @@
 """Who the devices of a world are: certificates of the server's own authority, shown at every call.
 
 Each device joins once, by a token of its own, as soon as a server runs. What a connection's TLS would show is
-handed to the server with each call; the rest, from the authorization interceptor to the registry, is the real
+handed to the server with each call; the rest, from the authorization to the registry, is the real
 one.
 """
 

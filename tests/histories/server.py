@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
+from fedserver.rpc.admission.authorization import Authorization
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.admission.messages import Requests
+from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices
 from fedserver.rpc.errors import Errors
@@ -59,10 +59,10 @@ class Server:
         server = SimServer(process, shown, world.observe, world.bug)
         try:
             callers: Callers = Unverified()
-            authorization: tuple[AuthInterceptor, ...] = ()
+            authorization: tuple[Authorization, ...] = ()
             if identities is not None and authority is not None:
                 peers = await identities.open(coordinator, authority)
-                callers, authorization = Verified(peers, 1), (AuthInterceptor(peers),)
+                callers, authorization = Verified(peers, 1), (Authorization(peers),)
                 for device in world.devices():
                     await identities.join(peers, device)
             self.coordinator = coordinator
@@ -72,7 +72,7 @@ class Server:
             check(world.invariants.started <= known, "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
             add_blobs(Blobs(blobs_of_device(coordinator, callers)), server)
-            await server.start(Errors(), *authorization, Admission(callers), Requests())
+            await server.start(Calls(Errors(), *authorization, Admission(callers)))
             world.network.server = server
             process.on_death.append(self._stop_listening)
             operating = process.spawn(self.operate(OperatorApi(coordinator)))

@@ -44,13 +44,11 @@ class SimServer:
         for name, handler in handlers.items():
             self._handlers[f"/{service}/{name}"] = handler
 
-    async def start(self, *interceptors: Any) -> None:
-        """interceptors: around every call, the outermost first; one of them reads the requests' bytes."""
+    async def start(self, interceptor: Any) -> None:
+        """interceptor: decides about every call, and reads the requests' bytes."""
         for path, handler in self._handlers.items():
-            for interceptor in reversed(interceptors):
-                inner = functools.partial(_found, handler)
-                handler = await interceptor.intercept_service(inner, SimpleNamespace(method=path))
-            self._handlers[path] = handler
+            inner = functools.partial(_found, handler)
+            self._handlers[path] = await interceptor.intercept_service(inner, SimpleNamespace(method=path))
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
@@ -111,7 +109,7 @@ class Handling:
         handler, process = self._handler, self._server.process
         process.step("received", self._path.rpartition("/")[2])
         write = handler.response_serializer
-        one = isinstance(requests, bytes)  # the interceptors give every method a stream of requests
+        one = isinstance(requests, bytes)  # the interceptor gives every method a stream of requests
         arriving = _only(requests) if one else _each(requests)
         if handler.response_streaming:
             await handler.stream_stream(arriving, self)

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from shoal.core.engine.timeouts import LEAST, STALL, Progress
+from shoal.core.engine.timeouts import LEAST, STALL
 from shoal.shell import sockets
 from shoal.shell.sockets import acknowledged, connections, end_of, while_moving
 from tests.histories.loop import SimLoop
@@ -63,16 +63,24 @@ def test_the_names_that_grpc_gives_to_peers(peer: str, end: tuple[str, int]) -> 
     assert end_of(peer) == end
 
 
-def given_up(said: Callable[[float], int | None], monkeypatch: pytest.MonkeyPatch) -> float:
-    """After how many seconds a step that never ends is given up. said: what the kernel says by the time."""
+def given_up(
+    said: Callable[[float], int | None], monkeypatch: pytest.MonkeyPatch, every: float = 0.0
+) -> float:
+    """After how many seconds a step that never ends is given up. said: what the kernel says by the time.
+    every: gRPC accepts LEAST bytes this often, for 1,000 seconds."""
     loop = SimLoop(Random(1), 0.0)
     monkeypatch.setattr(sockets, "acknowledged", lambda wanted: said(loop.now))
 
+    async def sending() -> None:
+        async with while_moving(lambda end: True) as moved:
+            while every and loop.now < 1000.0:
+                await asyncio.sleep(every)
+                moved(LEAST)
+            await loop.create_future()
+
     async def story() -> None:
-        never: asyncio.Future[None] = loop.create_future()
         with pytest.raises(TimeoutError):
-            await while_moving(never, Progress(loop.now), lambda end: True)
-        assert never.cancelled()
+            await sending()
 
     loop.run_until_complete(story())
     loop.close()
@@ -85,19 +93,22 @@ def test_a_sender_is_waited_for_as_long_as_its_bytes_arrive(monkeypatch: pytest.
         assert STALL <= given_up(said, monkeypatch) < STALL * 1.4
     until = given_up(lambda now: int(LEAST * min(now, 1000.0) / STALL * 2.0), monkeypatch)
     assert 1000.0 < until < 1000.0 + 2.0 * STALL
+    assert given_up(lambda now: None, monkeypatch, every=STALL * 0.9) == pytest.approx(
+        1000.0 + STALL, rel=0.1
+    )
+    assert given_up(lambda now: None, monkeypatch, every=STALL * 1.1) == pytest.approx(STALL, rel=0.1)
 
 
-def test_a_step_that_ends_gives_its_outcome() -> None:
-    async def step(error: Exception | None = None) -> str:
-        await asyncio.sleep(0)
-        if error:
-            raise error
-        return "done"
-
+def test_what_is_sent_in_time_ends_as_it_would() -> None:
     async def story() -> None:
-        clock = asyncio.get_running_loop().time
-        assert await while_moving(step(), Progress(clock()), lambda end: True) == "done"
+        async with while_moving(lambda end: True) as moved:
+            moved(7)
+
+        async def failing() -> None:
+            async with while_moving(lambda end: True):
+                raise ValueError("bad")
+
         with pytest.raises(ValueError, match="bad"):
-            await while_moving(step(ValueError("bad")), Progress(clock()), lambda end: True)
+            await failing()
 
     asyncio.run(asyncio.wait_for(story(), HANG))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 from fedserver.coordinator.coordinator import Coordinator
@@ -14,12 +14,14 @@ from fedserver.store.content.upload import Upload
 from shoal.core.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
 from shoal.core.exchange.admit import largest_upload, most_models
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.exchange.wire import CHUNK, next_size
+from shoal.core.exchange.wire import CHUNK, MAX_CHUNK, Line
 from shoal.core.types import Bytes, RunId
 from shoal.shell.disk import storing
 
 log = logging.getLogger("shoal.server")
 
+AT_ONCE, LATEST = 2, 1.0
+"""How many of the largest chunks are written at a time, and the seconds that the first of them may wait."""
 MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
 """How many times a device may upload the bytes that a round needs from it, since connections break and the
 last bytes are sent again; and after how many seconds it may try again. Each round counts from zero."""
@@ -27,13 +29,13 @@ last bytes are sent again; and after how many seconds it may try again. Each rou
 
 async def fetch(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int
-) -> AsyncIterator[Frame]:
+) -> AsyncGenerator[Frame, None]:
     """A blob from byte `start` on, for a device.
 
     Raises NotFound unless its task or placement names it.
     """
     run = _run_of(coordinator, visitor, blob)
-    async for frame in read(coordinator.storage.blobs, blob, start):
+    async for frame in read(coordinator.storage.blobs, blob, start, visitor.line):
         coordinator.heard(visitor)
         coordinator.meter.down(run, visitor.device, len(frame.data))
         yield frame
@@ -60,8 +62,8 @@ def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId:
     )
 
 
-async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
-    """A blob from byte `start` on, read without blocking the event loop."""
+async def read(blobs: Blobs, blob: BlobRef, start: int, line: Line) -> AsyncGenerator[Frame, None]:
+    """A blob from byte `start` on, read without blocking the event loop. line: to who gets it."""
     if start > blob.size:
         raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
     path, clock = blobs.path(blob.sha256), asyncio.get_running_loop().time
@@ -70,15 +72,17 @@ async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
             file = await asyncio.to_thread(blobs.open, blob.sha256)
         except FileNotFoundError:
             raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
-        with file:
-            at, began = start, clock()
+        at, began = start, clock()
+        try:
             while at < blob.size:
-                size = next_size(at, at - start, clock() - began, CHUNK)
-                frame = await blobs.frames.get(file, blob.sha256, at, size)
+                frame = await blobs.frames.get(file, blob.sha256, at, line.next(at, CHUNK))
                 if not frame.data:
                     return
                 at += len(frame.data)
                 yield frame
+        finally:
+            file.close()
+            line.moved(at - start, clock() - began)
 
 
 async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:
@@ -100,24 +104,22 @@ async def upload(
         receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
         visitor.uploads[blob.sha256] = receiving
 
-        async def counted() -> AsyncIterator[Bytes]:
+        def count(size: int) -> None:
             nonlocal lease
-            async for chunk in chunks:
-                if not any(each is lease for each in coordinator.leases(visitor)):
-                    lease, _ = _room_for(coordinator, visitor, blob)  # another task may need the same blob
-                coordinator.heard(visitor)
-                coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
-                if visitor.takes(lease.task.run, lease.task.round, len(chunk)) > MOST_REPEATS * room:
-                    raise TooOften(
-                        f"device {visitor.device} sent {MOST_REPEATS} times the bytes that its task needs",
-                        "check its network connection, its memory and its software",
-                        PAUSE,
-                    )
-                arrived(len(chunk))
-                yield chunk
+            if not any(each is lease for each in coordinator.leases(visitor)):
+                lease, _ = _room_for(coordinator, visitor, blob)  # another task may need the same blob
+            coordinator.heard(visitor)
+            coordinator.meter.up(lease.task.run, visitor.device, size)
+            if visitor.takes(lease.task.run, lease.task.round, size) > MOST_REPEATS * room:
+                raise TooOften(
+                    f"device {visitor.device} sent {MOST_REPEATS} times the bytes that its task needs",
+                    "check its network connection, its memory and its software",
+                    PAUSE,
+                )
+            arrived(size)
 
         try:
-            return await write(receiving, counted())
+            return await write(receiving, chunks, count)
         finally:
             if visitor.uploads.get(blob.sha256) is receiving:
                 del visitor.uploads[blob.sha256]
@@ -167,21 +169,39 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     )
 
 
-async def write(receiving: Upload, chunks: AsyncIterator[Bytes]) -> int:
-    """Write all chunks, each on a thread while the next one arrives.
+async def write(receiving: Upload, chunks: AsyncIterator[Bytes], count: Callable[[int], None]) -> int:
+    """Write all chunks, the largest ones some at a time, on a thread while the next ones arrive.
 
-    On return they are synced, and verified if the upload is complete.
+    A line that brings smaller ones is slow: each of these is written at once. count: called
+    with the bytes that are about to be written; what it raises ends the upload. On return all are synced, and
+    verified if the upload is complete.
     """
-    writing: asyncio.Task[None] | None = None
-    try:
-        async for chunk in chunks:
-            if writing is not None:
-                await writing
-            writing = asyncio.create_task(asyncio.to_thread(receiving.append, chunk))
+    loop, held = asyncio.get_running_loop(), list[Bytes]()
+    passed_on = loop.time()
+    writing: asyncio.Future[None] | None = None
+
+    async def pass_on() -> None:
+        nonlocal held, writing, passed_on
+        pieces, held, passed_on = held, [], loop.time()
         if writing is not None:
             await writing
-        return await asyncio.to_thread(receiving.finish)
+        count(sum(map(len, pieces)))
+        writing = loop.run_in_executor(None, receiving.append, *pieces)
+
+    try:
+        try:
+            async for chunk in chunks:
+                held.append(chunk)
+                late = loop.time() - passed_on > LATEST
+                if late or len(chunk) < MAX_CHUNK or len(held) == AT_ONCE:
+                    await pass_on()
+        finally:
+            if held:  # where the upload was cut, what came before goes on
+                await pass_on()
+        if writing is not None:
+            await writing
+        return await loop.run_in_executor(None, receiving.finish)
     finally:
         if writing is not None:
-            await asyncio.wait([writing])
+            await asyncio.gather(writing, return_exceptions=True)
         receiving.close()

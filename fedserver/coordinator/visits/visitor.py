@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fedserver.store.content.upload import Upload
 from fedserver.store.integrity.records import DeviceRecord
+from shoal.core.exchange.wire import Line
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 GRANTS = 16
@@ -65,7 +66,8 @@ class Signal:
 async def fired_within(event: asyncio.Event, seconds: float) -> bool:
     """Whether the event was set within this many seconds."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` would keep a task for each device that waits
+            await event.wait()
     return event.is_set()
 
 
@@ -76,10 +78,10 @@ class Visitor:
     session: the current one; "" before the first hello and after the device left. replaced: the sessions
     before it. joined: the runs that it has joined in this session. given: the run of the task that it was
     given last, which is the one that it works on. inlined: the blobs inside of that task. granted: blobs that
-    answers to a placement named, and their runs. taken: for each run the last round in which it uploaded, and
-    the bytes uploaded in it. polling: how many of its calls wait for a task. sent_finished: whether it knows
-    that no run is left. changed: fires if there may be something new for it. first_seen, last_seen: clock
-    times; None until it was heard. noted: whether these are on disk.
+    answers to a placement named, and their runs. line: how fast models reach it. taken: for each run the last
+    round in which it uploaded, and the bytes uploaded in it. polling: how many of its calls wait for a task.
+    sent_finished: whether it knows that no run is left. changed: fires if there may be something new for it.
+    first_seen, last_seen: clock times; None until it was heard. noted: whether these are on disk.
     """
 
     device: DeviceId
@@ -92,6 +94,7 @@ class Visitor:
     given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
+    line: Line = field(default_factory=Line)
     inlined: frozenset[str] = frozenset()
     taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0

@@ -61,7 +61,7 @@ class Unverified:
 
 
 class Verified:
-    """Callers that the authorization interceptor has admitted. placements: a day, for infer-only devices."""
+    """Callers that `authorization` has admitted. placements: a day, for infer-only devices."""
 
     def __init__(self, peers: Peers, placements: int) -> None:
         self._peers, self._placements = peers, placements

@@ -6,16 +6,13 @@ arrives, are paced, and each device has places of its own. A refusal says when t
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import grpc
-from grpc import aio
-
 from fedserver.config import Settings
 from fedserver.rpc.admission.identity import Callers, Context, address_of
-from fedserver.rpc.admission.messages import UNKNOWN, Behavior, around
+from fedserver.rpc.admission.messages import Behavior
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
@@ -31,7 +28,7 @@ WAITS = 4
 """Calls of one device that wait for a task at a time. It needs one; those of a connection that was lost last
 until the server notices."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
-"""Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
+"""Transfers of one device at a time, and of all; each takes up to 8 MB of memory. While more than half are
 taken, each device gets one."""
 
 OURS = "/fed.v1."
@@ -85,7 +82,7 @@ class Places:
                 del self._taken[device]
 
 
-class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
+class Admission:
     """Limits the calls of each device, and the transfers and arrivals of all.
 
     arrivals: devices that may arrive in a second. waiting: calls that may wait for a task at a time. These
@@ -110,27 +107,19 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
             "transfers": self._transfers.left,
         }
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is UNKNOWN:
-            return handler
+    def around(self, method: str, behavior: Behavior) -> Behavior:
+        if not method:
+            return behavior
         places = self._places_for(method)
 
-        def admitted(behavior: Behavior) -> Behavior:
-            async def answered(request: Any, context: Context) -> Any:
-                device = self._device(method, context)
-                if method in ARRIVING:
-                    self._arrive(device)
-                with places.taken(device):
-                    return await behavior(request, context)
+        async def answered(request: Any, context: Context) -> Any:
+            device = self._device(method, context)
+            if method in ARRIVING:
+                self._arrive(device)
+            with places.taken(device):
+                return await behavior(request, context)
 
-            return answered
-
-        return around(handler, admitted)
+        return answered
 
     def _places_for(self, method: str) -> Places:
         if method in MOVING:

@@ -2,7 +2,7 @@
 
 gRPC reads the one request of a call before it runs any of our code, so a caller that sends only headers would
 hold a place for as long as its connection lasts. Here every method runs as soon as its headers have arrived:
-the other interceptors decide about the caller, and then this one reads the request, within a deadline.
+the layers around it decide about the caller, and then its request is read, within a deadline.
 
 Calls that wait for their first message never keep others out: if there are too many of them, the one that has
 waited longest is ended, of the caller that has the most.
@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import Message
@@ -20,10 +20,8 @@ from grpc import aio
 
 from fedserver.rpc.admission.identity import Context, network_of
 from shoal.core.engine import timeouts
-from shoal.core.engine.timeouts import Progress
 from shoal.core.errors import BadPayload, Refused, Unavailable
 from shoal.core.exchange import wire
-from shoal.shell.sockets import end_of, while_moving
 
 Behavior = Callable[[Any, Any], Awaitable[Any]]
 
@@ -42,41 +40,67 @@ class NoSuchCall(Refused):
     """The caller named a method that is not served here."""
 
 
-class Requests(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The innermost interceptor: reads the requests of every call.
+class Layer(Protocol):
+    """Something that is decided about the calls of a port."""
 
-    within: seconds for the first message of a call. most: how many calls may wait for theirs.
+    def around(self, method: str, behavior: Behavior) -> Behavior:
+        """A behavior that decides, and then does what this one does. method: "" for all that are not served
+        here."""
+
+
+class Calls(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """The only interceptor of a port: puts the layers around each method once, and reads the requests within.
+
+    layers: the outermost first. within: seconds for the first message of a call. most: how many calls may
+    wait for theirs.
     """
 
-    def __init__(self, within: float = timeouts.STALL, most: int = MOST_SILENT) -> None:
-        self._within, self._silent = within, Silent(most)
+    def __init__(self, *layers: Layer, within: float = timeouts.STALL, most: int = MOST_SILENT) -> None:
+        self._layers, self._within, self._silent = layers, within, Silent(most)
+        self._known: dict[str, Any] = {}
+        self._unknown = grpc.stream_stream_rpc_method_handler(self._layered("", no_such_call))
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        within = LARGE if method in LARGE_REQUESTS else self._within
-        return UNKNOWN if handler is None else self._opened(handler, within)
+        method = handler_call_details.method
+        if method not in self._known:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return self._unknown
+            self._known[method] = self._opened(handler, method)
+        return self._known[method]
 
-    def _opened(self, handler: Any, within: float) -> Any:
+    def _layered(self, method: str, behavior: Behavior) -> Behavior:
+        for layer in reversed(self._layers):
+            behavior = layer.around(method, behavior)
+        return behavior
+
+    def _opened(self, handler: Any, method: str) -> Any:
         """The same method, which runs when its headers have arrived and gets a stream of bytes.
 
         A method with a stream of requests parses them itself.
         """
-        behavior, one = _behavior_of(handler), not handler.request_streaming
+        behavior, within = _behavior_of(handler), LARGE if method in LARGE_REQUESTS else self._within
+        if not handler.request_streaming:
+            behavior = self._read(behavior, handler.request_deserializer.__self__, within)
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(self._layered(method, behavior), None, handler.response_serializer)
+
+    def _read(self, behavior: Behavior, cls: type[Message], within: float) -> Behavior:
+        """A behavior that reads the one request of a call."""
 
         async def read(requests: AsyncIterator[bytes], context: Context) -> Any:
-            if one:
-                cls: type[Message] = handler.request_deserializer.__self__
-                data = await self._silent.first(requests, within, network_of(context.peer()))
-                return await behavior(wire.message_from_bytes(cls, data), context)
-            return await behavior(requests, context)
+            data = await self._silent.first(requests, within, network_of(context.peer()))
+            return await behavior(wire.message_from_bytes(cls, data), context)
 
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(read, None, handler.response_serializer)
-        return grpc.stream_unary_rpc_method_handler(read, None, handler.response_serializer)
+        return read
 
 
 class Silent:
@@ -124,30 +148,15 @@ class Silent:
             self._calls.pop(caller, None)
 
 
-async def _no_such_call(requests: object, context: Context) -> None:
+async def no_such_call(requests: object, context: Context) -> None:
     raise NoSuchCall("there is no such call here", "is the software of the other side newer?")
-
-
-UNKNOWN = grpc.stream_stream_rpc_method_handler(_no_such_call)
-
-
-# -- what interceptors do with behaviors --------------------------------------------------------------------
-
-
-def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
-    """Wrap the behavior of a call's handler."""
-    return handler._replace(**{_form(handler): wrap(_behavior_of(handler))})
 
 
 def _behavior_of(handler: Any) -> Behavior:
     """What a handler does, as a coroutine in all four forms."""
-    behavior = getattr(handler, _form(handler))
-    return _written(behavior) if inspect.isasyncgenfunction(behavior) else behavior
-
-
-def _form(handler: Any) -> str:
     request = "stream" if handler.request_streaming else "unary"
-    return f"{request}_{'stream' if handler.response_streaming else 'unary'}"
+    behavior = getattr(handler, f"{request}_{'stream' if handler.response_streaming else 'unary'}")
+    return _written(behavior) if inspect.isasyncgenfunction(behavior) else behavior
 
 
 def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
@@ -163,8 +172,8 @@ def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behav
 
 async def _write(response: Any, context: Context) -> None:
     """Write one answer. gRPC waits for room at the caller; raises Unavailable if that takes too long."""
-    progress, caller = Progress(asyncio.get_running_loop().time()), end_of(context.peer())
     try:
-        await while_moving(context.write(response), progress, lambda end: end == caller)
+        async with asyncio.timeout(timeouts.STALL):
+            await context.write(response)
     except TimeoutError:
         raise Unavailable(f"nothing was taken for {timeouts.STALL:.0f} s", "go on where it was cut") from None

@@ -32,16 +32,17 @@ class Upload:
             self.held += len(chunk)
         self._file.truncate(start)
 
-    def append(self, chunk: Bytes) -> None:
+    def append(self, *chunks: Bytes) -> None:
         """Write the next bytes. Raises BadPayload if they exceed the announced size."""
-        with self._writing():
-            if self.held + len(chunk) > self._blob.size:
-                self._spoil()
-                raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
-            self._file.write(chunk)
-        crash.point("server.chunk-written")
-        self._sha.update(chunk)
-        self.held += len(chunk)
+        for chunk in chunks:
+            with self._writing():
+                if self.held + len(chunk) > self._blob.size:
+                    self._spoil()
+                    raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
+                self._file.write(chunk)
+            crash.point("server.chunk-written")
+            self._sha.update(chunk)
+            self.held += len(chunk)
 
     def finish(self) -> int:
         """Sync the bytes, and verify them if all have arrived.

@@ -1,5 +1,6 @@
 """The records of the database. Clock times are in seconds since 1970, and are only displayed."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -121,7 +122,7 @@ class ReportRecord:
     def of(cls, run: RunId, round: int, device: DeviceId, attempt: int, payload: Payload) -> "ReportRecord":
         return cls(run, round, device, attempt, payload_to_bytes(payload))
 
-    @property
+    @functools.cached_property
     def payload(self) -> Payload:
         return payload_from_bytes(self.data)
 

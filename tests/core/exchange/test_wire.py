@@ -135,12 +135,11 @@ def test_what_an_observer_is_told_comes_back(observation: Observation) -> None:
     assert same(sent(wire.observation_to_pb(observation)), observation)
 
 
-def test_chunks_come_back_and_damage_is_found() -> None:
+def test_chunks_come_back_and_only_the_expected_ones_are_taken() -> None:
     pb = wire.chunk_to_pb(7, b"some bytes")
     assert wire.chunk_from_pb(pb, 7) == b"some bytes"
     assert pb.SerializeToString().endswith(b"some bytes")  # the data stand last: see tensor.proto
-    for changed in ({"offset": 6}, {"crc32": pb.crc32 ^ 1}, {"data": b"some byteS"}, {"data": b""}):
-        other = tensor_pb2.Chunk(**{"offset": 7, "crc32": pb.crc32, "data": pb.data} | changed)  # type: ignore[arg-type]
+    for other in (tensor_pb2.Chunk(offset=6, data=pb.data), tensor_pb2.Chunk(offset=7)):
         with pytest.raises(BadPayload):
             wire.chunk_from_pb(other, 7)
     with pytest.raises(BadPayload, match="1048577 bytes"):

@@ -9,13 +9,15 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.coordinator.visits.transfer import MOST_REPEATS
+from fedserver.coordinator.visits.transfer import MOST_REPEATS, write
+from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.events import Offer
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Failure, Hello, Outcome, Report, Task
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.wire import MAX_CHUNK
 from tests.server.servers import SETTINGS, crash, hands, link, scenario, server, start
 from tests.server.toys import honest, pieces_of
 
@@ -199,3 +201,42 @@ def test_a_device_that_sends_the_same_over_and_over_is_told_to_rest(tmp_path: Pa
         assert (await device.do(await device.task(), honest(0))).outcome is Outcome.ACCEPTED
 
     scenario(story, tmp_path)
+
+
+def test_large_chunks_are_written_together_and_what_came_before_a_cut_stays(tmp_path: Path) -> None:
+    data = bytes(range(256)) * (5 * MAX_CHUNK // 256)
+    blob, blobs = BlobRef(sha256(data).hexdigest(), len(data)), Blobs(tmp_path)
+    groups = list[int]()
+
+    async def chunks(start: int, cut: int) -> AsyncIterator[bytes]:
+        for at in range(start, len(data), MAX_CHUNK):
+            if at == cut:
+                raise ConnectionResetError
+            yield data[at : at + MAX_CHUNK]
+
+    async def story() -> None:
+        cut = 3 * MAX_CHUNK
+        with pytest.raises(ConnectionResetError):
+            await write(blobs.receive("d0", blob, 0, len(data)), chunks(0, cut), groups.append)
+        assert blobs.uploaded("d0", blob) == cut
+        assert groups == [2 * MAX_CHUNK, MAX_CHUNK]
+        receiving = blobs.receive("d0", blob, cut, len(data))
+        assert await write(receiving, chunks(cut, -1), groups.append) == len(data)
+        assert blobs.arrived("d0", blob.sha256).read_bytes() == data
+
+    asyncio.run(story())
+
+
+def test_an_upload_that_may_not_go_on_ends_with_the_reason(tmp_path: Path) -> None:
+    data = bytes(3 * MAX_CHUNK)
+    blob, blobs = BlobRef(sha256(data).hexdigest(), len(data)), Blobs(tmp_path)
+
+    def count(size: int) -> None:
+        raise TooOften("no more", "later")
+
+    async def story() -> None:
+        with pytest.raises(TooOften, match="no more"):
+            await write(blobs.receive("d0", blob, 0, len(data)), pieces_of(data, MAX_CHUNK), count)
+        assert blobs.uploaded("d0", blob) == 0
+
+    asyncio.run(story())

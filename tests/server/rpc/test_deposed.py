@@ -34,7 +34,7 @@ def ended(error: ShoalError, deposed: bool) -> tuple[grpc.StatusCode, ShoalError
     async def behavior(request: object, context: object) -> None:
         raise error
 
-    answered: Any = Errors(is_deposed=lambda: deposed)._answered(behavior)
+    answered: Any = Errors(is_deposed=lambda: deposed).around("", behavior)
     with pytest.raises(aio.AbortError):
         asyncio.run(answered(None, call))
     return call.status, wire.fault_from_pb(call.fault)

@@ -14,11 +14,11 @@ from shoal.core.exchange.wire.bulk import message_from_bytes
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_pb, seconds_to_pb
 from shoal.core.exchange.wire.faults import fault_from_pb, fault_to_pb
 from shoal.core.exchange.wire.frames import (
+    Line,
     address_in,
     fetch_address,
     fetch_frame,
     fetched,
-    next_size,
     upload_frame,
     upload_start,
     uploaded,

@@ -7,8 +7,6 @@ data of a chunk stand last, so a frame is a few bytes, and then the data. A peer
 any library; a message that is not laid out like a frame is parsed by protobuf.
 """
 
-import zlib
-
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2
 from shoal.core.exchange.payload import BlobRef
@@ -16,27 +14,38 @@ from shoal.core.exchange.wire.bulk import message_from_bytes, varint
 from shoal.core.exchange.wire.tensors import blob_from_pb, checked_chunk, chunk_from_pb
 from shoal.core.types import Bytes
 
-LARGE, ENOUGH, QUICK = 4, 32, 0.05
-"""How many small frames a large one has, after how many small ones the first large one may come, and the
-seconds that a small one may take then: the first megabytes only fill what buffers bytes on the way."""
+LARGE, ENOUGH, FAST = 4, 8 << 20, 5e6
+"""How many small frames a large one has; the bytes that a transfer has to move before it shows that its line
+is fast, since the first megabytes only fill what buffers bytes on the way; and bytes a second of such a line.
+"""
 _FETCHED, _SENT = 0x0A, 0x12
 """How the two messages begin: the key of their field `chunk`."""
 _ADDRESSED = b"\x12"
 """How a FetchResponse with an address begins."""
 MAX_ADDRESS = 4096
-_OFFSET, _CRC32, _DATA = 0x08, 0x15, 0x1A
+_OFFSET, _DATA = 0x08, 0x1A
 """The keys of the fields of a chunk."""
 
 
-def next_size(at: int, moved: int, seconds: float, chunk: int) -> int:
-    """How many bytes the next frame of a transfer should have, which starts at byte `at` of its blob.
+class Line:
+    """How large the frames to one peer are: of its first transfer small, of any other by how fast the one
+    before it was. A frame is all that shows of a transfer's progress, so a slow line gets small ones; on a
+    fast one large ones cost less."""
 
-    moved, seconds: the bytes of this transfer so far, and what they took. chunk: bytes of a small frame. A
-    frame is all that shows of a transfer's progress, so a slow line gets small ones; on a fast one large ones
-    cost less. Large ones begin at multiples of their size, so that all who fetch a blob get the same.
-    """
-    fast = moved >= ENOUGH * chunk and seconds * chunk < QUICK * moved
-    return LARGE * chunk if fast and at % (LARGE * chunk) == 0 else chunk
+    def __init__(self) -> None:
+        self._is_fast = False
+
+    def next(self, at: int, small: int) -> int:
+        """The bytes of the frame that starts at byte `at` of its blob. small: those of a small frame.
+
+        Frames begin at multiples of their size, so that all who fetch a blob get the same ones.
+        """
+        size = LARGE * small if self._is_fast else small
+        return size - at % size
+
+    def moved(self, size: int, seconds: float) -> None:
+        """A transfer is over, whole or cut."""
+        self._is_fast = size >= FAST * seconds and (size >= ENOUGH or self._is_fast)
 
 
 def fetch_frame(offset: int, data: Bytes) -> bytes:
@@ -96,11 +105,7 @@ def uploaded(message: bytes, offset: int) -> Bytes:
 
 
 def _frame(key: int, offset: int, data: Bytes) -> bytes:
-    crc32, fields = zlib.crc32(data), bytearray()
-    if offset:
-        fields += bytes((_OFFSET,)) + _number(offset)
-    if crc32:
-        fields += bytes((_CRC32,)) + crc32.to_bytes(4, "little")
+    fields = bytes((_OFFSET,)) + _number(offset) if offset else b""
     fields += bytes((_DATA,)) + _number(len(data))
     return b"".join((bytes((key,)), _number(len(fields) + len(data)), fields, data))
 
@@ -116,15 +121,13 @@ def _number(value: int) -> bytes:
 
 def _chunk(key: int, message: bytes, offset: int) -> memoryview | None:
     """The data of a frame; None if the message is not laid out like one. Raises BadPayload."""
-    start = crc32 = 0
+    start = 0
     try:
         size, at = varint(message, 1)
         if message[0] != key or at + size != len(message):
             return None
         if message[at] == _OFFSET:
             start, at = varint(message, at + 1)
-        if message[at] == _CRC32:
-            crc32, at = int.from_bytes(message[at + 1 : at + 5], "little"), at + 5
         if message[at] != _DATA:
             return None
         size, at = varint(message, at + 1)
@@ -132,4 +135,4 @@ def _chunk(key: int, message: bytes, offset: int) -> memoryview | None:
         return None
     if at + size != len(message):
         return None
-    return checked_chunk(start, crc32, memoryview(message)[at:], offset)
+    return checked_chunk(start, memoryview(message)[at:], offset)

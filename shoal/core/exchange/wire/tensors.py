@@ -1,6 +1,5 @@
 """Plain values, blobs and tensors by reference."""
 
-import zlib
 from collections.abc import Mapping, MutableMapping
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name,
 from shoal.core.types import Scalar
 
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
-"""Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.next_size`."""
+"""Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.Line`."""
 
 Data = TypeVar("Data", bytes, memoryview)
 
@@ -92,22 +91,20 @@ def blob_from_pb(pb: tensor_pb2.BlobRef) -> BlobRef:
 
 
 def chunk_to_pb(offset: int, data: bytes) -> tensor_pb2.Chunk:
-    return tensor_pb2.Chunk(offset=offset, crc32=zlib.crc32(data), data=data)
+    return tensor_pb2.Chunk(offset=offset, data=data)
 
 
 def chunk_from_pb(pb: tensor_pb2.Chunk, offset: int) -> bytes:
-    """The bytes of the chunk expected at `offset`; another offset, size or checksum is BadPayload."""
-    return checked_chunk(pb.offset, pb.crc32, pb.data, offset)
+    """The bytes of the chunk expected at `offset`; another offset or size is BadPayload."""
+    return checked_chunk(pb.offset, pb.data, offset)
 
 
-def checked_chunk(start: int, crc32: int, data: Data, offset: int) -> Data:
+def checked_chunk(start: int, data: Data, offset: int) -> Data:
     """The data of a chunk, if it is the one expected at `offset`. Raises BadPayload."""
     if start != offset:
         raise BadPayload(f"a chunk starts at byte {start}, expected {offset}")
     if not 0 < len(data) <= MAX_CHUNK:
         raise BadPayload(f"a chunk has {len(data)} bytes", f"1 to {MAX_CHUNK} are taken")
-    if zlib.crc32(data) != crc32:
-        raise BadPayload(f"the chunk at byte {offset} was damaged on its way", "send it again")
     return data
 
 

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x66\x65\x64/v1/tensor.proto\x12\x06\x66\x65\x64.v1\"G\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05\x64type\x18\x02 \x01(\x0e\x32\r.fed.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x04\"\'\n\x07\x42lobRef\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"4\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x63rc32\x18\x02 \x01(\x07\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*\xbb\x01\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT16\x10\x01\x12\x11\n\rDTYPE_FLOAT32\x10\x02\x12\x11\n\rDTYPE_FLOAT64\x10\x03\x12\x0e\n\nDTYPE_INT8\x10\x04\x12\x0f\n\x0b\x44TYPE_INT16\x10\x05\x12\x0f\n\x0b\x44TYPE_INT32\x10\x06\x12\x0f\n\x0b\x44TYPE_INT64\x10\x07\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x66\x65\x64/v1/tensor.proto\x12\x06\x66\x65\x64.v1\"G\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05\x64type\x18\x02 \x01(\x0e\x32\r.fed.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x04\"\'\n\x07\x42lobRef\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"+\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0cJ\x04\x08\x02\x10\x03*\xbb\x01\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT16\x10\x01\x12\x11\n\rDTYPE_FLOAT32\x10\x02\x12\x11\n\rDTYPE_FLOAT64\x10\x03\x12\x0e\n\nDTYPE_INT8\x10\x04\x12\x0f\n\x0b\x44TYPE_INT16\x10\x05\x12\x0f\n\x0b\x44TYPE_INT32\x10\x06\x12\x0f\n\x0b\x44TYPE_INT64\x10\x07\x12\x0f\n\x0b\x44TYPE_UINT8\x10\x08\x12\x0e\n\nDTYPE_BOOL\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=200
-  _globals['_DTYPE']._serialized_end=387
+  _globals['_DTYPE']._serialized_start=191
+  _globals['_DTYPE']._serialized_end=378
   _globals['_TENSORSPEC']._serialized_start=31
   _globals['_TENSORSPEC']._serialized_end=102
   _globals['_BLOBREF']._serialized_start=104
   _globals['_BLOBREF']._serialized_end=143
   _globals['_CHUNK']._serialized_start=145
-  _globals['_CHUNK']._serialized_end=197
+  _globals['_CHUNK']._serialized_end=188
 # @@protoc_insertion_point(module_scope)

@@ -147,20 +147,16 @@ Global___BlobRef: _TypeAlias = BlobRef  # noqa: Y015
 class Chunk(_message.Message):
     """A piece of a blob, at most 1 MiB, so that no message comes near the limit of 4 MiB. `data` has the
     highest number and so stands last: a sender may write the few bytes before it by hand and spare a copy.
+    There is no checksum: TLS has one, and the blob's SHA-256 decides.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFSET_FIELD_NUMBER: _builtins.int
-    CRC32_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     """Set by the sender: where in the blob the data start, in bytes. Unset: at its beginning. Chunks of one
     stream follow each other without gap or overlap; a receiver refuses another offset.
-    """
-    crc32: _builtins.int
-    """Set by the sender: CRC-32 (as in zlib) of `data`. It finds damage early; the blob's SHA-256 decides.
-    Unset: 0, which is checked like any other value.
     """
     data: _builtins.bytes
     """Set by the sender: the bytes, 1 byte to 1 MiB. Unset: refused."""
@@ -168,12 +164,11 @@ class Chunk(_message.Message):
         self,
         *,
         offset: _builtins.int = ...,
-        crc32: _builtins.int = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32", b"crc32", "data", b"data", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The authorization interceptor of the devices' port: no call reaches a service that its peer may not call.
+"""The authorization of the devices' port: no call reaches a service that its peer may not call.
 
     TLS verified the certificate --> the device is registered --> its role may make this call --> service
 
@@ -7,17 +7,16 @@ It wraps every service, the health service too, and is the only way to them: a c
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import grpc
 from grpc import aio
 
 from fedserver.authority.peers import Peers
 from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
 from fedserver.rpc.admission.identity import TLS, Context, address_of, named_in, shown_by
-from fedserver.rpc.admission.messages import Behavior, around
+from fedserver.rpc.admission.messages import Behavior
 from fedserver.store.identities.audit import Event
 from shoal.core.errors import ShoalError
 from shoal.core.types import DeviceId
@@ -45,28 +44,19 @@ class Admitted:
         return getattr(self._context, name)
 
 
-class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
+class Authorization:
     """Asks the registry about the caller of every call, before any of its messages is read."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers, self._noted = peers, RateLimit(NOTED)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler, method = await continuation(handler_call_details), handler_call_details.method
+    def around(self, method: str, behavior: Behavior) -> Behavior:
+        async def answered(request: Any, context: Context) -> Any:
+            device, certificate = await self._admitted(method, context)
+            with self._peers.calling(device):
+                return await behavior(request, Admitted(context, certificate))
 
-        def guarded(behavior: Behavior) -> Behavior:
-            async def answered(request: Any, context: Context) -> Any:
-                device, certificate = await self._admitted(method, context)
-                with self._peers.calling(device):
-                    return await behavior(request, Admitted(context, certificate))
-
-            return answered
-
-        return around(handler, guarded)
+        return answered
 
     async def _admitted(self, method: str, context: Context) -> tuple[DeviceId, bytes]:
         """The device that calls, and its certificate (PEM).

@@ -1,4 +1,4 @@
-"""The authorization interceptor of the operators' port.
+"""The authorization of the operators' port.
 
     TLS verified the certificate --> it is the valid one --> its role may make this call --> service
 
@@ -6,19 +6,15 @@ While a call is carried out, every line that it adds to the audit log names its 
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
-
-import grpc
-from grpc import aio
 
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.permissions import NEEDED, check_operator
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.rpc.admission.auth_interceptor import NOTED
+from fedserver.rpc.admission.authorization import NOTED
 from fedserver.rpc.admission.identity import Context, address_of, operator_of
 from fedserver.rpc.admission.limits import Places
-from fedserver.rpc.admission.messages import Behavior, around
+from fedserver.rpc.admission.messages import Behavior
 from fedserver.store.identities.audit import ACTING, Event
 from shoal.core.errors import ShoalError
 
@@ -29,30 +25,21 @@ CALLS, LEAST, CROWDED, ALL = 16, 4, 48, 64
 of all."""
 
 
-class OperatorInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
+class OperatorAuthorization:
     """Asks the accounts about the caller of every call, before any of its messages is read."""
 
     def __init__(self, accounts: OperatorAccounts) -> None:
         self._accounts, self._noted = accounts, RateLimit(NOTED)
         self._places = Places("calls", CALLS, LEAST, CROWDED, ALL, "operator")
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler, method = await continuation(handler_call_details), handler_call_details.method
+    def around(self, method: str, behavior: Behavior) -> Behavior:
+        async def answered(request: Any, context: Context) -> Any:
+            name = await self._admitted(method, context)
+            with self._places.taken(name), self._accounts.calling(name):
+                ACTING.set(name)  # in the context of this call, which has a task of its own
+                return await behavior(request, context)
 
-        def guarded(behavior: Behavior) -> Behavior:
-            async def answered(request: Any, context: Context) -> Any:
-                name = await self._admitted(method, context)
-                with self._places.taken(name), self._accounts.calling(name):
-                    ACTING.set(name)  # in the context of this call, which has a task of its own
-                    return await behavior(request, context)
-
-            return answered
-
-        return around(handler, guarded)
+        return answered
 
     async def _admitted(self, method: str, context: Context) -> str:
         """Who calls. Raises Unauthenticated, Revoked or Refused, and logs the denial."""
