@@ -83,7 +83,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
     task, letters = task_of(message, message.clip, message.noise), letters_of(message.letters)
-    words, after = members.masked(member, message.session, letters, to_words(steps), task)
+    words, signature, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
     context.account.summed(
         accountant.Share(
@@ -97,12 +97,12 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
         )
     )
     context.remember(after.to_tensors())
-    return Masked({SUM: words.view(np.int32)}, trained.descriptor)
+    return Masked({SUM: words.view(np.int32)}, trained.descriptor, letters_part({"": signature}))
 
 
 def _unmask(message: Unmask, context: "DeviceContext", member: Member | None) -> Unmasked:
     if member is None or not is_at(member, members.MASKED, message.session):
         return Unmasked(NOTHING, lost=True)
-    shares = members.unmasked(member, message.session, letters_of(message.survivors))
+    opening = members.unmasked(member, message.session, letters_of(message.survivors))
     context.remember({})  # each question is answered once
-    return Unmasked(letters_part(shares))
+    return Unmasked(letters_part(opening))

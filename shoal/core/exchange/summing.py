@@ -22,8 +22,9 @@ TYPE = "shoal.v1.Letters"
 SUM = "sum"
 MOST_BYTES = 8192
 """Of one letter."""
-LETTER, SHARE, COMMITMENT = 82, 33, 32
-"""Bytes of a letter with two shares, of a share and of a commitment."""
+LETTER, COMMITMENT, SIGNATURE, PART = 114, 32, 64, 81
+"""Bytes of a sealed letter with the hashes of its two shares, of a commitment, of a signature, and of what an
+opening has for each other device."""
 
 
 def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
@@ -101,7 +102,7 @@ class Announce(Message):
 
 @dataclass(frozen=True)
 class Shared(Message):
-    """Sealed shares, by the device that they are for, and under the name "" a commitment."""
+    """Sealed shares and their hashes, by the device that they are for, and under the name "" a commitment."""
 
     kind: ClassVar[str] = "shared"
     letters: Extension
@@ -132,12 +133,14 @@ class Share(Message):
 class Masked(Message):
     """The update of the trained model under masks. sum: "sum", (d,) int32, in fixed point; None if lost.
 
-    descriptor: as in `Trained`; it is not masked.
+    descriptor: as in `Trained`; it is not masked. signature: under the name "", of what it was masked for;
+    None if lost.
     """
 
     kind: ClassVar[str] = "masked"
     sum: Tensors | None = None
     descriptor: Descriptor | None = None
+    signature: Extension | None = None
     lost: bool | None = None
 
 
@@ -180,11 +183,15 @@ class TrainMasked(Message):
             raise BadPayload("a masked update is there, or lost")
         if reply.sum is not None:
             check_manifest(manifest_of(reply.sum), self.answer, "a masked update")
+            signatures = letters_of(reply.signature) if reply.signature else {}
+            if list(signatures) != [""] or len(signatures[""]) != SIGNATURE:
+                raise BadPayload("a masked update is signed")
 
 
 @dataclass(frozen=True)
 class Unmasked(Message):
-    """Of each device of the cohort, one of its two shares."""
+    """Of each device of the cohort, one of its two shares, sealed: by the device that can tell the key to a
+    part of them, and under the name "" the shares themselves."""
 
     kind: ClassVar[str] = "unmasked"
     shares: Extension
@@ -193,7 +200,8 @@ class Unmasked(Message):
 
 @dataclass(frozen=True)
 class Unmask(Message):
-    """Give what takes the masks off the sum. survivors: the devices whose updates arrived, with no bytes."""
+    """Give what takes the masks off the sum. survivors: the devices whose updates arrived, with what they
+    signed."""
 
     kind: ClassVar[str] = "unmask"
     reply: ClassVar[type[Message]] = Unmasked
@@ -202,8 +210,13 @@ class Unmask(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Unmasked)
-        if any(len(each) != SHARE for each in letters_of(reply.shares).values()):
-            raise BadPayload("a share has 33 bytes")
+        found, survivors = letters_of(reply.shares), letters_of(self.survivors)
+        if reply.lost:
+            return
+        if not found.pop("", b"") or any(len(each) != PART for each in found.values()):
+            raise BadPayload("an opening has sealed shares, and parts of one size")
+        if not {*found} <= {*survivors} or len(found) != len(survivors) - 1:
+            raise BadPayload("an opening is for all other devices whose updates arrived, and for no other")
 
 
 SECURE: tuple[type[Message], ...] = (

@@ -37,6 +37,8 @@ from shoal.core.exchange.summing import (
 )
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
+from shoal.core.privacy.secure.member import has_signed
+from shoal.core.privacy.secure.opening import Lists
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -46,15 +48,14 @@ Reduces = Callable[[S, Sequence[Report]], S]
 ANNOUNCE, SHARE, MASK, UNMASK = "announce", "share", "mask", "unmask"
 ATTEMPTS = 5
 """How often in a row a round may begin again."""
-NO_TENSORS: Tensors = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """One sum. key: the model that its devices train. announcements, commitments: of each device, as hex.
 
-    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. descriptors:
-    theirs, if they were asked for.
+    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. signatures: of
+    these, as hex. descriptors: theirs, if they were asked for.
     """
 
     session: str
@@ -63,13 +64,17 @@ class Cohort:
     commitments: Mapping[DeviceId, str] = field(default_factory=dict)
     letters: Tensors = field(default_factory=dict)
     sum: Tensors = field(default_factory=dict)
-    survivors: tuple[DeviceId, ...] = ()
+    signatures: Mapping[DeviceId, str] = field(default_factory=dict)
     descriptors: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
 
     @property
     def manifest(self) -> Manifest:
         found = {device: bytes.fromhex(each) for device, each in self.announcements.items()}
         return Manifest(self.session, found)
+
+    @property
+    def survivors(self) -> tuple[DeviceId, ...]:
+        return tuple(self.signatures)
 
     @property
     def threshold(self) -> int:
@@ -84,14 +89,14 @@ class Cohort:
 @dataclass(frozen=True, eq=False)
 class Summing:
     """A round of training in progress. attempt: how often in a row it has begun again. excluded: devices that
-    made it fail, and that are not asked again."""
+    have lied, and that are not asked again."""
 
     stage: str = ANNOUNCE
     attempt: int = 0
     cohorts: tuple[Cohort, ...] = ()
     excluded: tuple[DeviceId, ...] = ()
 
-    def again(self, excluded: Sequence[DeviceId] = ()) -> "Summing":
+    def again(self, excluded: Collection[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
 
     def readmitted(self, devices: Collection[DeviceId]) -> "Summing":
@@ -134,28 +139,27 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
     fresh = {device: each for device, each in answers.items() if isinstance(each, Announced)}
     if now.stage == ANNOUNCE and not fresh:
         return inner(state, reports)
-    after, results, blamed = list[Cohort](), list[Report](), list[DeviceId]()
+    after, results, liars = list[Cohort](), list[Report](), set[DeviceId]()
     for cohort in now.cohorts:
         if now.stage == SHARE:
             after += _shared(cohort, _of(Shared, cohort, answers))
         elif now.stage == MASK:
-            after += _masked(cohort, _of(Masked, cohort, answers))
+            after += _masked(state, cohort, _of(Masked, cohort, answers), inner_plan, liars)
         else:
-            results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, blamed)
+            results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, liars)
+    excluded = tuple(sorted({*now.excluded, *liars}))
     if results:
-        excluded = tuple(sorted({*now.excluded, *blamed}))
         done = Summing(excluded=excluded) if excluded else None
         return inner(replace(state, summing=done), sorted(results, key=lambda report: report.device))
     if after:
-        return replace(
-            state, summing=replace(now, stage=UNMASK if now.stage == MASK else MASK, cohorts=tuple(after))
-        )
+        stage = UNMASK if now.stage == MASK else MASK
+        return replace(state, summing=Summing(stage, now.attempt, tuple(after), excluded))
     stage = now.stage
     if stage != ANNOUNCE:
-        now = now.again(blamed)
-    if now.attempt >= ATTEMPTS:
+        now = now.again(liars)
+    if now.attempt >= ATTEMPTS + len(now.excluded):  # one that has found a liar was not in vain
         raise Refused(
-            f"secure aggregation began {ATTEMPTS} times in a row without a result",
+            f"secure aggregation began {now.attempt} times in a row without a result",
             "see the run's log for devices that left; more than two thirds of a cohort have to stay",
         )
     if not fresh or (stage != ANNOUNCE and len(fresh) < FEWEST):
@@ -188,7 +192,7 @@ def remarks(state: Any) -> list[str]:
         return []
     counts, excluded = Counter(state.assignments.values()), state.summing.excluded if state.summing else ()
     return [
-        f"{device} is quarantined: the shares that it sent could not be used, and a sum had to begin again"
+        f"{device} is quarantined: it sent wrong shares or signatures for a sum, which no honest device does"
         for device in excluded
     ] + [
         f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
@@ -237,7 +241,11 @@ def _tasks(
         return dict.fromkeys(asked, share)
     if stage == UNMASK:
         return dict.fromkeys(
-            asked, Unmask(cohort.session, letters_part(dict.fromkeys(cohort.survivors, b"")))
+            asked,
+            Unmask(
+                cohort.session,
+                letters_part({each: bytes.fromhex(signed) for each, signed in cohort.signatures.items()}),
+            ),
         )
     task = _training(state, asked[0], inner)
     values = {item.name: getattr(task, item.name) for item in fields(Train)}
@@ -270,10 +278,24 @@ def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
     return [replace(cohort, letters=letters, commitments=commitments)]
 
 
-def _masked(cohort: Cohort, answers: Mapping[DeviceId, Masked]) -> list[Cohort]:
+def _masked(
+    state: Any,
+    cohort: Cohort,
+    answers: Mapping[DeviceId, Masked],
+    inner: Plans[Any],
+    liars: set[DeviceId],
+) -> list[Cohort]:
+    lists, signatures = _lists(state, cohort, inner), dict[DeviceId, bytes]()
+    for device, answer in sorted(answers.items()):
+        signatures[device] = letters_of(answer.signature)[""] if answer.signature else b""
+        if not has_signed(lists.manifest, device, lists.senders, lists.task, signatures[device]):
+            # The others would not open a sum in which it is.
+            del signatures[device]
+            liars.add(device)
+    answers = {device: answers[device] for device in signatures}
     if len(answers) < cohort.threshold:
         return []
-    words = [answer.sum[SUM].view(np.uint32) for _, answer in sorted(answers.items()) if answer.sum]
+    words = [answer.sum[SUM].view(np.uint32) for answer in answers.values() if answer.sum]
     summed = np.zeros(len(words[0]), np.uint32)
     for each in words:
         summed += each
@@ -282,9 +304,8 @@ def _masked(cohort: Cohort, answers: Mapping[DeviceId, Masked]) -> list[Cohort]:
         replace(
             cohort,
             sum={SUM: summed.view(np.int32)},
-            survivors=tuple(sorted(answers)),
+            signatures={device: signed.hex() for device, signed in signatures.items()},
             descriptors=described,
-            letters=NO_TENSORS,
         )
     ]
 
@@ -294,29 +315,33 @@ def _unmasked(
     cohort: Cohort,
     answers: Mapping[DeviceId, Unmasked],
     inner: Plans[Any],
-    blamed: list[DeviceId],
+    liars: set[DeviceId],
 ) -> list[Report]:
     """What each survivor would have reported: the mean of all."""
-    shares = {device: letters_of(answer.shares) for device, answer in answers.items()}
+    openings = {device: letters_of(answer.shares) for device, answer in answers.items()}
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
+    letters = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
     masked = cohort.sum[SUM].view(np.uint32)
     clip, noise = _sum_of(state.parameters)
     trained = _training(state, cohort.survivors[0], inner)
-    task = task_of(trained, clip, noise)
     try:
-        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares, task)
+        found, lied = total(_lists(state, cohort, inner), commitments, letters, masked, openings)
     except UnrecoverableError as error:
-        # A few devices have sent shares that no one could use. Where it is many, it is rather those that
-        # have returned shares, and no one can tell which of them.
-        spared = len(cohort.announcements) - cohort.threshold
-        if len(shares) >= cohort.threshold and len(error.devices) <= spared:
-            blamed += error.devices
+        liars |= error.liars
         return []
+    liars |= lied
     scale = fixed_point.scale_of(clip, noise, len(cohort.announcements))
     model = fixed_point.moved_by(trained.model, found, scale, len(cohort.survivors))
     return [
         Report(device, Trained(model, 1, 0.0, cohort.descriptors.get(device))) for device in cohort.survivors
     ]
+
+
+def _lists(state: Any, cohort: Cohort, inner: Plans[Any]) -> Lists:
+    """What the devices of a cohort sign and open for."""
+    senders = tuple(cohort.commitments)
+    task = task_of(_training(state, senders[0], inner), *_sum_of(state.parameters))
+    return Lists(cohort.manifest, senders, cohort.survivors, task)
 
 
 def _training(state: Any, device: DeviceId, inner: Plans[Any]) -> Train:
