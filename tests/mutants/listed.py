@@ -374,9 +374,30 @@ MUTANTS = (
     mutant(
         "a device takes the masks off a sum of any size",
         "shoal/core/privacy/secure/member.py",
-        "if len(found) < member.manifest.threshold:",
-        "if not found:",
+        "if len(survivors) < manifest.threshold:",
+        "if not survivors:",
         "tests/core/privacy/secure/test_games.py",
+    ),
+    mutant(
+        "a device opens a sum of those that were shown other lists",
+        "shoal/core/privacy/secure/member.py",
+        "if not has_signed(manifest, device, member.senders, member.task, signature):",
+        "if not signature:",
+        "tests/core/privacy/secure/test_lists.py",
+    ),
+    mutant(
+        "an opening can be read whatever lists the others have opened for",
+        "shoal/core/privacy/secure/opening.py",
+        'hashlib.sha256(b"opening" + self.manifest.digest + task + marks)',
+        'hashlib.sha256(b"opening" + self.manifest.digest)',
+        "tests/core/privacy/secure/test_lists.py",
+    ),
+    mutant(
+        "the dealer answers for the shares that others return",
+        "shoal/core/privacy/secure/tally.py",
+        "                liars.add(by)",
+        "                liars.add(dealer)",
+        "tests/core/privacy/secure/test_liars.py",
     ),
     mutant(
         "a cohort may be of any size",

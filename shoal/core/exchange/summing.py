@@ -22,9 +22,9 @@ TYPE = "shoal.v1.Letters"
 SUM = "sum"
 MOST_BYTES = 8192
 """Of one letter."""
-LETTER, COMMITMENT, SIGNATURE, PART = 114, 32, 64, 81
-"""Bytes of a sealed letter with the hashes of its two shares, of a commitment, of a signature, and of what an
-opening has for each other device."""
+LETTER, COMMITMENT, SIGNATURE, PART = 114, 64, 64, 81
+"""Bytes of a sealed letter and of a commitment, each with the hashes of two shares; of a signature; and of
+what an opening has for each other device."""
 
 
 def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
@@ -102,7 +102,7 @@ class Announce(Message):
 
 @dataclass(frozen=True)
 class Shared(Message):
-    """Sealed shares and their hashes, by the device that they are for, and under the name "" a commitment."""
+    """Sealed shares with their hashes, by the device that they are for; under the name "" a commitment."""
 
     kind: ClassVar[str] = "shared"
     letters: Extension

@@ -47,8 +47,8 @@ ANNOUNCED, SHARED, MASKED = 1, 2, 3
 """What a member has done last."""
 HASH = 16
 """Bytes of the hash of a share, so many that no one finds another share with it."""
-LETTER = 2 * SHARE + 16
-"""Bytes of a sealed letter, which two hashes follow."""
+LETTER, COMMITMENT = 2 * SHARE + 16, 32
+"""Bytes of a sealed letter, and of a commitment to a secret, each of which two hashes follow."""
 OWN, MASK = b"own", b"mask"
 """What a share is of: the secret of a device's own mask, or the key of its masks with others."""
 
@@ -132,7 +132,7 @@ def announced(session: str, signer: Signer, entropy: Entropy = token_bytes) -> t
 
 def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[DeviceId, bytes], bytes, Member]:
     """For each other device a sealed letter with its two shares, and the hashes of these behind it; and a
-    commitment to this device's secret.
+    commitment to this device's secret, with the hashes of the shares that it keeps.
 
     The shares of a manifest are always the same, since one key must not seal two letters: a server may ask
     again, and what two letters under one key differ in is no secret.
@@ -161,7 +161,7 @@ def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[Dev
     }
     keys = {device: each[:KEYS] for device, each in manifest.announcements.items()}
     after = replace(member, stage=SHARED, me=me, keys=keys, common=common, held={me: letters[me]})
-    return sent, commitment(member.own, manifest), after
+    return sent, commitment(member.own, manifest) + hashes_of(letters[me], manifest, me, me), after
 
 
 def masked(

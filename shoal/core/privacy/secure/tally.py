@@ -10,7 +10,18 @@ import hmac
 from collections.abc import Collection, Mapping
 
 from shoal.core.privacy.secure.masks import Words, expanded, public_of
-from shoal.core.privacy.secure.member import HASH, LETTER, MASK, OWN, commitment, hash_of, listed, pair_key, plus_mask
+from shoal.core.privacy.secure.member import (
+    COMMITMENT,
+    HASH,
+    LETTER,
+    MASK,
+    OWN,
+    commitment,
+    hash_of,
+    listed,
+    pair_key,
+    plus_mask,
+)
 from shoal.core.privacy.secure.opening import Lists, named, read
 from shoal.core.privacy.secure.shamir import joined
 from shoal.core.types import DeviceId
@@ -34,10 +45,10 @@ def total(
 ) -> tuple[Words, frozenset[DeviceId]]:
     """The sum of the numbers of all survivors, and who was found to have lied.
 
-    commitments: of all senders. letters: by sender and the device that they are for, of which the hashes
-    count. masked: the sum of what survivors sent. openings: by the device that sent them. Where at least a
-    threshold of devices answers honestly, and no dealer has lied in more shares than can be corrected, the
-    sum is right, whatever the others sent. Raises UnrecoverableError.
+    commitments: of all senders. letters: by sender and the device that they are for. Of both the hashes
+    count that are behind them. masked: the sum of what survivors sent. openings: by the device that sent
+    them. Where at least a threshold of devices answers honestly, and no dealer has lied in more shares than
+    can be corrected, the sum is right, whatever the others sent. Raises UnrecoverableError.
     """
     manifest, survivors = lists.manifest, sorted(lists.survivors)
     opened = read(lists, openings)
@@ -49,7 +60,7 @@ def total(
         for by, shares in opened.shares.items():
             if dealer not in shares:
                 disputes.add(frozenset((by, dealer)))
-            elif _is_dealt(lists, letters, dealer, by, shares[dealer], dropped):
+            elif _is_dealt(lists, commitments, letters, dealer, by, shares[dealer], dropped):
                 right[manifest.place(by)] = shares[dealer]
             else:
                 liars.add(by)
@@ -57,7 +68,7 @@ def total(
         def is_right(secret: bytes, dealer: DeviceId = dealer, dropped: bool = dropped) -> bool:
             if dropped:
                 return public_of(secret) == manifest.mask_key(dealer)
-            return hmac.compare_digest(commitment(secret, manifest), commitments[dealer])
+            return hmac.compare_digest(commitment(secret, manifest), commitments[dealer][:COMMITMENT])
 
         found = joined(right, manifest.threshold, is_right)
         if found is not None:
@@ -80,15 +91,14 @@ def total(
 
 def _is_dealt(
     lists: Lists,
+    commitments: Mapping[DeviceId, bytes],
     letters: Mapping[DeviceId, Mapping[DeviceId, bytes]],
     dealer: DeviceId,
     by: DeviceId,
     share: bytes,
     dropped: bool,
 ) -> bool:
-    """Whether a share is as its dealer dealt it. What a device returns of itself, it has dealt itself."""
-    if by == dealer:
-        return True
-    hashes = letters[dealer][by][LETTER:]
+    """Whether a share is as its dealer dealt it."""
+    hashes = commitments[dealer][COMMITMENT:] if by == dealer else letters[dealer][by][LETTER:]
     expected = hashes[HASH:] if dropped else hashes[:HASH]
     return hash_of(share, MASK if dropped else OWN, lists.manifest, dealer, by) == expected
