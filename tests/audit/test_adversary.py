@@ -61,7 +61,6 @@ from shoal.core.exchange.summing import (
     Unmasked,
     letters_of,
     letters_part,
-    task_of,
 )
 from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
@@ -69,7 +68,6 @@ from shoal.core.privacy.cost import total
 from shoal.core.privacy.ledger import Entry, Open, Reserved, Summed, chosen, paid
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import FEWEST, Manifest, Unsigned
-from shoal.core.privacy.secure.masks import signed
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.core.types import Tensors
 
@@ -174,7 +172,7 @@ def summing(model: Tensors) -> Asking:
     session, me = "round 1, attempt 1", "d0"
     others = {f"d{number}": members.announced(session, Unsigned()) for number in range(1, FEWEST)}
     invented = {name: announcement for name, (announcement, _) in others.items()}
-    yield from exchanges(model, session, invented, {}, {})
+    yield from exchanges(model, session, invented, {})
     answer = yield Announce(session)
     assert isinstance(answer, Announced)
     own = letters_of(answer.keys)[""]
@@ -189,28 +187,18 @@ def summing(model: Tensors) -> Asking:
         name: members.shared(member, Manifest(session, whole), Unsigned())[0][me]
         for name, (_, member) in others.items()
     }
-    keys = {name: member.sign for name, (_, member) in others.items()}
-    yield from exchanges(model, session, whole, sent, keys)
-    yield from exchanges(model, "another", whole, sent, keys)
+    yield from exchanges(model, session, whole, sent)
+    yield from exchanges(model, "another", whole, sent)
 
 
-def exchanges(
-    model: Tensors, session: str, cohort: dict[str, bytes], letters: dict[str, bytes], keys: dict[str, bytes]
-) -> Asking:
-    """keys: with which the invented devices sign."""
+def exchanges(model: Tensors, session: str, cohort: dict[str, bytes], letters: dict[str, bytes]) -> Asking:
     yield Share(session, letters_part(cohort))
-    names, signatures = sorted(cohort), dict[str, bytes]()
     for clip, noise in ((1.0, 4.0), (1.0, 0.0), (1e9, 0.0), (1.0, 1e-9)):
         sent = letters_part(letters)
-        train = TrainMasked(model, SETTINGS, session=session, letters=sent, clip=clip, noise=noise)
-        answer = yield train
-        if isinstance(answer, Masked) and answer.signature:
-            label = members.listed(Manifest(session, cohort), names, task_of(train, clip, noise))
-            signatures = {name: signed(key, label) for name, key in keys.items()}
-            signatures["d0"] = letters_of(answer.signature)[""]
+        yield TrainMasked(model, SETTINGS, session=session, letters=sent, clip=clip, noise=noise)
+    names = sorted(cohort)
     for survivors in (names[:5], names[1:], names, names[:6], [*names, "d9"]):
         yield Unmask(session, letters_part(dict.fromkeys(survivors, b"")))
-        yield Unmask(session, letters_part({each: signatures.get(each, b"") for each in survivors}))
 
 
 def lie() -> str:

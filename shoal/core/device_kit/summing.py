@@ -83,7 +83,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
     task, letters = task_of(message, message.clip, message.noise), letters_of(message.letters)
-    words, signature, after = members.masked(member, message.session, letters, to_words(steps), task)
+    words, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
     context.account.summed(
         accountant.Share(
@@ -97,7 +97,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
         )
     )
     context.remember(after.to_tensors())
-    return Masked({SUM: words.view(np.int32)}, trained.descriptor, letters_part({"": signature}))
+    return Masked({SUM: words.view(np.int32)}, trained.descriptor)
 
 
 def _unmask(message: Unmask, context: "DeviceContext", member: Member | None) -> Unmasked:

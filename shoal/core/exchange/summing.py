@@ -22,9 +22,9 @@ TYPE = "shoal.v1.Letters"
 SUM = "sum"
 MOST_BYTES = 8192
 """Of one letter."""
-LETTER, COMMITMENT, SIGNATURE, PART = 114, 64, 64, 81
-"""Bytes of a sealed letter and of a commitment, each with the hashes of two shares; of a signature; and of
-what an opening has for each other device."""
+LETTER, COMMITMENT, PART = 114, 64, 81
+"""Bytes of a sealed letter and of a commitment, each with the hashes of two shares, and of what an opening
+has for each other device."""
 
 
 def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
@@ -133,14 +133,12 @@ class Share(Message):
 class Masked(Message):
     """The update of the trained model under masks. sum: "sum", (d,) int32, in fixed point; None if lost.
 
-    descriptor: as in `Trained`; it is not masked. signature: under the name "", of what it was masked for;
-    None if lost.
+    descriptor: as in `Trained`; it is not masked.
     """
 
     kind: ClassVar[str] = "masked"
     sum: Tensors | None = None
     descriptor: Descriptor | None = None
-    signature: Extension | None = None
     lost: bool | None = None
 
 
@@ -183,9 +181,6 @@ class TrainMasked(Message):
             raise BadPayload("a masked update is there, or lost")
         if reply.sum is not None:
             check_manifest(manifest_of(reply.sum), self.answer, "a masked update")
-            signatures = letters_of(reply.signature) if reply.signature else {}
-            if list(signatures) != [""] or len(signatures[""]) != SIGNATURE:
-                raise BadPayload("a masked update is signed")
 
 
 @dataclass(frozen=True)
@@ -200,8 +195,7 @@ class Unmasked(Message):
 
 @dataclass(frozen=True)
 class Unmask(Message):
-    """Give what takes the masks off the sum. survivors: the devices whose updates arrived, with what they
-    signed."""
+    """Give what takes the masks off the sum. survivors: the devices whose updates arrived, with no bytes."""
 
     kind: ClassVar[str] = "unmask"
     reply: ClassVar[type[Message]] = Unmasked

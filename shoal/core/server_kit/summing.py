@@ -37,7 +37,6 @@ from shoal.core.exchange.summing import (
 )
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
-from shoal.core.privacy.secure.member import has_signed
 from shoal.core.privacy.secure.opening import Lists
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -54,8 +53,8 @@ ATTEMPTS = 5
 class Cohort:
     """One sum. key: the model that its devices train. announcements, commitments: of each device, as hex.
 
-    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. signatures: of
-    these, as hex. descriptors: theirs, if they were asked for.
+    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. descriptors:
+    theirs, if they were asked for.
     """
 
     session: str
@@ -64,17 +63,13 @@ class Cohort:
     commitments: Mapping[DeviceId, str] = field(default_factory=dict)
     letters: Tensors = field(default_factory=dict)
     sum: Tensors = field(default_factory=dict)
-    signatures: Mapping[DeviceId, str] = field(default_factory=dict)
+    survivors: tuple[DeviceId, ...] = ()
     descriptors: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
 
     @property
     def manifest(self) -> Manifest:
         found = {device: bytes.fromhex(each) for device, each in self.announcements.items()}
         return Manifest(self.session, found)
-
-    @property
-    def survivors(self) -> tuple[DeviceId, ...]:
-        return tuple(self.signatures)
 
     @property
     def threshold(self) -> int:
@@ -144,7 +139,7 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
         if now.stage == SHARE:
             after += _shared(cohort, _of(Shared, cohort, answers))
         elif now.stage == MASK:
-            after += _masked(state, cohort, _of(Masked, cohort, answers), inner_plan, liars)
+            after += _masked(cohort, _of(Masked, cohort, answers))
         else:
             results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, liars)
     excluded = tuple(sorted({*now.excluded, *liars}))
@@ -192,7 +187,7 @@ def remarks(state: Any) -> list[str]:
         return []
     counts, excluded = Counter(state.assignments.values()), state.summing.excluded if state.summing else ()
     return [
-        f"{device} is quarantined: it sent wrong shares or signatures for a sum, which no honest device does"
+        f"{device} is quarantined: it sent wrong shares for a sum, which no honest device does"
         for device in excluded
     ] + [
         f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
@@ -241,11 +236,7 @@ def _tasks(
         return dict.fromkeys(asked, share)
     if stage == UNMASK:
         return dict.fromkeys(
-            asked,
-            Unmask(
-                cohort.session,
-                letters_part({each: bytes.fromhex(signed) for each, signed in cohort.signatures.items()}),
-            ),
+            asked, Unmask(cohort.session, letters_part(dict.fromkeys(cohort.survivors, b"")))
         )
     task = _training(state, asked[0], inner)
     values = {item.name: getattr(task, item.name) for item in fields(Train)}
@@ -278,24 +269,10 @@ def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
     return [replace(cohort, letters=letters, commitments=commitments)]
 
 
-def _masked(
-    state: Any,
-    cohort: Cohort,
-    answers: Mapping[DeviceId, Masked],
-    inner: Plans[Any],
-    liars: set[DeviceId],
-) -> list[Cohort]:
-    lists, signatures = _lists(state, cohort, inner), dict[DeviceId, bytes]()
-    for device, answer in sorted(answers.items()):
-        signatures[device] = letters_of(answer.signature)[""] if answer.signature else b""
-        if not has_signed(lists.manifest, device, lists.senders, lists.task, signatures[device]):
-            # The others would not open a sum in which it is.
-            del signatures[device]
-            liars.add(device)
-    answers = {device: answers[device] for device in signatures}
+def _masked(cohort: Cohort, answers: Mapping[DeviceId, Masked]) -> list[Cohort]:
     if len(answers) < cohort.threshold:
         return []
-    words = [answer.sum[SUM].view(np.uint32) for answer in answers.values() if answer.sum]
+    words = [answer.sum[SUM].view(np.uint32) for _, answer in sorted(answers.items()) if answer.sum]
     summed = np.zeros(len(words[0]), np.uint32)
     for each in words:
         summed += each
@@ -304,7 +281,7 @@ def _masked(
         replace(
             cohort,
             sum={SUM: summed.view(np.int32)},
-            signatures={device: signed.hex() for device, signed in signatures.items()},
+            survivors=tuple(sorted(answers)),
             descriptors=described,
         )
     ]
@@ -322,10 +299,11 @@ def _unmasked(
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
     letters = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
     masked = cohort.sum[SUM].view(np.uint32)
+    lists = Lists(cohort.manifest, tuple(commitments), cohort.survivors)
     clip, noise = _sum_of(state.parameters)
     trained = _training(state, cohort.survivors[0], inner)
     try:
-        found, lied = total(_lists(state, cohort, inner), commitments, letters, masked, openings)
+        found, lied = total(lists, commitments, letters, masked, openings, task_of(trained, clip, noise))
     except UnrecoverableError as error:
         liars |= error.liars
         return []
@@ -335,13 +313,6 @@ def _unmasked(
     return [
         Report(device, Trained(model, 1, 0.0, cohort.descriptors.get(device))) for device in cohort.survivors
     ]
-
-
-def _lists(state: Any, cohort: Cohort, inner: Plans[Any]) -> Lists:
-    """What the devices of a cohort sign and open for."""
-    senders = tuple(cohort.commitments)
-    task = task_of(_training(state, senders[0], inner), *_sum_of(state.parameters))
-    return Lists(cohort.manifest, senders, cohort.survivors, task)
 
 
 def _training(state: Any, device: DeviceId, inner: Plans[Any]) -> Train:

@@ -14,9 +14,8 @@ FEWEST, MOST = 8, 128
 is a limit."""
 KEY = 32
 """Bytes of a key."""
-KEYS = 3 * KEY
-"""Bytes of an announcement before its proof: the public keys for letters, for masks, and for the signature
-under the list of senders."""
+KEYS = 2 * KEY
+"""Bytes of an announcement before its proof: the public keys for letters and for masks."""
 MAX_PROOF = 4096
 
 
@@ -104,10 +103,7 @@ class Manifest:
         return self.announcements[device][:KEY]
 
     def mask_key(self, device: DeviceId) -> bytes:
-        return self.announcements[device][KEY : 2 * KEY]
-
-    def list_key(self, device: DeviceId) -> bytes:
-        return self.announcements[device][2 * KEY : KEYS]
+        return self.announcements[device][KEY:KEYS]
 
     @cached_property
     def digest(self) -> bytes:
@@ -157,7 +153,7 @@ def check_keys(announcement: bytes) -> None:
     # Here, so that no process loads `cryptography` that only names the messages of secure aggregation.
     from shoal.core.privacy.secure.masks import exchanged
 
-    for public in (announcement[:KEY], announcement[KEY : 2 * KEY]):
+    for public in (announcement[:KEY], announcement[KEY:KEYS]):
         exchanged(b"\x01" * KEY, public)
 
 

@@ -1,13 +1,11 @@
-"""Keys (X25519), sealed letters (ChaCha20-Poly1305), signatures (Ed25519), and masks that a key expands to
-(ChaCha20)."""
+"""Keys (X25519), sealed letters (ChaCha20-Poly1305), and masks that a key expands to (ChaCha20)."""
 
 import hmac
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -17,8 +15,6 @@ from shoal.core.errors import BadPayload
 
 Words = npt.NDArray[np.uint32]
 """Numbers of 32 bits, which are added modulo 2^32."""
-SIGNATURE = 64
-"""Bytes of a signature."""
 
 
 def public_of(private: bytes) -> bytes:
@@ -63,25 +59,6 @@ def opened(key: bytes, letter: bytes) -> bytes | None:
         return ChaCha20Poly1305(key).decrypt(bytes(12), letter, None)
     except InvalidTag:
         return None
-
-
-def signing_key_of(private: bytes) -> bytes:
-    """The public key of a private one for signatures: 32 bytes each."""
-    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-
-
-def signed(private: bytes, data: bytes) -> bytes:
-    """A signature of SIGNATURE bytes."""
-    return Ed25519PrivateKey.from_private_bytes(private).sign(data)
-
-
-def is_signed(public: bytes, signature: bytes, data: bytes) -> bool:
-    """Whether the owner of this key has signed these data."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def expanded(key: bytes, count: int) -> Words:

@@ -1,13 +1,12 @@
 """What a device of a cohort does: announce, share, mask, unmask; once each, and in this order.
 
-    announced   three fresh key pairs; their public halves are signed
+    announced   two fresh key pairs; their public halves are signed
     shared      a secret of its own, and the private half of its masks' key, go in sealed shares to all
                 others, with a hash of each share
-    masked      its numbers, plus the mask of its own secret, plus or minus a mask for each other device; and
-                a signature under the list of these devices
+    masked      its numbers, plus the mask of its own secret, plus or minus a mask for each other device
     unmasked    of each device whose numbers arrived, the share of its own secret; of each other, the share of
-                the key of its masks; and never both of one. All of that in an `Opening`, which can be read
-                only if a threshold of devices opens for the same lists
+                the key of its masks; and never both of one. All of that sealed: it can be read only if a
+                threshold of devices opens for the same lists
 
 What a device has to keep between two tasks is a `Member`, which becomes tensors and back. With both
 shares of a device from a threshold of devices, its numbers can be read. So a member answers each question
@@ -25,26 +24,22 @@ from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.secure.cohort import KEY, KEYS, Manifest, Signer, signed_part
 from shoal.core.privacy.secure.masks import (
-    SIGNATURE,
     Stream,
     Words,
     agreed,
     derived,
     exchanged,
     expanded,
-    is_signed,
     opened,
     public_of,
     sealed,
-    signed,
-    signing_key_of,
 )
 from shoal.core.privacy.secure.opening import Lists, opening
 from shoal.core.privacy.secure.shamir import SHARE, split
 from shoal.core.types import DeviceId, Tensors
 
-ANNOUNCED, SHARED, MASKED = 1, 2, 3
-"""What a member has done last."""
+ANNOUNCED, SHARED, MASKED = 4, 5, 6
+"""What a member has done last. In the first version of the protocol it was 1, 2 and 3: those have no part."""
 HASH = 16
 """Bytes of the hash of a share, so many that no one finds another share with it."""
 LETTER, COMMITMENT = 2 * SHARE + 16, 32
@@ -55,19 +50,18 @@ OWN, MASK = b"own", b"mask"
 
 @dataclass(frozen=True)
 class Member:
-    """stage: see above. session: of the sum. seal, mask, sign: private keys. own: the secret of its own mask.
+    """stage: see above. session: of the sum. seal, mask: private keys. own: the secret of its own mask.
     noise: a secret for noise and shares, so that a task that is done again draws the same.
 
     me, keys: from the manifest, the public keys of all devices. common: the secrets that this device has in
     common with each of them, for letters, and then for openings. senders: whose shares arrived. held: those
-    that could be read. task: what the numbers were computed from.
+    that could be read.
     """
 
     stage: int
     session: str
     seal: bytes
     mask: bytes
-    sign: bytes
     own: bytes
     noise: bytes
     me: DeviceId = ""
@@ -75,7 +69,6 @@ class Member:
     common: Mapping[DeviceId, bytes] | None = None
     senders: tuple[DeviceId, ...] = ()
     held: Mapping[DeviceId, bytes] | None = None
-    task: bytes = b""
 
     @property
     def manifest(self) -> Manifest:
@@ -92,41 +85,43 @@ class Member:
             "holders": "\n".join(held),
             "others": "\n".join(common),
         }
-        secrets = bytes([self.stage]) + self.seal + self.mask + self.sign + self.own + self.noise
+        secrets = bytes([self.stage]) + self.seal + self.mask + self.own + self.noise
         found = {f"secure.{name}": text.encode() for name, text in texts.items()}
-        found |= {"secure.secrets": secrets, "secure.keys": b"".join(keys.values()), "secure.task": self.task}
+        found |= {"secure.secrets": secrets, "secure.keys": b"".join(keys.values())}
         found |= {"secure.held": b"".join(held.values()), "secure.common": b"".join(common.values())}
         return {name: np.frombuffer(data, np.uint8) for name, data in found.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Tensors | None) -> "Member | None":
-        """None where there is none, or one of a version with other keys."""
-        if tensors is None or len(tensors.get("secure.secrets", b"")) != 1 + SECRETS * KEY:
+        """None where there is none."""
+        if tensors is None or "secure.secrets" not in tensors:
             return None
         found = {name.removeprefix("secure."): array.tobytes() for name, array in tensors.items()}
         secrets, lines = found["secrets"], {k: found[k].decode() for k in ("session", "me", *LISTS)}
         devices, senders, holders, others = (tuple(filter(None, lines[name].split("\n"))) for name in LISTS)
+        seal, mask, own, noise = (secrets[start : start + KEY] for start in range(1, 1 + 4 * KEY, KEY))
         return cls(
             secrets[0],
             lines["session"],
-            *_cut_evenly(secrets[1:]),
+            seal,
+            mask,
+            own,
+            noise,
             lines["me"],
             _cut(devices, found["keys"], KEYS),
             _cut(others, found["common"], KEY),
             senders,
             _cut(holders, found["held"], 2 * SHARE),
-            found["task"],
         )
 
 
 LISTS = ("devices", "senders", "holders", "others")
-SECRETS = 5
 
 
 def announced(session: str, signer: Signer, entropy: Entropy = token_bytes) -> tuple[bytes, Member]:
     """Public keys with a proof."""
-    member = Member(ANNOUNCED, session, *_cut_evenly(entropy(SECRETS * KEY)))
-    keys = public_keys(member)
+    member = Member(ANNOUNCED, session, entropy(KEY), entropy(KEY), entropy(KEY), entropy(KEY))
+    keys = public_of(member.seal) + public_of(member.mask)
     return keys + signer.sign(signed_part(session, keys)), member
 
 
@@ -140,7 +135,7 @@ def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[Dev
     Raises BadPayload for a manifest that this device does not accept.
     """
     _expects(member, ANNOUNCED, manifest.session)
-    me = manifest.check(signer, public_keys(member))
+    me = manifest.check(signer, public_of(member.seal) + public_of(member.mask))
     places = range(1, len(manifest.devices) + 1)
     entropy = Stream(derived(member.noise, manifest.digest, "shares"))
     pairs = zip(
@@ -166,10 +161,10 @@ def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[Dev
 
 def masked(
     member: Member, session: str, letters: Mapping[DeviceId, bytes], values: Words, task: bytes
-) -> tuple[Words, bytes, Member]:
-    """The device's numbers under all masks, and its signature under `listed`. letters: those for this device,
-    by sender. task: a hash of what the numbers were computed from, besides the data: a server could otherwise
-    ask all devices but one for updates that it knows, such as zeros.
+) -> tuple[Words, Member]:
+    """The device's numbers under all masks. letters: those for this device, by sender. task: a hash of what
+    the numbers were computed from, besides the data. Only masks for the same task cancel: a server could
+    otherwise ask all devices but one for updates that it knows, such as zeros.
 
     A letter that cannot be read, or does not have the shares that its hashes are of, is as none at the end,
     where each device answers for what it returns. Raises BadPayload if too few devices have sent one.
@@ -186,44 +181,35 @@ def masked(
         read = opened(_letter_key(common[sender], manifest, sender, me), letter[:LETTER])
         if read is not None and letter[LETTER:] == hashes_of(read, manifest, sender, me):
             held[sender] = read
-    total, label = values + expanded(member.own, len(values)), listed(manifest, senders, task)
+    total = values + expanded(member.own, len(values))
     for other in senders:
         if other != me:
-            total = plus_mask(total, pair_key(member.mask, manifest, other, me, label), me, other)
-    signature = signed(member.sign, label)
-    # Neither its own secrets nor its numbers can be asked for again, and nothing is signed twice.
-    nothing = bytes(KEY)
-    after = replace(member, stage=MASKED, seal=nothing, mask=nothing, sign=nothing, own=nothing, task=task)
+            total = plus_mask(total, pair_key(member.mask, manifest, other, me, task), me, other)
+    nothing = bytes(KEY)  # neither its own secrets nor its numbers can be asked for again
+    after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing)
     later = {other: derived(secret, manifest.digest, "opening") for other, secret in common.items()}
     noise = derived(member.noise, manifest.digest, "opening")
-    after = replace(after, noise=noise, common=later, senders=senders, held=held)
-    return total, signature, after
+    return total, replace(after, noise=noise, common=later, senders=senders, held=held)
 
 
-def unmasked(member: Member, session: str, survivors: Mapping[DeviceId, bytes]) -> dict[DeviceId, bytes]:
+def unmasked(member: Member, session: str, survivors: Collection[DeviceId]) -> dict[DeviceId, bytes]:
     """Of each device of which this one holds a letter, one of its two shares, in an opening.
 
-    survivors: the devices whose numbers arrived, with their signatures. Raises BadPayload for fewer of them
-    than the threshold, for a list without this device, and where one has not signed that it masked its
-    numbers for the same senders and the same task: the sum of some of them could be read otherwise.
+    survivors: the devices whose numbers arrived. Raises BadPayload for fewer of them than the threshold, and
+    for a list without this device.
     """
     _expects(member, MASKED, session)
-    manifest = member.manifest
-    if not {*survivors} <= {*member.senders} or member.me not in survivors:
+    found, manifest = {*survivors}, member.manifest
+    if not found <= {*member.senders} or member.me not in found:
         raise BadPayload("the list of the devices whose numbers arrived is not one of this cohort")
-    if len(survivors) < manifest.threshold:
-        raise BadPayload(
-            f"a sum over {len(survivors)} devices, and at least {manifest.threshold} are required"
-        )
-    for device, signature in survivors.items():
-        if not has_signed(manifest, device, member.senders, member.task, signature):
-            raise BadPayload(f"{device} did not sign that it masked its numbers for the same devices")
+    if len(found) < manifest.threshold:
+        raise BadPayload(f"a sum over {len(found)} devices, and at least {manifest.threshold} are required")
     given = {
-        device: letter[:SHARE] if device in survivors else letter[SHARE:]
+        device: letter[:SHARE] if device in found else letter[SHARE:]
         for device, letter in (member.held or {}).items()
         if device in member.senders
     }
-    lists = Lists(manifest, member.senders, tuple(survivors), member.task)
+    lists = Lists(manifest, member.senders, tuple(sorted(found)))
     return opening(lists, member.me, given, member.common or {}, member.noise)
 
 
@@ -235,27 +221,6 @@ def is_at(member: Member | None, stage: int, session: str) -> bool:
 def _expects(member: Member, stage: int, session: str) -> None:
     if not is_at(member, stage, session):
         raise DeviceFault(f"this device has no part in the sum {session!r} at this point", "begin a new sum")
-
-
-def public_keys(member: Member) -> bytes:
-    """KEYS bytes: of each of its private keys the public one."""
-    return public_of(member.seal) + public_of(member.mask) + signing_key_of(member.sign)
-
-
-def listed(manifest: Manifest, senders: Collection[DeviceId], task: bytes) -> bytes:
-    """What a device signs that has masked its numbers for these devices and this task, and what masks are
-    bound to: those of devices that were shown different lists do not cancel."""
-    what = manifest.digest + hashlib.sha256(task).digest() + manifest.marks(senders)
-    return hashlib.sha256(b"shoal senders" + what).digest()
-
-
-def has_signed(
-    manifest: Manifest, device: DeviceId, senders: Collection[DeviceId], task: bytes, signature: bytes
-) -> bool:
-    """Whether this device has masked its numbers for these devices and this task."""
-    return len(signature) == SIGNATURE and is_signed(
-        manifest.list_key(device), signature, listed(manifest, senders, task)
-    )
 
 
 def hashes_of(letter: bytes, manifest: Manifest, dealer: DeviceId, to: DeviceId) -> bytes:
@@ -277,10 +242,10 @@ def commitment(own: bytes, manifest: Manifest) -> bytes:
     return hashlib.sha256(b"commitment" + manifest.digest + own).digest()
 
 
-def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId, label: bytes) -> bytes:
-    """Of the mask that two devices have in common. private: the key for masks of `me`. label: `listed`."""
+def pair_key(private: bytes, manifest: Manifest, other: DeviceId, me: DeviceId, task: bytes) -> bytes:
+    """Of the mask that two devices have in common for a task. private: the key for masks of `me`."""
     first, second = sorted((me, other))
-    purpose = f"mask\n{first}\n{second}\n{label.hex()}"
+    purpose = f"mask\n{first}\n{second}\n{task.hex()}"
     return agreed(private, manifest.mask_key(other), manifest.digest, purpose)
 
 
@@ -292,11 +257,6 @@ def plus_mask(total: Words, key: bytes, me: DeviceId, other: DeviceId) -> Words:
 
 def _letter_key(common: bytes, manifest: Manifest, sender: DeviceId, to: DeviceId) -> bytes:
     return derived(common, manifest.digest, f"letter\n{sender}\n{to}")
-
-
-def _cut_evenly(secrets: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    seal, mask, sign, own, noise = (secrets[at : at + KEY] for at in range(0, SECRETS * KEY, KEY))
-    return seal, mask, sign, own, noise
 
 
 def _cut(names: tuple[DeviceId, ...], data: bytes, size: int) -> dict[DeviceId, bytes]:

@@ -31,19 +31,16 @@ MISSING = b"\xff" * SHARE
 
 @dataclass(frozen=True)
 class Lists:
-    """What devices open for. senders: those that shared. survivors: those of them whose numbers arrived.
-    task: what all numbers were computed from."""
+    """What devices open for. senders: those that shared. survivors: those of them whose numbers arrived."""
 
     manifest: Manifest
     senders: tuple[DeviceId, ...]
     survivors: tuple[DeviceId, ...]
-    task: bytes
 
     @cached_property
     def digest(self) -> bytes:
         marks = self.manifest.marks(self.senders) + self.manifest.marks(self.survivors)
-        task = hashlib.sha256(self.task).digest()
-        return hashlib.sha256(b"opening" + self.manifest.digest + task + marks).digest()
+        return hashlib.sha256(b"opening" + self.manifest.digest + marks).digest()
 
     @property
     def size(self) -> int:

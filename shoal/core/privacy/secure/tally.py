@@ -18,7 +18,6 @@ from shoal.core.privacy.secure.member import (
     OWN,
     commitment,
     hash_of,
-    listed,
     pair_key,
     plus_mask,
 )
@@ -42,13 +41,15 @@ def total(
     letters: Mapping[DeviceId, Mapping[DeviceId, bytes]],
     masked: Words,
     openings: Mapping[DeviceId, Mapping[DeviceId, bytes]],
+    task: bytes,
 ) -> tuple[Words, frozenset[DeviceId]]:
     """The sum of the numbers of all survivors, and who was found to have lied.
 
     commitments: of all senders. letters: by sender and the device that they are for. Of both the hashes
     count that are behind them. masked: the sum of what survivors sent. openings: by the device that sent
-    them. Where at least a threshold of devices answers honestly, and no dealer has lied in more shares than
-    can be corrected, the sum is right, whatever the others sent. Raises UnrecoverableError.
+    them. task: as in `masked`. Where at least a threshold of devices answers honestly, and no dealer has lied
+    in more shares than can be corrected, the sum is right, whatever the others sent.
+    Raises UnrecoverableError.
     """
     manifest, survivors = lists.manifest, sorted(lists.survivors)
     opened = read(lists, openings)
@@ -80,11 +81,10 @@ def total(
         raise UnrecoverableError(liars)
     for device in survivors:
         masked = masked - expanded(secrets[device], len(masked))
-    label = listed(manifest, lists.senders, lists.task)
     for gone in sorted({*lists.senders} - {*survivors}):
         for device in survivors:
             # What `device` has added for the one that is gone, `gone` would have taken off again.
-            key = pair_key(secrets[gone], manifest, device, gone, label)
+            key = pair_key(secrets[gone], manifest, device, gone, task)
             masked = plus_mask(masked, key, gone, device)
     return masked, frozenset(liars)
 

@@ -58,7 +58,6 @@ class Cohort:
     letters: dict[DeviceId, dict[DeviceId, bytes]] = field(default_factory=dict)
     commitments: dict[DeviceId, bytes] = field(default_factory=dict)
     words: dict[DeviceId, Words] = field(default_factory=dict)
-    signatures: dict[DeviceId, bytes] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[DeviceId]:
@@ -102,7 +101,7 @@ class Cohort:
         """tasks: for devices that are asked for something else than the others."""
         for device in self.devices:
             if device not in away:
-                self.words[device], self.signatures[device], self.members[device] = members.masked(
+                self.words[device], self.members[device] = members.masked(
                     self.members[device],
                     self.session,
                     self.letters_for(device),
@@ -113,12 +112,11 @@ class Cohort:
 
     @property
     def lists(self) -> Lists:
-        return Lists(self.manifest, tuple(self.letters), tuple(self.words), TASK)
+        return Lists(self.manifest, tuple(self.letters), tuple(self.words))
 
     def unmask(self) -> Openings:
-        return {
-            each: members.unmasked(self.members[each], self.session, self.signatures) for each in self.words
-        }
+        arrived = list(self.words)
+        return {each: members.unmasked(self.members[each], self.session, arrived) for each in arrived}
 
     def renamed(self, session: str) -> "Cohort":
         """The same members in another session."""

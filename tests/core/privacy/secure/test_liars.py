@@ -16,7 +16,7 @@ from shoal.core.privacy.secure.shamir import PRIME, SHARE, joined, split
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId
 
-from .games import Cohort, Openings
+from .games import TASK, Cohort, Openings
 
 SIZES = [8, 9, 20, 40, 100]
 
@@ -29,7 +29,7 @@ def shared(count: int) -> Cohort:
 def begun(count: int) -> Cohort:
     """A cohort up to its letters, which may be changed."""
     once = shared(count)
-    return replace(once, members={**once.members}, letters={**once.letters}, words={}, signatures={})
+    return replace(once, members={**once.members}, letters={**once.letters}, words={})
 
 
 def outcome(cohort: Cohort, openings: Openings) -> tuple[bool, set[DeviceId]]:
@@ -38,7 +38,7 @@ def outcome(cohort: Cohort, openings: Openings) -> tuple[bool, set[DeviceId]]:
     for words in cohort.words.values():
         arrived = arrived + words
     try:
-        found, liars = total(cohort.lists, cohort.commitments, cohort.letters, arrived, openings)
+        found, liars = total(cohort.lists, cohort.commitments, cohort.letters, arrived, openings, TASK)
     except UnrecoverableError as error:
         return False, {*error.liars}
     np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))

@@ -19,8 +19,8 @@ from shoal.core.privacy.report import CentralNoise
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import colluding, smallest, threshold
 from shoal.core.privacy.secure.fixed_point import scale_of, variance_of
-from shoal.core.privacy.secure.masks import Words, expanded, public_of, signed
-from shoal.core.privacy.secure.member import Member, commitment, listed, pair_key, plus_mask
+from shoal.core.privacy.secure.masks import Words, expanded, public_of
+from shoal.core.privacy.secure.member import Member, commitment, pair_key, plus_mask
 from shoal.core.privacy.secure.opening import Lists, read
 from shoal.core.privacy.secure.shamir import SHARE, joined
 from shoal.core.types import DeviceId
@@ -38,19 +38,17 @@ def shared(count: int) -> Cohort:
 
 
 @lru_cache(4096)
-def masked(count: int, device: DeviceId, senders: Names) -> tuple[Words, bytes, Member]:
+def masked(count: int, device: DeviceId, senders: Names) -> tuple[Words, Member]:
     cohort = shared(count)
     letters = {each: data for each, data in cohort.letters_for(device).items() if each in senders}
     return members.masked(cohort.members[device], "sum", letters, cohort.values(device), TASK)
 
 
 @lru_cache(4096)
-def unmasked(
-    count: int, device: DeviceId, senders: Names, survivors: tuple[tuple[DeviceId, bytes], ...]
-) -> dict[DeviceId, bytes] | None:
+def unmasked(count: int, device: DeviceId, senders: Names, survivors: Names) -> dict[DeviceId, bytes] | None:
     """None where the device refuses."""
     try:
-        return members.unmasked(masked(count, device, senders)[2], "sum", dict(survivors))
+        return members.unmasked(masked(count, device, senders)[1], "sum", survivors)
     except BadPayload:
         return None
 
@@ -70,24 +68,14 @@ class Game:
 
     def __post_init__(self) -> None:
         self.cohort = shared(self.count)
-        self.labels = {each: self._label(senders) for each, senders in self.shown.items()}
         for device, survivors in self.told.items():
             senders = self.shown[device]
-            signatures = tuple((each, self._signature(each, senders)) for each in sorted(survivors))
-            sent = unmasked(self.count, device, senders, signatures)
+            sent = unmasked(self.count, device, senders, survivors)
             if sent is not None:
                 self.openings[device] = self._lists(senders, survivors), sent
 
-    def _label(self, senders: Names) -> bytes:
-        return listed(self.cohort.manifest, senders, TASK)
-
     def _lists(self, senders: Names, survivors: Names) -> Lists:
-        return Lists(self.cohort.manifest, tuple(sorted(senders)), tuple(sorted(survivors)), TASK)
-
-    def _signature(self, device: DeviceId, senders: Names) -> bytes:
-        if device in self.colluders:  # it signs whatever it takes
-            return signed(self.cohort.members[device].sign, self._label(senders))
-        return masked(self.count, device, self.shown[device])[1] if device in self.shown else b""
+        return Lists(self.cohort.manifest, tuple(sorted(senders)), tuple(sorted(survivors)))
 
     def learned(self) -> list[Names]:
         """The smallest sets of honest devices of which the server reads the sum, which is checked."""
@@ -103,11 +91,7 @@ class Game:
                 if one not in group:
                     group.add(one)
                     waiting += left[one] & {*self.shown}
-            cancels = all(
-                other in group and one in left[other] and self.labels[one] == self.labels[other]
-                for one in group
-                for other in left[one]
-            )
+            cancels = all(other in group and one in left[other] for one in group for other in left[one])
             if cancels and group <= {*own} and frozenset(group) not in found:
                 self._check(group, own, mask)
                 found.add(frozenset(group))
@@ -120,14 +104,14 @@ class Game:
         for each in group:
             total = total + masked(self.count, each, self.shown[each])[0] - expanded(own[each], len(total))
             for other in (self.shown[each] & {*mask}) - {each}:
-                key = pair_key(mask[other], self.cohort.manifest, each, other, self.labels[each])
+                key = pair_key(mask[other], self.cohort.manifest, each, other, TASK)
                 total = plus_mask(total, key, other, each)
         np.testing.assert_array_equal(total, self.cohort.sum_of(sorted(group)))
 
     def _secrets(self) -> tuple[dict[DeviceId, bytes], dict[DeviceId, bytes]]:
         """The secrets of own masks, and the keys of masks with others, that the server can put together."""
         manifest, everyone = self.cohort.manifest, frozenset(self.cohort.devices)
-        after = {each: masked(self.count, each, everyone)[2] for each in self.colluders}
+        after = {each: masked(self.count, each, everyone)[1] for each in self.colluders}
         helping = replace(self.cohort, members={**self.cohort.members, **after})
         shares: dict[tuple[bool, DeviceId], dict[int, bytes]] = {}
         for colluder, one in after.items():
