@@ -4,7 +4,7 @@ shamir       a secret in shares, of which a threshold gives it back
 masks        keys, sealed letters, and the mask that a key expands to
 cohort       who takes part: signed announcements, and the manifest that all of them see
 member       what a device does in the four exchanges
-opening      what takes the masks off a sum, for those lists only that a threshold of devices has seen
+opening      what takes the masks off a sum, for that list of survivors only that a threshold of devices saw
 tally        what the server does with what it got
 fixed_point  updates as whole numbers of 32 bits, and back
 

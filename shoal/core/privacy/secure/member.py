@@ -6,7 +6,7 @@
     masked      its numbers, plus the mask of its own secret, plus or minus a mask for each other device
     unmasked    of each device whose numbers arrived, the share of its own secret; of each other, the share of
                 the key of its masks; and never both of one. All of that sealed: it can be read only if a
-                threshold of devices opens for the same lists
+                threshold of devices opens for the same survivors
 
 What a device has to keep between two tasks is a `Member`, which becomes tensors and back. With both
 shares of a device from a threshold of devices, its numbers can be read. So a member answers each question

@@ -1,13 +1,13 @@
 """What takes the masks off a sum, sealed so that it can be read only where a threshold of devices has opened
-for the same lists.
+for the same survivors.
 
 A server could tell some devices that others dropped out, and the rest that they did not: with shares of both
 kinds it would read several sums, of fewer devices. So a device seals its shares with a fresh key, and shares
-this key with the others, each part in a letter under a key that depends on the lists. It has that key in
-common with the device that the letter is for: which gives the key away, as a *witness*, for the lists that it
-was shown itself. Whoever has both finds the part, and a threshold of parts is the key of the shares. That is
-as good as the consistency round of Bonawitz et al., in which devices sign the list and then wait for the
-signatures of a threshold of the others, and takes no further exchange.
+this key with the others, each part in a letter under a key that depends on the list of survivors. It has that
+key in common with the device that the letter is for: which gives the key away, as a *witness*, for the list
+that it was shown itself. Whoever has both finds the part, and a threshold of parts is the key of the shares.
+That is as good as the consistency round of Bonawitz et al., in which devices sign the list and then wait for
+the signatures of a threshold of the others, and takes no further exchange.
 """
 
 import hashlib
@@ -31,7 +31,11 @@ MISSING = b"\xff" * SHARE
 
 @dataclass(frozen=True)
 class Lists:
-    """What devices open for. senders: those that shared. survivors: those of them whose numbers arrived."""
+    """senders: the devices that shared. survivors: those of them whose numbers arrived.
+
+    Devices open for the survivors. They need not have seen the same senders: each has masked for all of the
+    survivors, and no sum can be read in which one device has left out another.
+    """
 
     manifest: Manifest
     senders: tuple[DeviceId, ...]
@@ -39,7 +43,7 @@ class Lists:
 
     @cached_property
     def digest(self) -> bytes:
-        marks = self.manifest.marks(self.senders) + self.manifest.marks(self.survivors)
+        marks = self.manifest.marks(self.survivors)
         return hashlib.sha256(b"opening" + self.manifest.digest + marks).digest()
 
     @property
@@ -62,7 +66,7 @@ def opening(
     """What a device sends: PART bytes for each other survivor, and under "" its own part and sealed shares.
 
     given: its shares, by the device that they are of. common: a secret with each other device. secret: of
-    this device alone, from which the key follows: the same lists give the same bytes.
+    this device alone, from which the key follows: the same list gives the same bytes.
     """
     entropy = Stream(derived(secret, lists.digest, "key"))
     key, others = entropy(KEY), [device for device in lists.survivors if device != me]
@@ -86,7 +90,7 @@ class Opened:
 
 
 def read(lists: Lists, openings: Mapping[DeviceId, Mapping[DeviceId, bytes]]) -> Opened:
-    """What these devices have opened for the same lists.
+    """What these devices have opened for the same survivors.
 
     A letter that its witness does not open is a dispute: one of the two has lied. The parts that were sealed
     with the right key are as the sealing device made them: if a threshold of them does not give the key, then

@@ -119,7 +119,8 @@ class Game:
                 for dropped, share in ((False, letter[:SHARE]), (True, letter[SHARE:])):
                     shares.setdefault((dropped, of), {})[manifest.place(colluder)] = share
         answers: Openings = {each: sent for each, (_, sent) in self.openings.items()}
-        for lists in {lists.digest: lists for lists, _ in self.openings.values()}.values():
+        told = {(lists.digest, lists.senders): lists for lists, _ in self.openings.values()}
+        for lists in told.values():  # an opening is as long as its own list of senders
             helped = opened_by_all(helping, lists, self.colluders) if self.colluders else {}
             for by, given in read(lists, {**answers, **helped}).shares.items():
                 for of, share in given.items() if by in answers else ():
@@ -243,11 +244,9 @@ def test_neither_a_third_nor_42_of_100_are_read_by_two_stories_about_who_shared(
         told[each] = shown[each] - away
     assert played(Game(count, shown, told)) == []
 
-    third = frozenset(devices[: 2 * least - count])
-    rest, dropped = everyone - third - {*devices[least:]}, devices[least:]
-    shown = {each: third | {*dropped} if each in third else everyone for each in devices}
-    told = dict.fromkeys(third | rest, third | rest) | dict.fromkeys(dropped, everyone)
-    told = {each: survivors & shown[each] for each, survivors in told.items()}
+    third, dropped = frozenset(devices[: 2 * least - count]), frozenset(devices[least:])
+    shown = {each: third | dropped if each in third else everyone for each in devices}
+    told = dict.fromkeys(everyone - dropped, everyone - dropped)
     assert played(Game(count, shown, told)) == []
 
 
