@@ -58,7 +58,7 @@ def tolerated(devices: int) -> int:
 
 def colluding(devices: int) -> int:
     """How many of these devices may tell the server all that they know, and it still learns one sum. With
-    more of them, the honest ones could be told two stories, each of which enough of them believe."""
+    more of them, two lists of survivors could each be opened by half of the honest ones."""
     return 2 * threshold(devices) - devices - 1
 
 

@@ -41,7 +41,7 @@ from shoal.core.types import DeviceId, Tensors
 ANNOUNCED, SHARED, MASKED = 4, 5, 6
 """What a member has done last. In the first version of the protocol it was 1, 2 and 3: those have no part."""
 HASH = 16
-"""Bytes of the hash of a share, so many that no one finds another share with it."""
+"""Bytes of the hash of a share, enough that no one finds another share with it."""
 LETTER, COMMITMENT = 2 * SHARE + 16, 32
 """Bytes of a sealed letter, and of a commitment to a secret, each of which two hashes follow."""
 OWN, MASK = b"own", b"mask"

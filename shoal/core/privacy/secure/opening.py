@@ -5,7 +5,7 @@ A server could tell some devices that others dropped out, and the rest that they
 kinds it would read several sums, of fewer devices. So a device seals its shares with a fresh key, and shares
 this key with the others, each part in a letter under a key that depends on the list of survivors. It has that
 key in common with the device that the letter is for: which gives the key away, as a *witness*, for the list
-that it was shown itself. Whoever has both finds the part, and a threshold of parts is the key of the shares.
+that it was shown itself. With both, one finds the part, and a threshold of parts is the key of the shares.
 That is as good as the consistency round of Bonawitz et al., in which devices sign the list and then wait for
 the signatures of a threshold of the others, and takes no further exchange.
 """
@@ -66,7 +66,7 @@ def opening(
     """What a device sends: PART bytes for each other survivor, and under "" its own part and sealed shares.
 
     given: its shares, by the device that they are of. common: a secret with each other device. secret: of
-    this device alone, from which the key follows: the same list gives the same bytes.
+    this device only, from which the key follows: the same list gives the same bytes.
     """
     entropy = Stream(derived(secret, lists.digest, "key"))
     key, others = entropy(KEY), [device for device in lists.survivors if device != me]

@@ -139,7 +139,7 @@ def test_a_dealer_of_another_secret_than_it_committed_itself_to_is_named() -> No
 
 @pytest.mark.parametrize("count", SIZES[:-1])
 def test_letters_that_no_one_can_read_name_their_dealer_and_a_few_of_them_no_one(count: int) -> None:
-    """Whoever says that it could not read a letter could have lied itself: so a few may say so."""
+    """A device that says that it could not read a letter may have lied itself: so a few may say so."""
     most = tolerated(count)
     for number in (most, most + 1):
         cohort = begun(count)

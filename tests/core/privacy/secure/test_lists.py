@@ -57,18 +57,20 @@ def unmasked(count: int, device: DeviceId, senders: Names, survivors: Names) -> 
 class Game:
     """One sum, of which the server shows each device what it likes. colluders: tell it all that they know.
 
-    shown: to each honest device, for which devices it masks. told: for which it then opens.
+    shown: to each honest device, for which devices it masks. asked: for which it then opens. replayed: keys of
+    devices that take no part; the server knows those of masks, from a sum that these dropped out of.
     """
 
     count: int
     shown: Mapping[DeviceId, Names]
-    told: Mapping[DeviceId, Names]
+    asked: Mapping[DeviceId, Names]
     colluders: Names = NONE
+    replayed: Names = NONE
     openings: dict[DeviceId, tuple[Lists, dict[DeviceId, bytes]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cohort = shared(self.count)
-        for device, survivors in self.told.items():
+        for device, survivors in self.asked.items():
             senders = self.shown[device]
             sent = unmasked(self.count, device, senders, survivors)
             if sent is not None:
@@ -119,14 +121,14 @@ class Game:
                 for dropped, share in ((False, letter[:SHARE]), (True, letter[SHARE:])):
                     shares.setdefault((dropped, of), {})[manifest.place(colluder)] = share
         answers: Openings = {each: sent for each, (_, sent) in self.openings.items()}
-        told = {(lists.digest, lists.senders): lists for lists, _ in self.openings.values()}
-        for lists in told.values():  # an opening is as long as its own list of senders
+        asked = {(lists.digest, lists.senders): lists for lists, _ in self.openings.values()}
+        for lists in asked.values():  # an opening is as long as its own list of senders
             helped = opened_by_all(helping, lists, self.colluders) if self.colluders else {}
             for by, given in read(lists, {**answers, **helped}).shares.items():
                 for of, share in given.items() if by in answers else ():
                     shares.setdefault((of not in lists.survivors, of), {})[manifest.place(by)] = share
         own = {each: self.cohort.members[each].own for each in self.colluders}
-        mask = {each: self.cohort.members[each].mask for each in self.colluders}
+        mask = {each: self.cohort.members[each].mask for each in self.colluders | self.replayed}
         for (dropped, of), some in shares.items():
 
             def is_right(secret: bytes, of: DeviceId = of, dropped: bool = dropped) -> bool:
@@ -175,8 +177,8 @@ def test_all_pairs_of_lists_of_senders() -> None:
         for one, other in ((first, second), (second, first)):
             shown = halves(chance, one, other)
             alike = {each: frozenset(o for o in shown if shown[o] == shown[each]) for each in shown}
-            told = alike if chance.random() < 0.7 else shown
-            sizes |= {len(group) for group in played(Game(8, shown, told))}
+            asked = alike if chance.random() < 0.7 else shown
+            sizes |= {len(group) for group in played(Game(8, shown, asked))}
     assert sizes == {6, 7, 8}
 
 
@@ -184,8 +186,8 @@ def test_all_pairs_of_lists_of_survivors() -> None:
     chance, sizes, everyone = Random(43), set[int](), frozenset(names(8))
     for first, second in combinations_with_replacement(lists_of(8), 2):
         for one, other in ((first, second), (second, first)):
-            told = halves(chance, one, other)
-            sizes |= {len(group) for group in played(Game(8, dict.fromkeys(everyone, everyone), told))}
+            asked = halves(chance, one, other)
+            sizes |= {len(group) for group in played(Game(8, dict.fromkeys(everyone, everyone), asked))}
     assert sizes == {6, 7, 8}
 
 
@@ -207,13 +209,13 @@ def test_random_lists_and_random_colluders(count: int, games: int) -> None:
             fitting = [one for one in senders if each in one]
             if fitting:
                 shown[each] = fitting[0] if usual else chance.choice(fitting)
-        told = {}
+        asked = {}
         survivors = [some(sorted(senders[0])) | bad for _ in range(2)]
         for each in shown:
             fitting = [one & shown[each] for one in survivors if each in one & shown[each]]
             if fitting:
-                told[each] = fitting[0] if chance.random() < 0.9 else chance.choice(fitting)
-        for opened in (told, dict.fromkeys(told, frozenset(told) | bad)):
+                asked[each] = fitting[0] if chance.random() < 0.9 else chance.choice(fitting)
+        for opened in (asked, dict.fromkeys(asked, frozenset(asked) | bad)):
             found = played(Game(count, shown, opened, bad))
             sizes |= {(len(bad), len(group)) for group in found}
     assert sizes, "the server never read a sum, so nothing was shown"
@@ -237,17 +239,26 @@ def test_neither_a_third_nor_42_of_100_are_read_by_two_stories_about_who_shared(
     some, dropped = frozenset(devices[:size]), devices[size : size + gone]
     calls = size + gone - least
     shown = {each: some | {*dropped} if each in some else everyone for each in devices}
-    told = {}
+    asked = {}
     for number, each in enumerate(devices):
         rotated = [dropped[(number * calls + shift) % gone] for shift in range(calls)]
         away = {*rotated} if each in some else {*dropped} - {each}
-        told[each] = shown[each] - away
-    assert played(Game(count, shown, told)) == []
+        asked[each] = shown[each] - away
+    assert played(Game(count, shown, asked)) == []
 
     third, dropped = frozenset(devices[: 2 * least - count]), frozenset(devices[least:])
     shown = {each: third | dropped if each in third else everyone for each in devices}
-    told = dict.fromkeys(everyone - dropped, everyone - dropped)
-    assert played(Game(count, shown, told)) == []
+    asked = dict.fromkeys(everyone - dropped, everyone - dropped)
+    assert played(Game(count, shown, asked)) == []
+
+
+@pytest.mark.parametrize("count", [8, 20, 40])
+def test_replayed_keys_make_no_sum_smaller(count: int) -> None:
+    everyone, least = frozenset(names(count)), threshold(count)
+    for honest in (least - 1, least, least + 1):
+        shown = dict.fromkeys(names(count)[:honest], everyone)
+        game = Game(count, shown, dict.fromkeys(shown, everyone), replayed=everyone - {*shown})
+        assert played(game) == ([frozenset(shown)] if honest >= least else [])
 
 
 @pytest.mark.parametrize("count", [8, 9, 20, 40])
@@ -258,13 +269,13 @@ def test_one_colluder_more_than_is_said_and_the_server_reads_every_single_device
     half = frozenset(honest[: len(honest) // 2])
     everyone = frozenset(devices)
     shown = dict.fromkeys(honest, everyone)
-    told = {each: (half if each in half else frozenset(honest) - half) | bad for each in honest}
-    assert {*Game(count, shown, told, bad).learned()} == {frozenset((each,)) for each in honest}
+    asked = {each: (half if each in half else frozenset(honest) - half) | bad for each in honest}
+    assert {*Game(count, shown, asked, bad).learned()} == {frozenset((each,)) for each in honest}
     with pytest.raises(ValueError, match="collude"):
         smallest(count, len(bad))
     fewer = bad - {devices[0]}
-    shown[devices[0]], told[devices[0]] = everyone, half | bad
-    assert played(Game(count, shown, told, fewer)) in ([], [half | {devices[0]}])
+    shown[devices[0]], asked[devices[0]] = everyone, half | bad
+    assert played(Game(count, shown, asked, fewer)) in ([], [half | {devices[0]}])
 
 
 @pytest.mark.parametrize("count", [8, 20, 40, 100, 128])
