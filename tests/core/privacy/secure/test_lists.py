@@ -57,8 +57,8 @@ def unmasked(count: int, device: DeviceId, senders: Names, survivors: Names) -> 
 class Game:
     """One sum, of which the server shows each device what it likes. colluders: tell it all that they know.
 
-    shown: to each honest device, for which devices it masks. asked: for which it then opens. replayed: keys of
-    devices that take no part; the server knows those of masks, from a sum that these dropped out of.
+    shown: to each honest device, for which devices it masks. asked: for which it then opens. replayed: keys
+    of devices that take no part; the server knows those of masks, from a sum that these dropped out of.
     """
 
     count: int
