@@ -374,9 +374,30 @@ MUTANTS = (
     mutant(
         "a device takes the masks off a sum of any size",
         "shoal/core/privacy/secure/member.py",
-        "if len(found) < member.manifest.threshold:",
+        "if len(found) < manifest.threshold:",
         "if not found:",
         "tests/core/privacy/secure/test_games.py",
+    ),
+    mutant(
+        "a device opens for survivors for which it has not masked",
+        "shoal/core/privacy/secure/member.py",
+        "if not found <= {*member.senders} or member.me not in found:",
+        "if member.me not in found:",
+        "tests/core/privacy/secure/test_lists.py",
+    ),
+    mutant(
+        "openings for other survivors can be read together",
+        "shoal/core/privacy/secure/opening.py",
+        "marks = self.manifest.marks(self.survivors)",
+        'marks = b""',
+        "tests/core/privacy/secure/test_lists.py",
+    ),
+    mutant(
+        "the dealer answers for the shares that others return",
+        "shoal/core/privacy/secure/tally.py",
+        "                liars.add(by)",
+        "                liars.add(dealer)",
+        "tests/core/privacy/secure/test_liars.py",
     ),
     mutant(
         "a cohort may be of any size",

@@ -103,6 +103,6 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
 def _unmask(message: Unmask, context: "DeviceContext", member: Member | None) -> Unmasked:
     if member is None or not is_at(member, members.MASKED, message.session):
         return Unmasked(NOTHING, lost=True)
-    shares = members.unmasked(member, message.session, letters_of(message.survivors))
+    opening = members.unmasked(member, message.session, letters_of(message.survivors))
     context.remember({})  # each question is answered once
-    return Unmasked(letters_part(shares))
+    return Unmasked(letters_part(opening))

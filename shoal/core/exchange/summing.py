@@ -22,8 +22,9 @@ TYPE = "shoal.v1.Letters"
 SUM = "sum"
 MOST_BYTES = 8192
 """Of one letter."""
-LETTER, SHARE, COMMITMENT = 82, 33, 32
-"""Bytes of a letter with two shares, of a share and of a commitment."""
+LETTER, COMMITMENT, PART = 114, 64, 81
+"""Bytes of a sealed letter and of a commitment, each with the hashes of two shares, and of what an opening
+has for each other device."""
 
 
 def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
@@ -101,7 +102,7 @@ class Announce(Message):
 
 @dataclass(frozen=True)
 class Shared(Message):
-    """Sealed shares, by the device that they are for, and under the name "" a commitment."""
+    """Sealed shares with their hashes, by the device that they are for; under the name "" a commitment."""
 
     kind: ClassVar[str] = "shared"
     letters: Extension
@@ -184,7 +185,8 @@ class TrainMasked(Message):
 
 @dataclass(frozen=True)
 class Unmasked(Message):
-    """Of each device of the cohort, one of its two shares."""
+    """Of each device of the cohort, one of its two shares, sealed: by the device that can tell the key to a
+    part of them, and under the name "" the shares themselves."""
 
     kind: ClassVar[str] = "unmasked"
     shares: Extension
@@ -202,8 +204,13 @@ class Unmask(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Unmasked)
-        if any(len(each) != SHARE for each in letters_of(reply.shares).values()):
-            raise BadPayload("a share has 33 bytes")
+        found, survivors = letters_of(reply.shares), letters_of(self.survivors)
+        if reply.lost:
+            return
+        if not found.pop("", b"") or any(len(each) != PART for each in found.values()):
+            raise BadPayload("an opening has sealed shares, and parts of one size")
+        if not {*found} <= {*survivors} or len(found) != len(survivors) - 1:
+            raise BadPayload("an opening is for all other devices whose updates arrived, and for no other")
 
 
 SECURE: tuple[type[Message], ...] = (

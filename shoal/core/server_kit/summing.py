@@ -37,6 +37,7 @@ from shoal.core.exchange.summing import (
 )
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
+from shoal.core.privacy.secure.opening import Lists
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -46,7 +47,6 @@ Reduces = Callable[[S, Sequence[Report]], S]
 ANNOUNCE, SHARE, MASK, UNMASK = "announce", "share", "mask", "unmask"
 ATTEMPTS = 5
 """How often in a row a round may begin again."""
-NO_TENSORS: Tensors = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +84,14 @@ class Cohort:
 @dataclass(frozen=True, eq=False)
 class Summing:
     """A round of training in progress. attempt: how often in a row it has begun again. excluded: devices that
-    made it fail, and that are not asked again."""
+    have lied, and that are not asked again."""
 
     stage: str = ANNOUNCE
     attempt: int = 0
     cohorts: tuple[Cohort, ...] = ()
     excluded: tuple[DeviceId, ...] = ()
 
-    def again(self, excluded: Sequence[DeviceId] = ()) -> "Summing":
+    def again(self, excluded: Collection[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
 
     def readmitted(self, devices: Collection[DeviceId]) -> "Summing":
@@ -134,28 +134,27 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
     fresh = {device: each for device, each in answers.items() if isinstance(each, Announced)}
     if now.stage == ANNOUNCE and not fresh:
         return inner(state, reports)
-    after, results, blamed = list[Cohort](), list[Report](), list[DeviceId]()
+    after, results, liars = list[Cohort](), list[Report](), set[DeviceId]()
     for cohort in now.cohorts:
         if now.stage == SHARE:
             after += _shared(cohort, _of(Shared, cohort, answers))
         elif now.stage == MASK:
             after += _masked(cohort, _of(Masked, cohort, answers))
         else:
-            results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, blamed)
+            results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, liars)
+    excluded = tuple(sorted({*now.excluded, *liars}))
     if results:
-        excluded = tuple(sorted({*now.excluded, *blamed}))
         done = Summing(excluded=excluded) if excluded else None
         return inner(replace(state, summing=done), sorted(results, key=lambda report: report.device))
     if after:
-        return replace(
-            state, summing=replace(now, stage=UNMASK if now.stage == MASK else MASK, cohorts=tuple(after))
-        )
+        stage = UNMASK if now.stage == MASK else MASK
+        return replace(state, summing=Summing(stage, now.attempt, tuple(after), excluded))
     stage = now.stage
     if stage != ANNOUNCE:
-        now = now.again(blamed)
-    if now.attempt >= ATTEMPTS:
+        now = now.again(liars)
+    if now.attempt >= ATTEMPTS + len(now.excluded):  # one that has found a liar was not in vain
         raise Refused(
-            f"secure aggregation began {ATTEMPTS} times in a row without a result",
+            f"secure aggregation began {now.attempt} times in a row without a result",
             "see the run's log for devices that left; more than two thirds of a cohort have to stay",
         )
     if not fresh or (stage != ANNOUNCE and len(fresh) < FEWEST):
@@ -188,7 +187,7 @@ def remarks(state: Any) -> list[str]:
         return []
     counts, excluded = Counter(state.assignments.values()), state.summing.excluded if state.summing else ()
     return [
-        f"{device} is quarantined: the shares that it sent could not be used, and a sum had to begin again"
+        f"{device} is quarantined: it sent wrong shares for a sum, which no honest device does"
         for device in excluded
     ] + [
         f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
@@ -284,7 +283,6 @@ def _masked(cohort: Cohort, answers: Mapping[DeviceId, Masked]) -> list[Cohort]:
             sum={SUM: summed.view(np.int32)},
             survivors=tuple(sorted(answers)),
             descriptors=described,
-            letters=NO_TENSORS,
         )
     ]
 
@@ -294,24 +292,22 @@ def _unmasked(
     cohort: Cohort,
     answers: Mapping[DeviceId, Unmasked],
     inner: Plans[Any],
-    blamed: list[DeviceId],
+    liars: set[DeviceId],
 ) -> list[Report]:
     """What each survivor would have reported: the mean of all."""
-    shares = {device: letters_of(answer.shares) for device, answer in answers.items()}
+    openings = {device: letters_of(answer.shares) for device, answer in answers.items()}
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
+    letters = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
     masked = cohort.sum[SUM].view(np.uint32)
+    lists = Lists(cohort.manifest, tuple(commitments), cohort.survivors)
     clip, noise = _sum_of(state.parameters)
     trained = _training(state, cohort.survivors[0], inner)
-    task = task_of(trained, clip, noise)
     try:
-        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares, task)
+        found, lied = total(lists, commitments, letters, masked, openings, task_of(trained, clip, noise))
     except UnrecoverableError as error:
-        # A few devices have sent shares that no one could use. Where it is many, it is rather those that
-        # have returned shares, and no one can tell which of them.
-        spared = len(cohort.announcements) - cohort.threshold
-        if len(shares) >= cohort.threshold and len(error.devices) <= spared:
-            blamed += error.devices
+        liars |= error.liars
         return []
+    liars |= lied
     scale = fixed_point.scale_of(clip, noise, len(cohort.announcements))
     model = fixed_point.moved_by(trained.model, found, scale, len(cohort.survivors))
     return [

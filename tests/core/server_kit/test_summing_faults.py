@@ -20,6 +20,7 @@ from shoal.core.exchange.summing import (
     letters_of,
     letters_part,
 )
+from shoal.core.privacy.secure.member import Member
 from shoal.core.types import DeviceId
 from shoal.simulation.simulated import Simulated
 from tests.core.server_kit.summed import DEVICES, Fleet
@@ -56,12 +57,14 @@ def test_a_run_in_which_no_sum_is_ever_completed_fails_and_says_why() -> None:
 def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     def lies(device: DeviceId, message: Message, number: int) -> Message | None:
         if isinstance(message, Share) and device == "d05":
-            right: Any = Simulated(
-                algorithm.discover()["fedavg"].device(), fleet.context(device), device, fleet.memories
-            )(message, 0)
-            letters = letters_of(right.letters)
-            wrong = {name: each if name == "" else bytes(len(each)) for name, each in letters.items()}
-            return replace(right, letters=letters_part(wrong))
+            return changed(
+                fleet,
+                message,
+                device,
+                letters=lambda sent: letters_part(
+                    {to: each if to == "" else bytes(len(each)) for to, each in letters_of(sent).items()}
+                ),
+            )
         return None
 
     fleet = Fleet(fault=lies)
@@ -71,7 +74,7 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     assert outcome.state.summing is not None
     assert outcome.state.summing.excluded == ("d05",)
     (remark,) = outcome.state.remarks
-    assert remark.startswith("d05 is quarantined: the shares that it sent could not be used")
+    assert remark.startswith("d05 is quarantined: it sent wrong shares for a sum")
     assert outcome.state.summing.readmitted({"d05", "d06"}).excluded == ()
     assert outcome.state.summing.readmitted({"d06"}).excluded == ("d05",)
     asked = [
@@ -107,36 +110,49 @@ def test_a_device_that_leaves_one_other_out_of_its_shares_has_no_part_in_the_sum
     assert max(np.abs(values).max() for values in model.values()) < 10.0
 
 
-def wrong_shares(own: "Fleet", message: Message, device: DeviceId) -> Message:
-    """What a device answers that makes the sum fail if it is believed."""
+def changed(own: "Fleet", message: Message, device: DeviceId, **fields: Any) -> Message:
+    """What a device answers, but for these fields."""
     right: Any = Simulated(
         algorithm.discover()["fedavg"].device(), own.context(device), device, own.memories
     )(message, 0)
-    return replace(right, shares=letters_part(dict.fromkeys(letters_of(right.shares), b"\1" * 33)))
+    return replace(right, **{name: change(getattr(right, name)) for name, change in fields.items()})
 
 
-def test_wrong_shares_of_two_devices_cost_nothing_and_no_honest_device_is_blamed() -> None:
-    def lies(device: DeviceId, message: Message, number: int) -> Message | None:
-        lying = isinstance(message, Unmask) and device in ("d00", "d06")
-        return wrong_shares(fleet, message, device) if lying else None
+def test_wrong_shares_of_three_devices_cost_nothing_and_name_these() -> None:
+    def lies(device: DeviceId, message: Message, number: int) -> None:
+        if isinstance(message, Unmask) and device in ("d00", "d06", "d07"):
+            member = Member.from_tensors(fleet.memories[device])
+            assert member is not None
+            wrong = {of: bytes(33) + bytes(33) for of in member.held or {}}
+            fleet.memories[device] = replace(member, held=wrong).to_tensors()
 
     fleet = Fleet(fault=lies)
     outcome = fleet.run(rounds=1, evaluate=False)
     assert outcome.state.progress == 1
-    assert outcome.state.summing is None
+    assert outcome.state.summing.excluded == ("d00", "d06", "d07")
+    assert set(outcome.state.assignments) == {*DEVICES}
     assert len([each for _, each in fleet.tasks if isinstance(each, Announce)]) == 10
 
 
-def test_where_most_shares_are_wrong_no_device_is_blamed() -> None:
+def test_where_most_openings_cannot_be_read_no_device_is_blamed() -> None:
     def lies(device: DeviceId, message: Message, number: int) -> Message | None:
-        lying = isinstance(message, Unmask) and device < "d06" and message.session.endswith("attempt 1")
-        return wrong_shares(fleet, message, device) if lying else None
+        if isinstance(message, Unmask) and device < "d06" and message.session.endswith("attempt 1"):
+            return changed(
+                fleet,
+                message,
+                device,
+                shares=lambda sent: letters_part(
+                    {to: bytes(len(each)) for to, each in letters_of(sent).items()}
+                ),
+            )
+        return None
 
     fleet = Fleet(fault=lies)
     outcome = fleet.run(rounds=1, evaluate=False)
     assert outcome.state.progress == 1
     assert outcome.state.summing is None  # it has no `excluded`
     assert set(outcome.state.assignments) == set(DEVICES)
+    assert len([each for _, each in fleet.tasks if isinstance(each, Announce)]) == 20
 
 
 def test_devices_that_announce_the_same_keys_are_left_out_of_the_cohort() -> None:

@@ -1,7 +1,7 @@
 """Who takes part in a sum: announcements that devices sign, and the manifest in which all of them see all."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -51,9 +51,28 @@ def threshold(devices: int) -> int:
     return 2 * devices // 3 + 1
 
 
+def tolerated(devices: int) -> int:
+    """How many of these devices may be away or lie, all in all, so that a sum of the others is complete."""
+    return devices - threshold(devices)
+
+
+def colluding(devices: int) -> int:
+    """How many of these devices may tell the server all that they know, and it still learns one sum. With
+    more of them, two lists of survivors could each be opened by half of the honest ones."""
+    return 2 * threshold(devices) - devices - 1
+
+
+def smallest(devices: int, colluders: int = 0) -> int:
+    """Of how many honest devices a sum is at least that any server learns. Raises ValueError where more of
+    them collude with it than `colluding` says: then there is no such number."""
+    if not 0 <= colluders <= colluding(devices):
+        raise ValueError(f"{colluders} of {devices} devices collude")
+    return threshold(devices) - colluders
+
+
 def signed_part(session: str, keys: bytes) -> bytes:
     """What a device signs. The number is the version of the protocol: no sum begins where sides differ."""
-    return b"shoal secure aggregation 1\n" + session.encode() + b"\n" + keys
+    return b"shoal secure aggregation 2\n" + session.encode() + b"\n" + keys
 
 
 @dataclass(frozen=True)
@@ -75,6 +94,10 @@ class Manifest:
     def place(self, device: DeviceId) -> int:
         """The number of a device among them, from 1."""
         return self.devices.index(device) + 1
+
+    def marks(self, devices: Collection[DeviceId]) -> bytes:
+        """Which of its devices are among these: a byte for each."""
+        return bytes(device in devices for device in self.devices)
 
     def seal_key(self, device: DeviceId) -> bytes:
         return self.announcements[device][:KEY]
@@ -102,6 +125,8 @@ class Manifest:
                 f"a cohort of {len(self.announcements)} devices; {FEWEST} to {MOST} are allowed",
                 "wait until more devices take part, or do without secure aggregation",
             )
+        if any(not device or "\n" in device for device in self.announcements):
+            raise BadPayload("a device of the cohort has no name")
         found = [device for device, each in self.announcements.items() if each[:KEYS] == own]
         if len(found) != 1:
             raise BadPayload(

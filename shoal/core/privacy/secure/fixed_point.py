@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.tensors import Manifest, manifest_of
-from shoal.core.privacy.secure.cohort import threshold
+from shoal.core.privacy.secure.cohort import smallest
 from shoal.core.privacy.secure.masks import Words
 from shoal.core.types import Array, Tensors
 
@@ -26,16 +26,16 @@ TAIL = 12.0
 def scale_of(clip: float, noise: float, devices: int) -> float:
     """Steps in one unit, for updates of norm `clip` of a cohort with this many devices.
 
-    noise: of the sum of the fewest devices that suffice, in units of `clip`; 0 for none.
+    noise: of the smallest sum that any server learns, in units of `clip`; 0 for none.
     """
-    spread = noise * math.sqrt(devices / threshold(devices))
+    spread = noise * math.sqrt(devices / smallest(devices))
     return 2.0 ** math.floor(math.log2((2**31 - 1) / (clip * (devices + TAIL * spread))))
 
 
 def variance_of(clip: float, noise: float, devices: int) -> Fraction:
-    """Of the noise that each device adds, in steps: so much that the fewest that suffice have `noise`."""
+    """Of the noise that each device adds, in steps: so much that the smallest sum has `noise`."""
     steps = Fraction(noise) * Fraction(clip) * Fraction(scale_of(clip, noise, devices))
-    return steps**2 / threshold(devices)
+    return steps**2 / smallest(devices)
 
 
 def length(base: Tensors) -> int:

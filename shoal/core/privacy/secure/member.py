@@ -1,10 +1,12 @@
 """What a device of a cohort does: announce, share, mask, unmask; once each, and in this order.
 
     announced   two fresh key pairs; their public halves are signed
-    shared      a secret of its own, and the private half of its masks' key, go in sealed shares to all others
+    shared      a secret of its own, and the private half of its masks' key, go in sealed shares to all
+                others, with a hash of each share
     masked      its numbers, plus the mask of its own secret, plus or minus a mask for each other device
     unmasked    of each device whose numbers arrived, the share of its own secret; of each other, the share of
-                the key of its masks; and never both of one
+                the key of its masks; and never both of one. All of that sealed: it can be read only if a
+                threshold of devices opens for the same survivors
 
 What a device has to keep between two tasks is a `Member`, which becomes tensors and back. With both
 shares of a device from a threshold of devices, its numbers can be read. So a member answers each question
@@ -32,11 +34,18 @@ from shoal.core.privacy.secure.masks import (
     public_of,
     sealed,
 )
+from shoal.core.privacy.secure.opening import Lists, opening
 from shoal.core.privacy.secure.shamir import SHARE, split
 from shoal.core.types import DeviceId, Tensors
 
-ANNOUNCED, SHARED, MASKED = 1, 2, 3
-"""What a member has done last."""
+ANNOUNCED, SHARED, MASKED = 4, 5, 6
+"""What a member has done last. In the first version of the protocol it was 1, 2 and 3: those have no part."""
+HASH = 16
+"""Bytes of the hash of a share, enough that no one finds another share with it."""
+LETTER, COMMITMENT = 2 * SHARE + 16, 32
+"""Bytes of a sealed letter, and of a commitment to a secret, each of which two hashes follow."""
+OWN, MASK = b"own", b"mask"
+"""What a share is of: the secret of a device's own mask, or the key of its masks with others."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,9 @@ class Member:
     """stage: see above. session: of the sum. seal, mask: private keys. own: the secret of its own mask.
     noise: a secret for noise and shares, so that a task that is done again draws the same.
 
-    me, keys: from the manifest, the public keys of all devices. common: the secrets for letters that this
-    device has in common with each of them. senders: whose shares arrived. held: those that could be read.
+    me, keys: from the manifest, the public keys of all devices. common: the secrets that this device has in
+    common with each of them, for letters, and then for openings. senders: whose shares arrived. held: those
+    that could be read.
     """
 
     stage: int
@@ -116,7 +126,8 @@ def announced(session: str, signer: Signer, entropy: Entropy = token_bytes) -> t
 
 
 def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[DeviceId, bytes], bytes, Member]:
-    """For each other device a sealed letter with its two shares; and a commitment to this device's secret.
+    """For each other device a sealed letter with its two shares, and the hashes of these behind it; and a
+    commitment to this device's secret, with the hashes of the shares that it keeps.
 
     The shares of a manifest are always the same, since one key must not seal two letters: a server may ask
     again, and what two letters under one key differ in is no secret.
@@ -140,11 +151,12 @@ def shared(member: Member, manifest: Manifest, signer: Signer) -> tuple[dict[Dev
     }
     sent = {
         device: sealed(_letter_key(secret, manifest, me, device), letters[device])
+        + hashes_of(letters[device], manifest, me, device)
         for device, secret in common.items()
     }
     keys = {device: each[:KEYS] for device, each in manifest.announcements.items()}
     after = replace(member, stage=SHARED, me=me, keys=keys, common=common, held={me: letters[me]})
-    return sent, commitment(member.own, manifest), after
+    return sent, commitment(member.own, manifest) + hashes_of(letters[me], manifest, me, me), after
 
 
 def masked(
@@ -154,8 +166,8 @@ def masked(
     the numbers were computed from, besides the data. Only masks for the same task cancel: a server could
     otherwise ask all devices but one for updates that it knows, such as zeros.
 
-    A letter that cannot be read is the fault of its sender, whose share is then missing at the end. Raises
-    BadPayload if too few devices have sent one.
+    A letter that cannot be read, or does not have the shares that its hashes are of, is as none at the end,
+    where each device answers for what it returns. Raises BadPayload if too few devices have sent one.
     """
     _expects(member, SHARED, session)
     manifest, me = member.manifest, member.me
@@ -166,37 +178,39 @@ def masked(
         raise BadPayload(f"{len(senders)} devices shared, {manifest.threshold} are required")
     held, common = dict(member.held or {}), member.common or {}
     for sender, letter in letters.items():
-        read = opened(_letter_key(common[sender], manifest, sender, me), letter)
-        if read is not None and len(read) == 2 * SHARE:
+        read = opened(_letter_key(common[sender], manifest, sender, me), letter[:LETTER])
+        if read is not None and letter[LETTER:] == hashes_of(read, manifest, sender, me):
             held[sender] = read
     total = values + expanded(member.own, len(values))
     for other in senders:
         if other != me:
             total = plus_mask(total, pair_key(member.mask, manifest, other, me, task), me, other)
     nothing = bytes(KEY)  # neither its own secrets nor its numbers can be asked for again
-    after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing, noise=nothing)
-    return total, replace(after, common={}, senders=senders, held=held)
+    after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing)
+    later = {other: derived(secret, manifest.digest, "opening") for other, secret in common.items()}
+    noise = derived(member.noise, manifest.digest, "opening")
+    return total, replace(after, noise=noise, common=later, senders=senders, held=held)
 
 
 def unmasked(member: Member, session: str, survivors: Collection[DeviceId]) -> dict[DeviceId, bytes]:
-    """For each device of which this one holds a letter, one of its two shares.
+    """Of each device of which this one holds a letter, one of its two shares, in an opening.
 
     survivors: the devices whose numbers arrived. Raises BadPayload for fewer of them than the threshold, and
     for a list without this device.
     """
     _expects(member, MASKED, session)
-    found = {*survivors}
+    found, manifest = {*survivors}, member.manifest
     if not found <= {*member.senders} or member.me not in found:
         raise BadPayload("the list of the devices whose numbers arrived is not one of this cohort")
-    if len(found) < member.manifest.threshold:
-        raise BadPayload(
-            f"a sum over {len(found)} devices, and at least {member.manifest.threshold} are required"
-        )
-    return {
+    if len(found) < manifest.threshold:
+        raise BadPayload(f"a sum over {len(found)} devices, and at least {manifest.threshold} are required")
+    given = {
         device: letter[:SHARE] if device in found else letter[SHARE:]
         for device, letter in (member.held or {}).items()
         if device in member.senders
     }
+    lists = Lists(manifest, member.senders, tuple(sorted(found)))
+    return opening(lists, member.me, given, member.common or {}, member.noise)
 
 
 def is_at(member: Member | None, stage: int, session: str) -> bool:
@@ -207,6 +221,20 @@ def is_at(member: Member | None, stage: int, session: str) -> bool:
 def _expects(member: Member, stage: int, session: str) -> None:
     if not is_at(member, stage, session):
         raise DeviceFault(f"this device has no part in the sum {session!r} at this point", "begin a new sum")
+
+
+def hashes_of(letter: bytes, manifest: Manifest, dealer: DeviceId, to: DeviceId) -> bytes:
+    """Of the two shares of a letter, by which the server recognizes them. They tell nothing about a share,
+    which is as random as a key."""
+    return hash_of(letter[:SHARE], OWN, manifest, dealer, to) + hash_of(
+        letter[SHARE:], MASK, manifest, dealer, to
+    )
+
+
+def hash_of(share: bytes, what: bytes, manifest: Manifest, dealer: DeviceId, to: DeviceId) -> bytes:
+    """Of one share, OWN or MASK, that `dealer` has dealt to another device."""
+    names = f"{dealer}\n{to}".encode()
+    return hashlib.sha256(b"share" + manifest.digest + what + share + names).digest()[:HASH]
 
 
 def commitment(own: bytes, manifest: Manifest) -> bytes:

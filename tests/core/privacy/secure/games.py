@@ -1,6 +1,6 @@
 """A cohort in one process: honest members, and a server that may be anything."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,9 +10,25 @@ from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import Manifest, Signer, Unsigned
 from shoal.core.privacy.secure.masks import Words
 from shoal.core.privacy.secure.member import Member
+from shoal.core.privacy.secure.opening import Lists, opening
+from shoal.core.privacy.secure.shamir import SHARE
 from shoal.core.types import DeviceId
 
+Openings = dict[DeviceId, dict[DeviceId, bytes]]
 TASK = b"what all are asked for"
+
+
+def opened_by_all(cohort: "Cohort", lists: Lists, devices: Collection[DeviceId] = ()) -> Openings:
+    """What devices open that do not care what they are asked for. devices: which; none: all that masked."""
+    found = {}
+    for device in devices or cohort.words:
+        own = cohort.members[device]
+        given = {
+            of: letter[:SHARE] if of in lists.survivors else letter[SHARE:]
+            for of, letter in (own.held or {}).items()
+        }
+        found[device] = opening(lists, device, given, own.common or {}, own.noise)
+    return found
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,11 @@ class Cohort:
                 )
         return self
 
-    def unmask(self) -> dict[DeviceId, dict[DeviceId, bytes]]:
+    @property
+    def lists(self) -> Lists:
+        return Lists(self.manifest, tuple(self.letters), tuple(self.words))
+
+    def unmask(self) -> Openings:
         arrived = list(self.words)
         return {each: members.unmasked(self.members[each], self.session, arrived) for each in arrived}
 
