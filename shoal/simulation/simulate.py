@@ -24,7 +24,7 @@ from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.clustered import GLOBAL
-from shoal.core.server_kit.fleet.differences import what_separates
+from shoal.core.server_kit.learned import groups_of
 from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
@@ -247,8 +247,7 @@ class SimulationResult(Result):
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self._given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
         found = verdict(rows, losses, given)
-        descriptors = getattr(self.state, "descriptors", {})
-        return found and replace(found, groups=what_separates(descriptors, self.state.assignments))
+        return found and replace(found, groups=groups_of(self.state))
 
     @cached_property
     def tuned(self) -> Accuracy:

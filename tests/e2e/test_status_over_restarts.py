@@ -44,5 +44,5 @@ def watched(place: Place) -> int:
 
 
 def is_back(device: DeviceStatus) -> bool:
-    assert (device.last_seen is None) <= (device.presence == "absent")
+    assert (device.last_seen is None) <= (device.presence in ("absent", "expected"))
     return device.presence == "idle"

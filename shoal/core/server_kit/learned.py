@@ -10,7 +10,6 @@ import numpy.typing as npt
 from shoal.core.algorithm import State
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.privacy.sums import SHARES, counts, totals
-from shoal.core.server_kit.fleet.differences import what_separates
 from shoal.core.verdict import Reported, Verdict, judged
 
 BY_HAND = ("learning_rate", "batch_size", "epochs", "optimizer")
@@ -31,7 +30,19 @@ def verdict_of(state: State, losses: Sequence[float], given: Any = ()) -> Verdic
             Reported(each.accuracy, cluster, each.examples, each.baseline, each.classes, shares, doubt)
         )
     found = judged(devices, losses, any(name in given for name in BY_HAND))
-    return found and replace(found, groups=what_separates(released, state.assignments))
+    return found and replace(found, groups=groups_of(state))
+
+
+def groups_of(state: State) -> str:
+    """What separates the clusters of a run, in one sentence; "" where its devices have released no
+    descriptors."""
+    described = getattr(state, "descriptors", {})
+    if not described:
+        return ""
+    # With scipy, which a server without such runs does not load: it would be a third of its memory.
+    from shoal.core.server_kit.fleet.differences import what_separates
+
+    return what_separates(described, state.assignments)
 
 
 def _shares(found: Descriptor | None, classes: int) -> tuple[npt.NDArray[np.float64] | None, float]:

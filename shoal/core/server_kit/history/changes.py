@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from shoal.core.algorithm import State
-from shoal.core.server_kit.fleet.differences import what_separates
 from shoal.core.server_kit.history.records import GROUPED, JOINED, MERGED, MOVED, SPLIT, RunEvent
+from shoal.core.server_kit.learned import groups_of
 from shoal.core.types import DeviceId, ModelKey
 
 NAMED = 10
@@ -66,7 +66,7 @@ def _grouped(before: State, after: State) -> RunEvent:
     sizes = Counter(after.assignments.values())
     shown = listed([f"{key} ({sizes[key]})" for key in after.models])
     text = f"{len(after.assignments)} devices form {len(after.models)} clusters: {shown}"
-    if why := what_separates(getattr(after, "descriptors", {}), after.assignments):
+    if why := groups_of(after):
         text += f"; {why}"
     return RunEvent(GROUPED, text, (*before.models, *list(after.models)[:NAMED]))
 
