@@ -1,4 +1,4 @@
-"""docs/privacy.md names every field that a device can send, and no other."""
+"""docs/proofs.md names every field that a device can send, and no other."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from shoal.core.exchange.messages import STANDARD
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.summing import SECURE
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "privacy.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "proofs.md"
 SERVICES: tuple[tuple[Any, str], ...] = (
     (device_service_pb2, "DeviceService"),
     (blob_service_pb2, "BlobService"),
@@ -41,7 +41,7 @@ def fields_under(message: Any, found: set[str]) -> set[str]:
 
 def named(table: str) -> list[str]:
     """The fields in the first column of a table of the page."""
-    section = PAGE.read_text().partition("### Field by field")[2].partition(table)[2]
+    section = PAGE.read_text().partition("## Field by field")[2].partition(table)[2]
     rows = re.findall(
         r"^\| (`[^|]*)\|", section.partition("\n\n**")[0].partition("\n\nBesides")[0], re.MULTILINE
     )

@@ -27,7 +27,7 @@ PRIVATE: Mapping[str, Any] = {
     "momentum": 0.0,
 }
 """How a model of some ten thousand weights learns by DP-SGD: few steps, each over all samples of a device.
-The usual parameters take many small steps, and momentum adds up their noise. docs/privacy.md has what was
+The usual parameters take many small steps, and momentum adds up their noise. docs/proofs.md has what was
 tried."""
 
 

@@ -28,7 +28,7 @@ class PrivacySettings:
 
     Args:
         mode: one of `shoal.core.exchange.privacy_modes.MODES`: "off"; "paper", the mechanism of the FLUX
-            and FEROMA papers, which is NOT a guarantee (docs/privacy.md) and is kept only for comparisons;
+            and FEROMA papers, which is NOT a guarantee (docs/proofs.md) and is kept only for comparisons;
             "balanced", "strict" or, with numbers of your own, "explicit".
         epsilon: of the guarantee; 0 where the mode has none. For "paper", what the papers claim for each
             coordinate, and not what holds.

@@ -15,7 +15,7 @@ alpha. So both are summed, every order gives an epsilon that holds, and the smal
 
 A limit on what may be spent is another matter: whether there is a next release, and which one, may depend on
 the answers to all before. Then divergences add up at an order that was fixed in advance, and not at whichever
-order turns out to be best (docs/privacy.md has the proof). So `fits` and `room` use `order_for` the limit.
+order turns out to be best (docs/proofs.md has the proof). So `fits` and `room` use `order_for` the limit.
 """
 
 import math

@@ -89,7 +89,7 @@ def _paper(
     is given epsilon, and one record touches 4 l of them. The mean of a class moves by up to 1/n_class of the
     range, a deviation by more than 1/n of it. The range is read off the data, so that the amount of noise is
     itself a secret, and no finite epsilon holds. Were the range public, the true epsilon would still be 821
-    for a claimed 1 (n = 300, l = 10, 10 equal classes): see docs/privacy.md.
+    for a claimed 1 (n = 300, l = 10, 10 equal classes): see docs/proofs.md.
     """
     scale = (moments.high - moments.low) / (moments.counts[0] * epsilon)
     shape = moments.means.shape

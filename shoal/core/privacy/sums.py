@@ -36,7 +36,7 @@ SHARES = np.array([0.80, 0.50, 0.33]) / np.linalg.norm([0.80, 0.50, 0.33])
 """a, b, c: the parts of a sample's norm that its latents, their squares, and its count get."""
 REPLACED = 2.0 * float(SHARES[0])
 """How far one sample that is replaced by another moves the whole vector: 2 a, where leaving one out moves it
-by 1. Proof in docs/privacy.md; it takes a^2 >= 2 b^2."""
+by 1. Proof in docs/proofs.md; it takes a^2 >= 2 b^2."""
 ROWS_AT_ONCE = 4096
 
 

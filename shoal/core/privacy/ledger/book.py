@@ -8,7 +8,7 @@ run can; so two runs of which each fits cannot both begin and then fail in the m
 is what each of its devices has reserved less what that device has spent, and never below nothing: a payment
 turns a reserved part into a spent one, and counts once; and a device that repeats rounds does not spend what
 another one, which shares the ledger, has reserved for the same run. A reservation changes only who may spend:
-what a limit allows is still compared with what was paid, so the proof in docs/privacy.md does not depend on
+what a limit allows is still compared with what was paid, so the proof in docs/proofs.md does not depend on
 it. It is given back when the run is over, or when the owner refuses the run; and it lapses when the run has
 spent nothing for a whole window, since a server that never returns cannot say that its run is over.
 """

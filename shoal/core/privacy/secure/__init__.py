@@ -9,7 +9,7 @@ tally        what the server does with what it got
 fixed_point  updates as whole numbers of 32 bits, and back
 
 The protocol is that of Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning,
-CCS 2017, with signed keys, and with openings in place of its consistency round. docs/privacy.md has a proof,
+CCS 2017, with signed keys, and with openings in place of its consistency round. docs/proofs.md has a proof,
 and says what it protects against, and what it does not. Everything here is pure: randomness comes from the
 caller, and nothing is stored.
 """

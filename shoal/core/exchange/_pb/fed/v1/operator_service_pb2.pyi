@@ -2011,7 +2011,7 @@ class Released(_message.Message):
     @_builtins.property
     def curve(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Set by the server: what its training by DP-SGD and its votes cost for one sample: the Renyi divergence at
-        each of the orders in docs/privacy.md, in their order. Unset: it has neither trained so nor voted.
+        each of the orders in docs/proofs.md, in their order. Unset: it has neither trained so nor voted.
         """
 
     def __init__(

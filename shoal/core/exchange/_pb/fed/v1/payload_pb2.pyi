@@ -465,7 +465,7 @@ class Descriptor(_message.Message):
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Set by the device: noisy sums, row by row, `rows` x (2 l + 1), in steps of 2^-20 of the sensitivity: in
-        each row the weighted sums of l latents, of their squares, and the count; docs/privacy.md has the weights.
+        each row the weighted sums of l latents, of their squares, and the count; docs/proofs.md has the weights.
         Unset: the privacy mode has no guarantee, and `means`, `deviations` and `counts` are there instead; never
         both.
         """
