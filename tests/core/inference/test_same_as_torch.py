@@ -68,6 +68,18 @@ def models(count: int) -> tuple[Tensors, ...]:
     return tuple({k: 4 * w for k, w in initial_weights(SMALL, seed).items()} for seed in range(count))
 
 
+def known() -> tuple[Tensors, Tensors, Tensors]:
+    """Where the data of three clusters lie: encoder, projector and densities."""
+    chance = np.random.default_rng(8)
+    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
+    clusters: Tensors = {
+        "shares": np.ones((3, 2)),
+        "means": chance.normal(size=(3, 2, 2)),
+        "variances": np.ones((3, 2, 2)),
+    }
+    return models(1)[0], projector, clusters
+
+
 @pytest.mark.parametrize("radius", [False, True])
 def test_projected_latents(radius: bool) -> None:
     chance = np.random.default_rng(1)
@@ -104,14 +116,7 @@ def test_the_choice(labels: bool) -> None:
 
 @pytest.mark.parametrize("labels", [True, False])
 def test_the_choice_among_clusters_that_name_classes_differently(labels: bool) -> None:
-    chance = np.random.default_rng(8)
-    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
-    clusters: Tensors = {
-        "shares": np.ones((3, 2)),
-        "means": chance.normal(size=(3, 2, 2)),
-        "variances": np.ones((3, 2, 2)),
-    }
-    described = (models(1)[0], projector, clusters, (0.0, 0.0, 1.0))
+    described = (*known(), (0.0, 0.0, 1.0))
     question = compact(Choose(models(4), "a b c all", (1.0, 3.0, 1.0), *described))
     opened = question.opened(manifest_of(models(1)[0]))
     assert opened.kin == (0, 0, 1)
@@ -124,14 +129,7 @@ def test_the_choice_among_clusters_that_name_classes_differently(labels: bool) -
 
 
 def test_the_choice_where_the_clusters_data_are_known() -> None:
-    chance = np.random.default_rng(8)
-    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
-    clusters: Tensors = {
-        "shares": np.ones((3, 2)),
-        "means": chance.normal(size=(3, 2, 2)),
-        "variances": np.ones((3, 2, 2)),
-    }
-    described = (models(1)[0], projector, clusters)
+    described = known()
     question = Choose(models(4), "a b c all", (1.0, 2.0, 1.0), *described)
     trained, light = both(views(labels=False))
     wanted, found = choosing.choose(question, trained), newcomer.choose(question, light)
@@ -139,7 +137,7 @@ def test_the_choice_where_the_clusters_data_are_known() -> None:
     assert found.likelihood == pytest.approx(wanted.likelihood, abs=1e-4)
     assert found.spread == pytest.approx(wanted.spread, rel=1e-6)
     assert found.odds == pytest.approx(wanted.odds, abs=1e-4)
-    wrong = replace(question, projector={**projector, "components": np.eye(5)})
+    wrong = replace(question, projector={**described[1], "components": np.eye(5)})
     for choose, context in ((choosing.choose, trained), (newcomer.choose, light)):
         with pytest.raises(BadPayload, match="2 dimensions came with a projector to 5"):
             choose(wrong, context)  # type: ignore[operator]
@@ -154,14 +152,7 @@ class Noted(NoAccount):
 
 
 def test_the_vote_and_the_compact_choice() -> None:
-    chance = np.random.default_rng(8)
-    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
-    clusters: Tensors = {
-        "shares": np.ones((3, 2)),
-        "means": chance.normal(size=(3, 2, 2)),
-        "variances": np.ones((3, 2, 2)),
-    }
-    described = (models(1)[0], projector, clusters)
+    described = known()
     asked = vote_on(("a", "b", "c"), ClusterDensities(*described), 1.0)
     compacted = compact(Choose(models(4), "a b c all", (1.0, 2.0, 1.0), *described))
     trained, light = both(views(labels=False))

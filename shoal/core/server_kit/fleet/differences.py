@@ -92,7 +92,7 @@ def differences(
 
 def kin(found: Sequence[Difference], names: Sequence[ModelKey]) -> tuple[int, ...]:
     """For each cluster the number of its kin: clusters that only name the classes differently, so that
-    samples without labels do not tell them apart.
+    samples without labels do not tell them apart. Clusters that were not compared have no kin.
 
     Example:
         >>> kin([Difference("c0", "c2", NAMES), Difference("c0", "c1", INPUTS)], ["c0", "c1", "c2"])
