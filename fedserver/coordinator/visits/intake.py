@@ -56,6 +56,13 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
     if run is None:
         coordinator.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
+    if (
+        isinstance(report.result, Failure)
+        and report.result.code in REFUSALS
+        and device not in coordinator.barred
+    ):
+        # An answer of the device to the run, not to one of its rounds: it counts when the round is over, too.
+        run.answers[device] = report.result.code
     task = await _answered(coordinator, run, device, report)
     if isinstance(task, Receipt):
         if task.outcome is Outcome.REFUSED:
@@ -196,8 +203,6 @@ async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None
 async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
-    if failure.code in REFUSALS:
-        run.answers[device] = failure.code
     await run.note(f"{reason} [{failure.code}]{details}", device)
     return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
 

@@ -236,6 +236,16 @@ def test_a_report_for_a_round_attempt_or_run_that_is_over_is_late(tmp_path: Path
     scenario(story, tmp_path)
 
 
+def test_a_refusal_that_comes_after_its_round_is_still_the_device_s_answer(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        devices, task = await at_work(coordinator, RoundPolicy(devices=DEVICES, minimum=1))
+        report = Report(task.run, task.round + 1, task.attempt, Failure("no-consent", "ask the owner", ""))
+        assert (await devices[0].link.report(report)).outcome is Outcome.LATE
+        assert coordinator.runs["toy"].answers == {"d0": "no-consent"}
+
+    scenario(story, tmp_path)
+
+
 def test_a_lost_acknowledgement_costs_nothing_also_after_a_restart_and_a_new_session(tmp_path: Path) -> None:
     async def play() -> None:
         async with server(tmp_path) as first:
