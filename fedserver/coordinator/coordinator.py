@@ -40,6 +40,7 @@ from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
+from shoal.core.exchange.tensors import nbytes
 from shoal.core.privacy.secure.cohort import Unsigned, Verifier
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
@@ -106,8 +107,10 @@ class Coordinator:
             coordinator.known = len(await storage.journal.devices())
             crash.point("server.scrubbed")
             coordinator._background.append(await coordinator.recovery.begin())
-        except BaseException:
+        except BaseException as error:
             await storage.close()
+            if coordinator.broken.done():  # by a run that was restored first, and goes on already
+                raise coordinator.broken.result() from error
             raise
         await asyncio.to_thread(storage.space.hold, coordinator.low_water())
         coordinator._background.append(asyncio.create_task(coordinator._tick()))
@@ -162,8 +165,7 @@ class Coordinator:
         """How many bytes should stay free: the end of a round stores new models before it deletes older
         ones."""
         models = (model for run in self.active() for model in run.engine.state.models.values())
-        size = sum(array.nbytes for model in models for array in model.values())
-        return max(self.settings.low_water, 2 * size)
+        return max(self.settings.low_water, 2 * sum(map(nbytes, models)))
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""

@@ -17,6 +17,7 @@ from fedserver.coordinator.recipe import Recipe, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
+from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
@@ -395,6 +396,8 @@ class Run:
                     following = await combining.combined(self, effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
+            except LostTensors as lost:
+                await self._in_turn(damage.begin_again(self, effect.round, str(lost)))
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:

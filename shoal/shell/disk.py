@@ -182,6 +182,14 @@ _lasting: set[Path] = set()
 """Folders whose names this process knows to be on disk."""
 
 
+def sync(path: Path) -> None:
+    """The bytes of a file, and its name, are on disk on return."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    make_folder(path.parent)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the names in `folder` to disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -23,9 +23,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.content import checked
 from fedserver.store.identities.records import Terms
 from fedserver.store.integrity import salvage
 from fedserver.store.integrity.records import Standing
@@ -77,13 +79,17 @@ def flip(path: Path, at: int, bit: int) -> str:
 class Trial:
     def __init__(self, seed: int, kind: str, base: Path) -> None:
         self.chance = Random(f"rot {seed}")
-        self.up = self.chance.random() < 0.5
+        self.up, self.on_disk = self.chance.random() < 0.5, self.chance.random() < 0.5
         self.seen = Seen(seed, kind, self.up)
         self.state, self._base = base / "state", base
         self._before: dict[str, set[tuple[object, ...]]] = {}
 
     async def play(self) -> Seen:
-        """All of the trial."""
+        """All of the trial. In half of them the models are never in memory, as large ones are not."""
+        with patch.object(checked, "WORTH", 0 if self.on_disk else checked.WORTH):
+            return await self._all()
+
+    async def _all(self) -> Seen:
         first = await self._open()
         assert first is not None
         await start(first)
@@ -304,7 +310,7 @@ def campaign(flips: int, seed: int, say: Callable[[str], None] = print) -> list[
             shutil.rmtree(base)
             found.append(trial.seen)
             for problem in trial.seen.problems:
-                when = "up" if trial.up else "killed"
+                when = ("up" if trial.up else "killed") + (", models on disk" if trial.on_disk else "")
                 say(f"FAILED {trial.seen.kind} ({when}), {trial.seen.flipped}: {problem}")
                 say(f"       again: python -m tests.crash.rot --flips 1 --seed {number}")
         return found

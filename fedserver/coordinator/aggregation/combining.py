@@ -12,7 +12,7 @@ from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Reduce
-from shoal.core.errors import NotFound, StorageFault, TooManyFiles
+from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
 from shoal.shell import crash
 from shoal.shell.disk import NO_DESCRIPTORS
 
@@ -31,15 +31,15 @@ class _Repaired(Exception):
 
 async def combined(run: "Run", effect: Reduce) -> State:
     """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
-    if one of them was damaged and restored.
+    if one of them was damaged and restored; or as long as a damaged model cannot be restored for now.
 
-    Raises DamagedReports if the disk changed or lost reports that count, StorageFault, and whatever the
-    algorithm raises.
+    Raises DamagedReports if the disk changed or lost reports that count, LostTensors if it lost a model that
+    is needed, StorageFault, and whatever the algorithm raises.
     """
     while True:
         try:
             return await _combined(run, effect)
-        except TooManyFiles as fault:
+        except DiskFull as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
             await asyncio.sleep(AGAIN)
         except _Repaired:
@@ -61,7 +61,7 @@ async def _combined(run: "Run", effect: Reduce) -> State:
     try:
         if len(counted) < len(effect.devices):
             raise NotFound("reports that counted are not stored")
-        following = await in_thread(lambda: reduce(server_half, state, reports, workers))
+        following = await in_thread(lambda: reduce(server_half, state, reports, workers, storage.blobs.make))
         await in_thread(lambda: run.recorder.combined(reports.figures, following))
     except (StorageFault, asyncio.CancelledError):
         raise

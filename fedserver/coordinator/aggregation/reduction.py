@@ -10,10 +10,11 @@ from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import StoredTensors
 from fedserver.store.integrity.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
+from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.aggregation.pieces import Workers, spread_over
+from shoal.core.server_kit.aggregation.pieces import Maker, Workers, in_memory, made_by, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
 from shoal.core.types import DeviceId, Tensors
 
@@ -53,14 +54,25 @@ class StoredReports(Sequence[Report]):
 
 
 def reduce(
-    server_half: ServerHalf, state: State, reports: Sequence[Report], workers: Workers | None = None
+    server_half: ServerHalf,
+    state: State,
+    reports: Sequence[Report],
+    workers: Workers | None = None,
+    maker: Maker = in_memory,
 ) -> State:
-    """The next state. workers: who helps with the sums of large models.
+    """The next state. workers: who helps with the sums of large models. maker: of the new models; if the disk
+    is too full for it, they stay in memory.
 
-    Its models are checked to be finite: those in the reports are, but sums can overflow.
+    The models are checked to be finite: those in the reports are, but sums can overflow.
     """
     with spread_over(workers):
-        following: State = server_half.reduce(state, reports)
+        try:
+            with made_by(maker):
+                following: State = server_half.reduce(state, reports)
+        except TooManyFiles:  # which memory does not help
+            raise
+        except DiskFull:
+            following = server_half.reduce(state, reports)
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
     return following

@@ -1,12 +1,14 @@
 """Damaged files of a run, found while the server works, and what becomes of the run then.
 
 Files are verified when they are used: the reports of a round once they were combined and before the result
-counts, the models of a task when a device says that it got wrong bytes, and both at leisure by the caretaker
-(`repair.caretaker`). What is damaged is restored from its copy or from memory, with the same bits. Otherwise
+counts, large models whenever a part of them is read (`fedserver.store.content.checked`), the models of a task
+when a device says that it got wrong bytes, and all at leisure by the caretaker (`repair.caretaker`). What is
+damaged is restored from its copy or from memory, with the same bits. Otherwise
 
 - a damaged report of the open round is withdrawn, and its device is asked again. The report had been
   acknowledged, so this is logged as an error, in the server's log and in the run's log;
-- a run whose current models are damaged goes back to the newest sound checkpoint, like a roll back.
+- a run whose current models are damaged goes back to the newest sound checkpoint, like a roll back, and a
+  round whose reports were to be combined with them ends.
 
 Everything here runs in turn (`Coordinator.in_turn`), except for the reading of files.
 """
@@ -148,6 +150,17 @@ async def sound_checkpoint(run: "Run", storage: Storage, below: int) -> int:
                 continue
             return number
     raise NotFound(f"run {run.run} has no other sound checkpoint", "restore a backup of the state folder")
+
+
+async def begin_again(run: "Run", round: int, found: str) -> None:
+    """In turn: the reports of the round cannot be combined, because a model that they began with is lost."""
+    if not run.active or (run.engine.round, run.engine.stage) != (round, Stage.REDUCING):
+        return
+    reported = sorted(run.engine.reported)
+    for device in reported:
+        await run.storage.reports.withdraw.when_space(run.run, round, device)
+    run.engine.feed(Damaged(round, tuple(reported), found))  # whose tasks no one gets: the round ends here
+    await go_back(run, found)
 
 
 async def go_back(run: "Run", found: str) -> None:

@@ -24,7 +24,7 @@ from fedserver.store.integrity.records import RunRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
-from shoal.core.errors import DataFault, NotFound, ShoalError, StorageFault
+from shoal.core.errors import DataFault, NotFound, ShoalError, StorageFault, Unavailable
 from shoal.core.types import RunId
 
 log = logging.getLogger("shoal.server")
@@ -92,7 +92,7 @@ class Recovery:
             await self._add(record, recipe, state, blobs)
         except DamagedRow as damaged:
             self._set_aside(record.run, record, damaged)
-        except StorageFault:
+        except (StorageFault, Unavailable):  # the server has stopped; the next start restores the run
             raise
         except Exception as error:
             self._set_aside(record.run, record, error)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.mapped import StoredTensors
+from fedserver.store.content.mapped import MappedTensors, StoredTensors
 from fedserver.store.runs import Runs
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode, is_apart
 from shoal.core.exchange.messages import Message
@@ -77,14 +77,14 @@ class BlobCache:
         return {key: places[id(model)][1] for key, model in state.models.items()}
 
     def load(self, weights: Weights) -> Tensors:
-        tensors = self._blobs.read(weights)
+        tensors = self._blobs.safe(weights)
         self._weights[id(tensors)] = (tensors, weights)
         return tensors
 
     def restore(self, name: str) -> bool:
         """Write a blob again from the tensors that the run has in memory. False if they are not there."""
         for tensors, weights in list(self._weights.values()):
-            if weights.blob.sha256 == name and not isinstance(tensors, StoredTensors):
+            if weights.blob.sha256 == name and not isinstance(tensors, MappedTensors):
                 if digest(tensors) != name:  # they are views of the damaged file
                     return False
                 self._blobs.keep(tensors)

@@ -13,15 +13,17 @@ spool                             small blobs that came inside of reports: see `
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 from weakref import WeakValueDictionary
 
+from fedserver.store.content import checked
+from fedserver.store.content.checked import Draft
 from fedserver.store.content.copies import Copies, FolderCopies, duplicate, fault
 from fedserver.store.content.frames import Frames
 from fedserver.store.content.mapped import mapped
@@ -30,10 +32,11 @@ from fedserver.store.content.upload import Upload
 from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.types import Bytes, DeviceId, RunId, Tensors
+from shoal.core.exchange.tensors import Manifest, layout, manifest_of, pack, unpack
+from shoal.core.server_kit.aggregation.pieces import Piece, in_memory
+from shoal.core.types import Array, Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import make_folder, move, settle, share, storing, sync_folder, temporary
+from shoal.shell.disk import make_folder, move, settle, share, storing, sync, temporary
 
 TURNS = 64
 """How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
@@ -80,8 +83,37 @@ class Blobs:
         """A blob to be read. Raises FileNotFoundError, and StorageFault."""
         return self.here(sha256).open("rb")
 
+    def make(self, like: Manifest, found: Iterable[tuple[Piece, Array]]) -> Tensors:
+        """A new model of its pieces (`pieces.Maker`), for any thread. A large one is a draft on disk until
+        it is kept. Raises StorageFault."""
+        if layout(like)[1] < checked.WORTH:
+            return in_memory(like, found)
+        return Draft(self._tmp, 1 if self.copies.are_complete else 2, like, found)
+
     def keep(self, tensors: Tensors) -> Weights:
         """Store tensors and hash them while writing; they are on disk on return. Raises StorageFault."""
+        if isinstance(tensors, Draft):
+            return self._keep_draft(tensors)
+        return self._write(tensors)
+
+    def _keep_draft(self, draft: Draft) -> Weights:
+        files, draft.files = draft.files, ()
+        if not files:  # some bytes may never reach the disk if syncing them has failed once
+            weights = self._write(draft)
+        else:
+            path = self.path(draft.name)
+            with storing(path):
+                sync(files[0])
+                share(files[0], path)
+            for file in files[1:]:
+                self.copies.take(file, draft.name)
+            self.copies.add(path)
+            weights = Weights(draft.manifest, BlobRef(draft.name, draft.size))
+        name = weights.blob.sha256
+        draft.settle(self.path(name), partial(self.damage, name))
+        return weights
+
+    def _write(self, tensors: Tensors) -> Weights:
         sha, size = hashlib.sha256(), 0
         with storing(self._tmp), temporary(self._tmp) as file:
             for piece in pack(tensors):
@@ -127,10 +159,7 @@ class Blobs:
     def make_durable(self, name: str) -> None:
         """Sync a blob that may have come in a report, before a row that outlives the report refers to it."""
         with storing(self.path(name)), suppress(FileNotFoundError):
-            with self.path(name).open("rb") as file:
-                os.fsync(file.fileno())
-            make_folder(self.path(name).parent)
-            sync_folder(self.path(name).parent)
+            sync(self.path(name))
 
     def _complete(self) -> None:
         """After a start: what a power cut left incomplete of the blobs in the spool is made again."""
@@ -167,6 +196,16 @@ class Blobs:
         if hashlib.sha256(data).hexdigest() != path.name:
             raise DataFault(f"blob {path.name[:12]} is damaged", "check the disk of the state folder")
         return unpack(weights.manifest, memoryview(data))
+
+    def safe(self, weights: Weights) -> Tensors:
+        """Stored tensors that the disk cannot change any more: `read`, but large ones stay there, `checked`.
+
+        Raises as `read` does, and StorageFault.
+        """
+        name = weights.blob.sha256
+        if weights.blob.size < checked.WORTH or not self.copies.ensure(path := self.here(name)):
+            return self.read(weights)
+        return checked.verified(path, weights, partial(self.damage, name))
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shoal.core.errors import StorageFault
 from shoal.core.exchange.wire import CHUNK
-from shoal.shell.disk import settle, storing, temporary
+from shoal.shell.disk import make_folder, settle, storing, sync, temporary
 
 
 class Copies(Protocol):
@@ -26,6 +26,13 @@ class Copies(Protocol):
 
     def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
         """Make the copies of these blobs that are missing; delete others, unless they are complete."""
+
+    def take(self, file: Path, name: str) -> None:
+        """Turn a file that was written together with a blob into its copy. `keep` makes it last. Raises
+        StorageFault."""
+
+    def ensure(self, path: Path) -> bool:
+        """Whether the blob with this path has a copy; one is made if possible. Raises StorageFault."""
 
     def check(self, name: str) -> bool:
         """Whether a copy is sound, as far as that can be seen at its place; one that is not is deleted."""
@@ -59,18 +66,38 @@ class FolderCopies:
 
     def __init__(self, folder: Path, tmp: Path) -> None:
         self._folder, self._tmp = folder, tmp
+        self._taken, self._lasting = set[str](), set[str]()
 
     def add(self, path: Path) -> None:
         pass  # only the newest models have copies, and `keep` makes them
 
     def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
+        # What has come since may be of a model that is the newest in a moment.
+        taken, self._taken = self._taken, set()
         with storing(self._folder):
             for path in self._folder.glob("??/*"):
-                if path.name not in wanted:
+                if path.name not in wanted and path.name not in taken:
                     path.unlink(missing_ok=True)
             for name in sorted(wanted):
-                if not self._path(name).exists() and path_of(name).exists():
-                    duplicate(path_of(name), self._path(name), self._tmp)
+                if not self._path(name).exists():
+                    if path_of(name).exists():
+                        duplicate(path_of(name), self._path(name), self._tmp)
+                elif name not in self._lasting:
+                    sync(self._path(name))
+        self._lasting = set(wanted)
+
+    def take(self, file: Path, name: str) -> None:
+        self._taken.add(name)
+        with storing(self._folder):
+            make_folder(self._path(name).parent)
+            file.rename(self._path(name))
+
+    def ensure(self, path: Path) -> bool:
+        self._taken.add(path.name)
+        with storing(self._folder):
+            if not self._path(path.name).exists():
+                duplicate(path, self._path(path.name), self._tmp)
+            return self._path(path.name).exists()
 
     def check(self, name: str) -> bool:
         path = self._path(name)

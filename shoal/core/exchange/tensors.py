@@ -45,8 +45,12 @@ class TensorSpec:
             raise BadPayload(f"tensor {self.name}: shape {self.shape} is not possible")
 
     @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return self.size * DTYPES[self.dtype].itemsize
 
 
 Manifest = tuple[TensorSpec, ...]
@@ -169,11 +173,13 @@ def check_manifest(found: Manifest, expected: Manifest, what: str = "the model")
 
 def check_finite(tensors: Tensors, what: str = "the model") -> None:
     """Refuse NaN and infinity, naming the tensor and how many values are wrong."""
-    for name, array in tensors.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            bad = int(array.size - np.isfinite(array).sum())
+    for spec in manifest_of(tensors):
+        if DTYPES[spec.dtype].kind != "f":
+            continue
+        parts = (part_of(tensors, spec.name, block) for block in blocks(spec.size, 4 * BLOCK))
+        if bad := sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts):
             raise BadPayload(
-                f"{what}, tensor {name!r}: {bad} of {array.size} values are NaN or infinite",
+                f"{what}, tensor {spec.name!r}: {bad} of {spec.size} values are NaN or infinite",
                 "if training diverged, lower learning_rate or set it to auto; or look at the device's data",
             )
 

@@ -2,15 +2,17 @@
 
 import pickle
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedserver.store.content.checked import Draft
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
 from shoal.core.server_kit.aggregation import pieces, robust
-from shoal.core.server_kit.aggregation.pieces import Job, spread_over
+from shoal.core.server_kit.aggregation.pieces import Job, made_by, spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 from shoal.core.types import Array, Tensors
 
@@ -65,6 +67,20 @@ def updates(base: Tensors, tmp_path: Path) -> dict[str, Update]:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "WORTH", 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_model_that_is_written_as_it_is_made_has_the_same_bits(
+    rule: str, count: int, base: Tensors, updates: dict[str, Update], tmp_path: Path
+) -> None:
+    alone = combine(rule, base, updates, 0.5)
+    start = stored(tmp_path, UPDATES, base)
+    with made_by(partial(Draft, tmp_path, 1)), spread_over(Distant(count) if count else None):
+        found = combine(rule, start, updates, 0.5)
+    assert isinstance(found.model, Draft)
+    assert found.model.name == digest(found.model) == digest(alone.model)
+    assert found.spread == alone.spread
 
 
 @pytest.mark.parametrize("rule", RULES)

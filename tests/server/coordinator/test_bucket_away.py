@@ -158,7 +158,7 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_com
     elsewhere, harmed = Elsewhere(postgresql.database(), buckets.bucket()), list[str]()
     reduce, again = combining.reduce, list[Any]()
 
-    def of_damaged(half: Any, state: Any, reports: Any, workers: Any) -> Any:
+    def of_damaged(half: Any, state: Any, reports: Any, *others: Any) -> Any:
         if not harmed and reports:
             name = reports._records[1].blobs[0]
             harmed.append(name)
@@ -169,7 +169,7 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_and_com
                 path.unlink()
         elif harmed and harmed[0] in reports._records[1].blobs:
             again.append(reports)
-        return reduce(half, state, reports, workers)
+        return reduce(half, state, reports, *others)
 
     async def play() -> None:
         async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:

@@ -9,6 +9,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.content import checked
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Failure, Outcome, Report, Task
@@ -285,3 +286,67 @@ def test_a_model_that_is_damaged_after_a_restart_changes_no_result(tmp_path: Pat
             assert same_models(models(coordinator), expected())
 
     asyncio.run(play())
+
+
+async def with_models_on_disk(state: Path, both: bool) -> tuple[str, str]:
+    """A run whose models are never in memory, as large ones are not. In the second round the present one is
+    damaged, maybe with its copy. Returns what the server said of the disk, and the run's log."""
+    async with server(state) as first:
+        await in_the_second_round(first)
+    async with server(state) as coordinator:
+        devices = [await hands(coordinator, number) for number in range(DEVICES)]
+        tasks = await asyncio.gather(*(device.task() for device in devices))
+        messages = [await device.open(task) for device, task in zip(devices, tasks, strict=True)]
+        blobs, name = coordinator.storage.blobs, await newest(coordinator)
+        copy = state / "copies" / name[:2] / name
+        for path in [blobs.path(name), copy][: 2 if both else 1]:
+            with path.open("r+b") as file:
+                file.write(b"\x41" * 64)
+        for number, (device, task) in enumerate(zip(devices, tasks, strict=True)):
+            await device.send(task, device.payload(honest(number)(messages[number], task.seed)))
+        await serve_all(coordinator)
+        run = coordinator.runs["toy"]
+        course = run.engine.state.guard.courses["global"]
+        for model in (*run.engine.state.models.values(), course.good):
+            assert isinstance(model, checked.Checked)
+        assert run.engine.state.progress == ROUNDS
+        if not both:  # a round that is repeated has other seeds
+            assert same_models(models(coordinator), expected())
+        await coordinator.caretaker.copy()
+        names = (await coordinator.storage.runs.checkpoints("toy"))[0][1]
+        await coordinator.caretaker.copy()
+        assert {path.name for path in (state / "copies").glob("??/*")} >= set(names)
+        assert list((state / "tmp").iterdir()) == []
+        return "; ".join(blobs.restored), await lines(coordinator)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_large_model_that_is_damaged_while_devices_train_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    monkeypatch.setattr(checked, "WORTH", 0)
+    restored, log = asyncio.run(with_models_on_disk(tmp_path / "state", both))
+    assert ("it was restored from its copy" in restored) is not both
+    assert ("the run went back to those after round 0" in log) is both
+
+
+def test_without_an_older_model_a_run_whose_large_model_is_lost_is_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked, "WORTH", 0)
+
+    async def story(coordinator: Coordinator) -> None:
+        await reports(coordinator, DEVICES - 1)
+        name, last = await newest(coordinator), await hands(coordinator, DEVICES - 1)
+        task = await last.task()
+        payload = last.payload(honest(DEVICES - 1)(await last.open(task), task.seed))
+        for folder in ("blobs", "copies"):
+            (tmp_path / "state" / folder / name[:2] / name).write_bytes(b"rot")
+        await last.send(task, payload)
+        await until(lambda: coordinator.runs["toy"].paused != "")
+        assert "there is no older checkpoint" in coordinator.runs["toy"].paused
+        assert coordinator.runs["toy"].active
+        assert not coordinator.runs["toy"].engine.reported
+        assert await coordinator.storage.reports.of_round("toy", 1) == []
+
+    scenario(story, tmp_path)

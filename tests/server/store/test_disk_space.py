@@ -17,6 +17,7 @@ from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, DiskFull, ServerFull, StorageFault
 from shoal.core.exchange.link import Outcome, Report
 from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.tensors import nbytes
 from shoal.core.exchange.wire import payload_to_bytes
 from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, spec, start
 from tests.server.store.samples import RECORD, checkpoint, report
@@ -94,7 +95,7 @@ def test_the_mark_grows_with_the_models(tmp_path: Path) -> None:
         assert coordinator.low_water() == MARK
         coordinator.settings = Settings(low_water=0)
         await start(coordinator)
-        assert coordinator.low_water() == 2 * sum(array.nbytes for array in MODEL.values())
+        assert coordinator.low_water() == 2 * nbytes(MODEL)
 
     scenario(story, tmp_path)
 

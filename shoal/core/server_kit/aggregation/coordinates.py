@@ -52,7 +52,7 @@ class Clipped(Lazy):
 # -- rules over coordinates ---------------------------------------------------------------------------------
 
 
-def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> dict[str, Array]:
+def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> Tensors:
     """The weighted mean, with the bits of `weighted_mean`. base: tensors of the same shapes and types."""
     total = 0.0
     for _, weight in parts:
@@ -61,22 +61,24 @@ def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> dict[str, Arr
         replace(part, weight=weight)
         for part, (_, weight) in zip(_sent([each for each, _ in parts], base), parts, strict=True)
     ]
-    return joined(base, results(_mean, weighted, base, pieces_of(base, len(parts)), total=total))
+    pieces = pieces_of(manifest_of(base), len(parts))
+    return joined(base, results(_mean, weighted, base, pieces, total=total))
 
 
-def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array]:
+def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> Tensors:
     """For each tensor of `like`: the mean of each coordinate without its `cut` lowest and highest values.
 
     cut: less than half the number of parts. Whole numbers get the rounded median, whatever `cut` is.
     """
-    return joined(like, results(_middle, _sent(parts, like), like, pieces_of(like, len(parts)), cut=cut))
+    pieces = pieces_of(manifest_of(like), len(parts))
+    return joined(like, results(_middle, _sent(parts, like), like, pieces, cut=cut))
 
 
 def settle(
     parts: Sequence[Tensors], shares: Sequence[float], apart: Mapping[str, FloatArray], base: Tensors
-) -> tuple[dict[str, Array], float]:
-    """The tensors of floats, as `influence.settled` combines each of them; and the mean squared distance of
-    the updates from the result, as they counted.
+) -> tuple[Tensors, float]:
+    """The tensors of floats as `influence.settled` combines each of them, others as `middle` does; and the
+    mean squared distance of the updates from the result, as they counted.
 
     shares: of the weight; they sum to 1. apart: by tensor of floats, as in `influence.pulls`. base: of the
     shapes and types of the parts.
@@ -86,16 +88,15 @@ def settle(
     for name, distances in apart.items():
         scales[name], left = pulls(distances, weights)
         scatter += float((weights * left).sum())
-    floats = {name: base[name] for name in apart}
     moves: list[float] = []
 
     def values() -> Iterator[tuple[Piece, Array]]:
-        pieces = pieces_of(floats, len(parts))
+        pieces = pieces_of(manifest_of(base), len(parts))
         for piece, (made, square) in results(_settle, _sent(parts, base), base, pieces, scales=scales):
             moves.append(square)
             yield piece, made
 
-    found = joined(floats, values())
+    found = joined(base, values())
     return found, max(scatter - sum(moves), 0.0)
 
 
@@ -135,6 +136,8 @@ def _middle(job: Job, piece: Piece) -> Array:
 
 
 def _settle(job: Job, piece: Piece) -> tuple[Array, float]:
+    if piece[0] not in job.scales:
+        return _middle(job, piece), 0.0
     return settled(reported(job, piece), job.scales[piece[0]], job.base[piece].dtype)
 
 

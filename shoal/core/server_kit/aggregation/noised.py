@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import NOISED, Report
-from shoal.core.exchange.tensors import blocks
+from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.privacy.cost import rho_of
 from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
@@ -101,7 +101,7 @@ def promise(state: Any) -> CentralNoise | None:
 
 def loudness(key: ModelKey, base: Tensors, own: Mapping[DeviceId, Update], noise: Noise) -> str:
     """For an operator: how the noise compares with this many updates."""
-    size = sum(array.size for array in base.values() if array.dtype.kind == "f")
+    size = sum(spec.size for spec in manifest_of(base) if DTYPES[spec.dtype].kind == "f")
     times = noise.multiplier * size**0.5 / sum(update.weight for update in own.values())
     return (
         f"model {key}: {len(own)} devices; its noise is {times:.2g} times as long as an update of norm "
@@ -124,8 +124,8 @@ def _tensor(
         for device, scale in scales.items():
             if scale > 0.0:  # 0 times an infinite step would be NaN
                 update = updates[device]
-                origin = start if update.origin is None else update.origin[name].reshape(-1)
-                step = update.model[name].reshape(-1)[block].astype(np.float64) - origin[block]
+                origin = start[block] if update.origin is None else part_of(update.origin, name, block)
+                step = part_of(update.model, name, block).astype(np.float64) - origin
                 total += (update.weight * scale) * step
         found[block] = start[block] + noisy(total, noise.multiplier * noise.clip, entropy) / together
     return found.reshape(base.shape)

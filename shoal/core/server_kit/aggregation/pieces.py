@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import BLOCK, Lazy, blocks, part_of
+from shoal.core.exchange.tensors import BLOCK, DTYPES, Lazy, Manifest, blocks, manifest_of, part_of
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
@@ -92,16 +92,16 @@ def _helpers(models: Sequence[Tensors]) -> Workers | None:
     found = _workers.get()
     if found is None or not all(isinstance(model, Lazy) and model.portable for model in models):
         return None
-    return found if sum(array.size for array in models[0].values()) * len(models) >= WORTH else None
+    return found if sum(spec.size for spec in manifest_of(models[0])) * len(models) >= WORTH else None
 
 
-def pieces_of(like: Tensors, parts: int, together: int = MATRIX) -> list[Piece]:
-    """All coordinates of these tensors, in pieces of which this many parts have at most `together` bytes."""
+def pieces_of(like: Manifest, parts: int, together: int = MATRIX) -> list[Piece]:
+    """All coordinates of such tensors, in pieces of which this many parts have at most `together` bytes."""
     found = []
-    for name, array in like.items():
-        most = min(max(1, together // (array.itemsize * parts)), LARGEST)
+    for spec in like:
+        most = min(max(1, together // (DTYPES[spec.dtype].itemsize * parts)), LARGEST)
         most -= most % BLOCK if most > BLOCK else 0
-        found += [(name, block.start, block.stop) for block in blocks(array.size, most)]
+        found += [(spec.name, block.start, block.stop) for block in blocks(spec.size, most)]
     return found
 
 
@@ -129,9 +129,29 @@ def results(
         yield from zip(own, values, strict=True)
 
 
-def joined(like: Tensors, found: Iterable[tuple[Piece, Array]]) -> dict[str, Array]:
+def in_memory(like: Manifest, found: Iterable[tuple[Piece, Array]]) -> dict[str, Array]:
     """Whole tensors, of their pieces."""
-    whole = {name: np.empty(array.size, array.dtype) for name, array in like.items()}
+    whole = {spec.name: np.empty(spec.shape, DTYPES[spec.dtype]) for spec in like}
     for (name, start, stop), values in found:
-        whole[name][start:stop] = values
-    return {name: array.reshape(like[name].shape) for name, array in whole.items()}
+        whole[name].reshape(-1)[start:stop] = values
+    return whole
+
+
+Maker = Callable[[Manifest, Iterable[tuple[Piece, Array]]], Tensors]
+"""Makes whole tensors of their pieces, which come in the order of the manifest, and says where they stay."""
+_maker: ContextVar[Maker] = ContextVar("maker", default=in_memory)
+
+
+@contextmanager
+def made_by(maker: Maker) -> Iterator[None]:
+    """Let this make the models of the block."""
+    token = _maker.set(maker)
+    try:
+        yield
+    finally:
+        _maker.reset(token)
+
+
+def joined(like: Tensors, found: Iterable[tuple[Piece, Array]]) -> Tensors:
+    """The tensors of these pieces, which are those of `pieces_of`, in its order."""
+    return _maker.get()(manifest_of(like), found)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import blocks
+from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import Array, ModelKey, Tensors
 
@@ -75,27 +75,32 @@ def pooled(
         return dict(after), pooling
     devices = np.array([1.0 / spreads[key].concentration for key in keys])
     weights = devices / devices.sum()
-    names = [name for name, like in before[keys[0]].items() if like.dtype.kind == "f"]
+    like = manifest_of(before[keys[0]])
+    floats = [spec for spec in like if DTYPES[spec.dtype].kind == "f"]
     distances = np.zeros(len(keys))
-    for name in names:
-        for block in blocks(before[keys[0]][name].size):
-            steps = _steps(before, after, keys, name, block)
+    for spec in floats:
+        for block in blocks(spec.size):
+            steps = _steps(before, after, keys, spec.name, block)
             distances += np.square(steps - weights @ steps).sum(axis=1)
     scatter = np.array([spreads[key].square for key in keys])
     pooling = _after(pooling, keys, devices, scatter, float(distances.sum()))
     shares = most * np.array([pooling.share(key) for key in keys])
     if not shares.any():
         return dict(after), pooling
-    found: dict[ModelKey, dict[str, Array]] = {key: dict(after[key]) for key in keys}
-    for name in names:
-        made = {key: np.empty(after[key][name].size, after[key][name].dtype) for key in keys}
-        for block in blocks(before[keys[0]][name].size):
-            steps = _steps(before, after, keys, name, block)
+    found: dict[ModelKey, dict[str, Array]] = {key: {} for key in keys}
+    for spec in like:
+        if spec not in floats:
+            for key in keys:
+                found[key][spec.name] = after[key][spec.name]
+            continue
+        made = {key: np.empty(spec.size, DTYPES[spec.dtype]) for key in keys}
+        for block in blocks(spec.size):
+            steps = _steps(before, after, keys, spec.name, block)
             moves = shares[:, None] * (weights @ steps - steps)
             for key, move in zip(keys, moves, strict=True):
-                made[key][block] = after[key][name].reshape(-1)[block] + move
+                made[key][block] = part_of(after[key], spec.name, block) + move
         for key in keys:
-            found[key][name] = made[key].reshape(after[key][name].shape)
+            found[key][spec.name] = made[key].reshape(spec.shape)
     return {**after, **found}, pooling
 
 
@@ -141,7 +146,7 @@ def _steps(
     """(C, width): what some coordinates of a tensor gained in each cluster."""
     return np.stack(
         [
-            after[key][name].reshape(-1)[block].astype(np.float64) - before[key][name].reshape(-1)[block]
+            part_of(after[key], name, block).astype(np.float64) - part_of(before[key], name, block)
             for key in keys
         ]
     )

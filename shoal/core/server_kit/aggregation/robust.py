@@ -120,11 +120,9 @@ def combine(
     total = math.fsum(counted.values())
     shares = [weight / total for weight in counted.values()]
     found, scatter = settle(list(models.values()), shares, seen.apart, base)
-    whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
-    found |= middle(list(models.values()), whole, half(len(models)))
     heavy = tuple(device for device in models if counted[device] < weights[device])
     spread = Spread(scatter, math.fsum(share**2 for share in shares))
-    return Combined({name: found[name] for name in base}, usual, long, heavy, left_out, spread)
+    return Combined(found, usual, long, heavy, left_out, spread)
 
 
 def reference(norms: Mapping[DeviceId, float], before: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import blocks, part_of
+from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import bearings
 from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
@@ -36,13 +36,13 @@ def survey(
     """
     devices = sorted(models)
     base = origins[devices[0]]
-    floats = {name: like for name, like in base.items() if like.dtype.kind == "f"}
+    floats = tuple(spec for spec in manifest_of(base) if DTYPES[spec.dtype].kind == "f")
     pieces = pieces_of(floats, len(devices), together)
     if all(each is base for each in origins.values()):
         found = results(_bearings, [Part(models[device]) for device in devices], base, pieces)
     else:
         found = _of_steps(models, origins, devices, pieces)
-    of_tensors = {name: np.zeros((4, len(devices))) for name in floats}
+    of_tensors = {spec.name: np.zeros((4, len(devices))) for spec in floats}
     for (name, _, _), sums in found:
         of_tensors[name] += sums
     squares, products, middle, _ = sum(of_tensors.values(), np.zeros((4, len(devices))))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.types import DeviceId, Tensors
 
 MATRIX = 1 << 25
@@ -29,21 +30,20 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors], block: i
     products = np.zeros((len(models), len(models)))
     if not models:
         return products
-    floats = {name: like.size for name, like in bases[0].items() if like.dtype.kind == "f"}
-    most = block or max(min(MATRIX // (8 * len(models)), max(floats.values(), default=0)), 1)
+    floats = [spec for spec in manifest_of(bases[0]) if DTYPES[spec.dtype].kind == "f"]
+    most = block or max(min(MATRIX // (8 * len(models)), max((spec.size for spec in floats), default=0)), 1)
     matrix, old = np.empty((len(models), most)), np.empty(most)
-    for name, size in floats.items():
-        for start in range(0, size, most):
-            part = slice(start, min(start + most, size))
-            rows, origin = matrix[:, : part.stop - start], None
+    for spec in floats:
+        for part in blocks(spec.size, most):
+            rows, origin = matrix[:, : part.stop - part.start], None
             for row, model, base in zip(rows, models, bases, strict=True):
                 # To convert first and subtract then is twice as fast as NumPy's conversion in between.
-                row[:] = model[name].reshape(-1)[part]
+                row[:] = part_of(model, spec.name, part)
                 if base is not origin:
-                    origin, old[: row.size] = base, base[name].reshape(-1)[part]
+                    origin, old[: row.size] = base, part_of(base, spec.name, part)
                 with np.errstate(over="ignore"):
                     row -= old[: row.size]
-            if bases[0][name].dtype == np.float64:
+            if spec.dtype == "float64":
                 np.clip(rows, -LONGEST, LONGEST, out=rows)
             products += rows @ rows.T
     return products
