@@ -53,8 +53,9 @@ def list_(console: Console) -> Result:
 @algorithm.command(epilog="Example: fedserver algorithm show flux")
 @verb
 @click.argument("name")
-def show(console: Console, name: str) -> Result:
-    """Show an algorithm: its paper, its variants and presets, and every parameter.
+@click.option("--all", "every", is_flag=True, help="Show every parameter and preset.")
+def show(console: Console, name: str, every: bool) -> Result:
+    """Show an algorithm: its paper, its variants, and the parameters that one may want to set.
 
     NAME may be a variant, whose own settings then count as the defaults.
     """
@@ -79,14 +80,15 @@ def show(console: Console, name: str) -> Result:
                 "default": variant.get(each.name, each.default),
                 "paper": _of_paper(card, each),
                 "meaning": each.meaning,
+                "rare": each.rare,
             }
             for each in settings.values()
         ],
     }
-    return Result(data, _page(card, name, variant, settings))
+    return Result(data, _page(card, name, variant, every))
 
 
-def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:
+def _page(card: Algorithm, name: str, variant: Mapping[str, Any], every: bool) -> str:
     lines = [f"{card.name}: {card.summary}", *textwrap.wrap(card.citation, WIDTH), ""]
     if needed := needed_package(card):
         lines.append(f"devices need the package {needed}, too: it has the tasks {', '.join(card.own_tasks)}")
@@ -95,11 +97,14 @@ def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapp
     for other, changes in card.variants.items():
         if other != name:
             lines.append(f"variant {other}: {_pairs(card, changes)}")
-    for preset, changes in card.presets.items():
+    for preset, changes in card.presets.items() if every else ():
         pairs = _pairs(card, changes)
         lines += textwrap.wrap(f"preset {preset}: {pairs}", WIDTH, subsequent_indent="    ")
+    if card.presets and not every:
+        lines.append(f"presets, set with --preset NAME: {', '.join(card.presets)}")
     lines += ["", "Parameters, set with --set NAME=VALUE:", ""]
-    for each in settings.values():
+    shown = [each for each in card.settings.values() if every or not each.rare]
+    for each in shown:
         default = variant.get(each.name, each.default)
         paper = _of_paper(card, each)
         unit = f" {each.unit}" if each.unit else ""
@@ -109,6 +114,8 @@ def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapp
         lines.append(head)
         body = f"{each.meaning} Legal: {each.legal}."
         lines += textwrap.wrap(body, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    if more := len(card.settings) - len(shown):
+        lines += ["", f"{more} more, for experiments: fedserver algorithm show {name} --all"]
     return "\n".join(lines)
 
 

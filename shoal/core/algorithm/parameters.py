@@ -74,7 +74,9 @@ class CommonParameters:
         "docs/aggregation.md.",
     )
     evaluate: bool = setting(
-        True, "Measure, in the last exchange, the models that devices then use, on their test parts."
+        True,
+        "Measure, in the last exchange, the models that devices then use, on their test parts.",
+        rare=True,
     )
 
     def __post_init__(self) -> None:
@@ -94,9 +96,9 @@ class CommonParameters:
 class SgdParameters(CommonParameters):
     """The common parameters and those of SGD."""
 
-    momentum: float = setting(0.9, "Momentum of the optimizer.", at_least=0, below=1)
+    momentum: float = setting(0.9, "Momentum of the optimizer.", at_least=0, below=1, rare=True)
     weight_decay: float | Literal["auto"] = setting(
-        AUTO, "Weight decay of the optimizer. auto: 0.01 with adamw, else 0.", at_least=0
+        AUTO, "Weight decay of the optimizer. auto: 0.01 with adamw, else 0.", at_least=0, rare=True
     )
 
 
@@ -114,9 +116,10 @@ class RoundParameters(SgdParameters):
         "The learning rate over the rounds: constant; down to nearly 0 along a half cosine or a line; or a "
         "tenth from half of the rounds on and a hundredth from three quarters on (step). auto: constant, and "
         "in the last three tenths of the rounds to a tenth along a line, but never before clusters form.",
+        rare=True,
     )
     restart_momentum: bool = setting(
-        False, "Reset what the optimizer remembers at each epoch, not only at each round."
+        False, "Reset what the optimizer remembers at each epoch, not only at each round.", rare=True
     )
 
 
@@ -141,13 +144,14 @@ class TrainingParameters(RoundParameters):
         at_least=0,
     )
     dp_delta: float = setting(
-        1e-6, "DP-SGD on the devices: the delta for which epsilon holds.", above=0, below=1
+        1e-6, "DP-SGD on the devices: the delta for which epsilon holds.", above=0, below=1, rare=True
     )
     dp_clip: float = setting(
         1.0,
         "DP-SGD on the devices: L2 norm to which each sample's gradient is clipped.",
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
+        rare=True,
     )
     dp_noise: float = setting(
         0.0,
@@ -156,6 +160,7 @@ class TrainingParameters(RoundParameters):
         at_least=MIN_NOISE,
         at_most=MAX_NOISE,
         zero=True,
+        rare=True,
     )
 
     dp_accuracy: float = setting(
@@ -165,11 +170,13 @@ class TrainingParameters(RoundParameters):
         unit="rho",
         at_least=MIN_RHO,
         at_most=MAX_RHO,
+        rare=True,
     )
     dp_open_figures: bool = setting(
         False,
         "With DP-SGD on the devices: run although the algorithm needs losses or descriptions of data that "
         "have no guarantee. Owners who allow nothing in the open then refuse.",
+        rare=True,
     )
 
     encoding: Encoding = setting(
@@ -235,15 +242,17 @@ class NoisedParameters(TrainingParameters):
         at_least=MIN_NOISE,
         at_most=MAX_SCALE,
         zero=True,
+        rare=True,
     )
     central_clip: float = setting(
         1.0,
         "With aggregation=noised, or secure_aggregation: L2 norm to which each device's update is clipped.",
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
+        rare=True,
     )
     central_delta: float = setting(
-        1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1
+        1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1, rare=True
     )
 
     secure_aggregation: bool = setting(
@@ -290,21 +299,24 @@ class DescriptorParameters(TrainingParameters):
         "length of the latents.",
         unit="coordinates",
         at_least=1,
+        rare=True,
     )
     bounds: Literal["scalar", "coordinate"] = setting(
         "scalar",
         "scalar: one pair of bounds for all latents. coordinate: one pair for each. On ReLU latents both "
         "give "
         "the same clusters, and scalar reveals one value of one record instead of one for each latent.",
+        rare=True,
     )
-    margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1)
+    margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1, rare=True)
     solver: Literal["auto", "full"] = setting(
-        "full", "Solver of the projector's PCA; auto uses a randomized one above 500 latents."
+        "full", "Solver of the projector's PCA; auto uses a randomized one above 500 latents.", rare=True
     )
     absent: Literal["minus_one", "beyond"] = setting(
         "beyond",
         "Value for a class that a device lacks. minus_one: -1. beyond: one range of the values below the "
         "lowest.",
+        rare=True,
     )
     privacy: str = setting(
         "balanced",
@@ -313,17 +325,20 @@ class DescriptorParameters(TrainingParameters):
         choices=tuple(MODES),
     )
     epsilon: float = setting(
-        0.0, "Epsilon of the guarantee, with privacy=explicit or privacy=paper.", at_least=0
+        0.0, "Epsilon of the guarantee, with privacy=explicit or privacy=paper.", at_least=0, rare=True
     )
-    delta: float = setting(0.0, "Delta of the guarantee, with privacy=explicit.", at_least=0, below=1)
+    delta: float = setting(
+        0.0, "Delta of the guarantee, with privacy=explicit.", at_least=0, below=1, rare=True
+    )
     group_size: int = setting(
         1,
         "Most samples that belong to one person; a person's samples are protected together.",
         unit="samples",
         at_least=1,
+        rare=True,
     )
     noise_at_test: bool = setting(
-        True, "Add noise to the descriptors of newcomers too; required with a privacy guarantee."
+        True, "Add noise to the descriptors of newcomers too; required with a privacy guarantee.", rare=True
     )
 
     @property

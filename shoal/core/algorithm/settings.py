@@ -52,7 +52,8 @@ class Setting:
     """The declaration of one parameter. type: bool, int, float or str. choices: the legal values of a string.
 
     at_least, above, at_most, below: bounds of a number, None for no bound. zero: whether 0 is legal outside
-    the bounds. auto: whether "auto" is legal in place of a number.
+    the bounds. rare: whether it is for experiments and for a paper's own way, so that people see it only if
+    they ask for all. auto: whether "auto" is legal in place of a number.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Setting:
     below: float | None = None
     zero: bool = False
     hint: str = ""
+    rare: bool = False
     auto: bool = False
 
     @property
@@ -127,6 +129,7 @@ def setting(
     below: float | None = None,
     zero: bool = False,
     hint: str = "",
+    rare: bool = False,
 ) -> Any:
     """A field of a `Parameters` dataclass. meaning: one sentence. unit: for example "rounds"; "" for a bare
     number.
@@ -148,6 +151,7 @@ def setting(
         "below": below,
         "zero": zero,
         "hint": hint,
+        "rare": rare,
     }
     return field(default=default, metadata={_KEY: stated})
 

@@ -37,10 +37,13 @@ def test_show_says_of_every_parameter_what_is_legal_the_default_and_the_papers()
         "default": "soft",
         "paper": "hard",
         "meaning": discover()["flux"].settings["mixing"].meaning,
+        "rare": True,
     }
     assert (found["watch"]["unit"], found["watch"]["legal"]) == ("rounds", "a whole number of at least 0")
     text = CliRunner().invoke(main, ["algorithm", "show", "flux-prior"]).stdout
     assert "clusters = REQUIRED clusters" in text
+    assert "grouping" not in text
+    text = CliRunner().invoke(main, ["algorithm", "show", "flux-prior", "--all"]).stdout
     assert "grouping = likelihood (paper: density)" in text
 
 

@@ -100,34 +100,47 @@ class Parameters(RoundParameters, PlacingParameters):
         6, "K, the number of models at first.", unit="models", at_least=1, at_most=MAX_BUILT
     )
     classes: int = setting(10, "C, classes among the run's labels.", unit="classes", at_least=1)
-    table: bool = setting(True, "Take into account how common classes are with each model.")
+    table: bool = setting(True, "Take into account how common classes are with each model.", rare=True)
     smoothing: float = setting(
         1.0,
         "Additional samples of each class that every model is assumed to have explained.",
         unit="samples",
         at_least=0,
+        rare=True,
     )
-    newcomers_by_class: bool = setting(True, "Use the table of classes for newcomers too.")
-    first: Literal["random", "equal"] = setting("random", "A device's weights before its first round.")
+    newcomers_by_class: bool = setting(True, "Use the table of classes for newcomers too.", rare=True)
+    first: Literal["random", "equal"] = setting(
+        "random", "A device's weights before its first round.", rare=True
+    )
     floor: float = setting(
-        0.05, "Least weight of a model in the next E-step; at most 1 / clusters.", at_least=0, at_most=1
+        0.05,
+        "Least weight of a model in the next E-step; at most 1 / clusters.",
+        at_least=0,
+        at_most=1,
+        rare=True,
     )
     skip: float = setting(
         0.01,
         "A device does not train a model of at most this weight; below 1 / clusters.",
         at_least=0,
         below=1,
+        rare=True,
     )
     weighting: Literal["mass", "samples"] = setting(
         "mass",
         "mass: gamma is scaled to a mean of 1, and an update weighs the samples that its model explains. "
         "samples: gamma is used as it is, and an update weighs all samples of the device.",
+        rare=True,
     )
-    adam: bool = setting(False, "Update gamma by Adam (H.3).")
-    beta1: float = setting(0.9, "Adam's decay of the first moment.", at_least=0, below=1)
-    beta2: float = setting(0.99, "Adam's decay of the second moment.", at_least=0, below=1)
+    adam: bool = setting(False, "Update gamma by Adam (H.3).", rare=True)
+    beta1: float = setting(0.9, "Adam's decay of the first moment.", at_least=0, below=1, rare=True)
+    beta2: float = setting(0.99, "Adam's decay of the second moment.", at_least=0, below=1, rare=True)
     as_one: int = setting(
-        30, "First rounds in which all samples of a device are weighed as one.", unit="rounds", at_least=0
+        30,
+        "First rounds in which all samples of a device are weighed as one.",
+        unit="rounds",
+        at_least=0,
+        rare=True,
     )
     replaceable: float = setting(
         0.5,
@@ -135,20 +148,28 @@ class Parameters(RoundParameters, PlacingParameters):
         "row; 0: remove none.",
         unit="nats per sample",
         at_least=0,
+        rare=True,
     )
-    settle: int = setting(12, "Rounds before models can be found replaceable.", unit="rounds", at_least=0)
+    settle: int = setting(
+        12, "Rounds before models can be found replaceable.", unit="rounds", at_least=0, rare=True
+    )
     remove_below: float = setting(
         0.0,
         "Remove a model that explains a smaller share of all samples for remove_after rounds in a row "
         "(Algorithm 3); 0: remove none.",
         at_least=0,
         below=1,
+        rare=True,
     )
     remove_after: int = setting(
-        3, "Rounds in a row; see replaceable and remove_below.", unit="rounds", at_least=1
+        3, "Rounds in a row; see replaceable and remove_below.", unit="rounds", at_least=1, rare=True
     )
     noise: float = setting(
-        0.0, "Standard deviation of the noise that is added to class counts.", unit="samples", at_least=0
+        0.0,
+        "Standard deviation of the noise that is added to class counts.",
+        unit="samples",
+        at_least=0,
+        rare=True,
     )
     predict: Literal["ensemble", "hard", "tuned"] = setting(
         "ensemble",
@@ -156,6 +177,7 @@ class Parameters(RoundParameters, PlacingParameters):
         "(hard), or of the ensemble after one more training on the device (tuned, FedRC-FT). The facts of "
         "the "
         "run have all three.",
+        rare=True,
     )
 
     def check(self) -> None:

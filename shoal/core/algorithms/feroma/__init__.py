@@ -72,8 +72,12 @@ class Parameters(DescriptorParameters, PlacingParameters):
         "The rule of the warm-up; after it, whether updates that are far longer than usual, or point away "
         "from those of all devices with like data, are kept out of others' models (clipped) or not (mean).",
     )
-    warm_up: float = setting(0.25, "Share of the rounds that are FedAvg, rounded down.", at_least=0, below=1)
-    profile_part: Literal["train", "held_out"] = setting("train", "The part of the data that is described.")
+    warm_up: float = setting(
+        0.25, "Share of the rounds that are FedAvg, rounded down.", at_least=0, below=1, rare=True
+    )
+    profile_part: Literal["train", "held_out"] = setting(
+        "train", "The part of the data that is described.", rare=True
+    )
     masks: int = setting(
         0,
         "M, the number of random halves of that part whose moments are averaged (S3). 0: all samples at "
@@ -81,36 +85,45 @@ class Parameters(DescriptorParameters, PlacingParameters):
         "as always with a privacy guarantee, so that the same data cost budget only once.",
         unit="halves",
         at_least=0,
+        rare=True,
     )
     weighting: Literal["likeness", "inverse", "softmax"] = setting(
-        "likeness", "How distances between profiles become weights of models (eq. 3)."
+        "likeness", "How distances between profiles become weights of models (eq. 3).", rare=True
     )
     distance: Literal["cosine", "euclidean"] = setting(
-        "cosine", "Distance of scaled profiles, unless weighting is likeness."
+        "cosine", "Distance of scaled profiles, unless weighting is likeness.", rare=True
     )
     distance_at_test: Literal["likeness", "cosine", "euclidean"] = setting(
-        "likeness", "Distance of a newcomer's profile from others."
+        "likeness", "Distance of a newcomer's profile from others.", rare=True
     )
     threshold: float = setting(
         0.0,
         "tau (eq. 4): weights below it are dropped; if all are, all count equally. 0: none is dropped. A "
         "negative value stands for one over the number of models.",
         at_most=1,
+        rare=True,
     )
     fading: float = setting(
         0.5,
         "Factor on a model's weight for each round in which it was not trained; 0 forgets it at once.",
         at_least=0,
         at_most=1,
+        rare=True,
     )
     absence: int = setting(
-        5, "Rounds after which a device that is absent counts as gone.", unit="rounds", at_least=0
+        5, "Rounds after which a device that is absent counts as gone.", unit="rounds", at_least=0, rare=True
     )
     keep: int = setting(
-        32, "Most models to keep of distributions that no device has any more.", unit="models", at_least=0
+        32,
+        "Most models to keep of distributions that no device has any more.",
+        unit="models",
+        at_least=0,
+        rare=True,
     )
     served: Literal["mixed", "trained"] = setting(
-        "mixed", "What devices and newcomers get at the end: mixtures, or models that one device trained."
+        "mixed",
+        "What devices and newcomers get at the end: mixtures, or models that one device trained.",
+        rare=True,
     )
     labels_at_test: bool = setting(
         False,
@@ -121,9 +134,10 @@ class Parameters(DescriptorParameters, PlacingParameters):
         "A newcomer is not placed if its distance from the nearest profile is more than this many times that "
         "profile's distance from the next distribution; 0: no limit.",
         at_least=0,
+        rare=True,
     )
     least_confidence: float = setting(
-        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
+        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1, rare=True
     )
 
     def check(self) -> None:

@@ -76,13 +76,16 @@ class Parameters(DescriptorParameters, NoisedParameters):
     """The number of clusters is found, or given (flux-prior)."""
 
     earliest: int = setting(
-        3, "The warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1
+        3, "The warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1, rare=True
     )
     latest: float = setting(
-        0.8, "The warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0
+        0.8, "The warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0, rare=True
     )
     threshold: float = setting(
-        0.06, "The warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
+        0.06,
+        "The warm-up ends at the first gain in accuracy below this (eq. 14).",
+        unit="share of samples",
+        rare=True,
     )
     warm_up: Literal["auto", "accuracy", "rounds"] = setting(
         "auto",
@@ -90,18 +93,23 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "exchange of its own. rounds: after round `earliest`. auto: by the accuracies that come with the "
         "training of the next round, one round later and without further exchanges; with secure aggregation "
         "as accuracy, and with DP-SGD on the devices as rounds.",
+        rare=True,
     )
     history: Literal["from_earliest", "whole"] = setting(
-        "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
+        "from_earliest",
+        "Which gains count: those from round `earliest` on, or those of all rounds.",
+        rare=True,
     )
     grouping: Literal["likelihood", "density"] = setting(
         "likelihood",
         "likelihood: the partition that makes all descriptors most likely. density: as in D.2.",
+        rare=True,
     )
     class_shares: bool = setting(
         True,
         "Whether groups may differ by how often classes occur. false: only by how the samples of a class "
         "look, so that devices that have the same classes in other shares train one model.",
+        rare=True,
     )
     clusters: int = setting(
         0,
@@ -110,7 +118,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
         at_least=0,
         hint="flux-prior must be given the number of clusters: set clusters=K, or use flux",
     )
-    scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0)
+    scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0, rare=True)
     placing: Literal["own_models", "vote", "likelihood", "distance"] = setting(
         "own_models",
         "own_models: a newcomer tries the clusters' models on its own samples, and nothing about its data "
@@ -118,17 +126,20 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "likelihood: newcomers send a descriptor, and are placed by the likelihood that their "
         "samples and the cluster's come from one distribution. distance: by the distance to the centroid "
         "(eq. 9), which is also used instead of likelihood where descriptors have noise.",
+        rare=True,
     )
     vote_epsilon: float = setting(
         1.0,
         "Epsilon of a newcomer's vote: with placing=vote, and with own_models where a newcomer may not have "
         "all models.",
         above=0,
+        rare=True,
     )
     mixing: Literal["hard", "soft"] = setting(
         "hard",
         "soft: a device starts each round from a mixture of the clusters' models, and its update counts in "
         "each of them with the same weights (D.3).",
+        rare=True,
     )
     steady: int = setting(
         3,
@@ -137,6 +148,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "whole step.",
         unit="devices",
         at_least=0,
+        rare=True,
     )
     pooling: float = setting(
         0.9,
@@ -145,6 +157,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "nothing.",
         at_least=0,
         at_most=1,
+        rare=True,
     )
     watch: int = setting(
         0,
@@ -159,9 +172,10 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "limit.",
         unit="multiples of the cluster's radius",
         at_least=0,
+        rare=True,
     )
     least_confidence: float = setting(
-        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
+        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1, rare=True
     )
 
     @property
