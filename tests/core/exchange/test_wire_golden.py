@@ -65,6 +65,7 @@ from shoal.core.exchange.parts import (
     Descriptor,
     Extension,
     LatentBounds,
+    Letters,
     MixtureCounts,
     Moments,
     NoisySums,
@@ -83,7 +84,6 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
     Unmasked,
-    letters_part,
 )
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
 from shoal.core.privacy.asks import Asks, RunTerms
@@ -162,12 +162,12 @@ MESSAGES = {
     Vote: Vote("c0 c1", 1.5, COMPACT.encoder, COMPACT.projector, COMPACT.densities),
     Voted: Voted(BALLOT),
 }
-LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
+LETTERS = Letters({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
 MESSAGES = {
     **MESSAGES,
     Announce: Announce("round 3, attempt 1"),
-    Announced: Announced(letters_part({"": bytes(range(100))})),
-    Share: Share("round 3, attempt 1", letters_part({"ant": b"k" * 70, "bean": b"l" * 70})),
+    Announced: Announced(Letters({"": bytes(range(100))})),
+    Share: Share("round 3, attempt 1", Letters({"ant": b"k" * 70, "bean": b"l" * 70})),
     Shared: Shared(LETTERS),
     TrainMasked: TrainMasked(
         MODEL,
@@ -182,8 +182,8 @@ MESSAGES = {
         PAPER,
     ),
     Masked: Masked({"sum": np.array([1, -(1 << 31)], np.int32)}, DESCRIPTOR),
-    Unmask: Unmask("round 3, attempt 1", letters_part({"ant": b"", "bean": b""})),
-    Unmasked: Unmasked(letters_part({"ant": b"s" * 33})),
+    Unmask: Unmask("round 3, attempt 1", Letters({"ant": b"", "bean": b""})),
+    Unmasked: Unmasked(Letters({"ant": b"s" * 33})),
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -309,8 +309,8 @@ def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert set(MESSAGES) == {*STANDARD, *SECURE, ChooseCompact, Chosen, Tune, Tuned, Vote, Voted}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     voted = encode(MESSAGES[Voted], Blobs().keep)
-    every = {**PARTS.parts, **voted.parts}
-    arms = {part.WhichOneof("part") for part in wire.payload_to_pb(Payload("all", every)).parts.values()}
+    every = wire.payload_to_pb(Payload("all", {**PARTS.parts, **voted.parts, "letters": LETTERS}))
+    arms = {part.WhichOneof("part") for part in every.custom.parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}
 
 
