@@ -154,11 +154,11 @@ class FedrcMixing(_message.Message):
     first: _builtins.str
     """A device's weights before its first round: "random" or "equal". Unset: "random"."""
     floor: _builtins.float
-    """The least weight of a model for a sample. Unset: 0.05."""
+    """The least weight of a model in the next E-step. Unset: 0.05."""
     skip: _builtins.float
-    """A model that explains a smaller share than this is not trained. Unset: 0.01."""
+    """A model of at most this weight on the device is not trained. Unset: 0.01."""
     weighting: _builtins.str
-    """"mass" or "samples": by what a sample's weight in training is divided. Unset: "mass"."""
+    """"mass": the samples' weights are scaled to a mean of 1. "samples": they are used as they are. Unset: "mass"."""
     adam: _builtins.bool
     """Train by Adam. Unset: no."""
     beta1: _builtins.float
@@ -460,7 +460,7 @@ class FedrcMeasured(_message.Message):
     ensemble: _builtins.float
     """Accuracy of all models by their weights, 0 to 1. Unset: 0."""
     hard: _builtins.float
-    """Accuracy of the heaviest model alone, 0 to 1. Unset: 0."""
+    """Accuracy of the heaviest model by itself, 0 to 1. Unset: 0."""
     tuned: _builtins.float
     """Accuracy of the ensemble after one more training on the device (FedRC-FT), 0 to 1. Unset: 0."""
     @_builtins.property

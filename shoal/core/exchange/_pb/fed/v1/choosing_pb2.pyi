@@ -22,8 +22,10 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class ChooseCompact(_message.Message):
     """Choose one of a run's models by the device's own samples. The device answers to itself only: nothing is sent.
 
-    K clusters' models come as their differences from the common model, in few bits. One such set of tensors is
-    "codes" (K, bytes), "scales" (K, rows) and "rest" (K, bytes): docs/encoding.md has them.
+    K models in few bits are "codes" (K, bytes) uint8, "scales" (K, rows) float32 and "rest" (K, bytes) uint8, of the
+    tensors in the order of their names. A floating-point tensor of two dimensions or more has codes, signed, of 8 bits
+    or, plus 8, of 4 bits with the first in the lower half of a byte; each row has a scale. Its numbers are code times
+    the size of the scale, plus those of the common model unless the scale is negative. Any other tensor is in "rest".
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -90,25 +90,28 @@ class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Encoding.Val
     ENCODING_FULL: _Encoding.ValueType  # 1
     """As they are."""
     ENCODING_BF16: _Encoding.ValueType  # 2
-    """Differences from the task's model, in bfloat16."""
+    """"codes" int16: the bits of a bfloat16."""
     ENCODING_FP16: _Encoding.ValueType  # 3
-    """Differences from the task's model, in binary16."""
+    """"codes" float16."""
     ENCODING_INT8: _Encoding.ValueType  # 4
-    """Differences from the task's model, in 8 bits with a scale for each 256 numbers."""
+    """"codes" int8, times "scales" float32, one for each 256 numbers of a tensor, which begin anew in each tensor."""
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
-    """How the numbers of a model travel."""
+    """How the numbers of a model travel. In all but the first, "codes" has one number for each number of the
+    floating-point tensors, in the order of their manifest: its difference from the task's model. Every other tensor T
+    comes as it is, as "rest.T".
+    """
 
 ENCODING_UNSPECIFIED: Encoding.ValueType  # 0
 """Not set: refused."""
 ENCODING_FULL: Encoding.ValueType  # 1
 """As they are."""
 ENCODING_BF16: Encoding.ValueType  # 2
-"""Differences from the task's model, in bfloat16."""
+""""codes" int16: the bits of a bfloat16."""
 ENCODING_FP16: Encoding.ValueType  # 3
-"""Differences from the task's model, in binary16."""
+""""codes" float16."""
 ENCODING_INT8: Encoding.ValueType  # 4
-"""Differences from the task's model, in 8 bits with a scale for each 256 numbers."""
+""""codes" int8, times "scales" float32, one for each 256 numbers of a tensor, which begin anew in each tensor."""
 Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
 
 class _AskedBounds:
@@ -697,8 +700,9 @@ class Trained(_message.Message):
 
     @_builtins.property
     def curve(self) -> _parts_pb2.Numbers:
-        """Set by the device: with `private`: what it cost a sample, in Renyi differential privacy at each of the orders in
-        docs/proofs.md. Unset: there was no DP-SGD.
+        """Set by the device: with `private`: what it cost a sample: the Renyi divergence at each of the orders 1.25, 1.5,
+        1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512; never
+        falling. Unset: there was no DP-SGD.
         """
 
     @_builtins.property
@@ -736,7 +740,7 @@ Global___Trained: _TypeAlias = Trained  # noqa: Y015
 @_typing.final
 class TrainEncoded(_message.Message):
     """Train only the tensors of `model`, and answer in an encoding. Fields 1 to 7 are those of Train. Answer: Trained,
-    as `trained_encoded`. docs/encoding.md has the tensors of each encoding.
+    as `trained_encoded`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -6,7 +6,7 @@ Secure aggregation: the server learns the sum of a cohort's updates and no singl
 Four exchanges in a row, each with all devices of the sum that answered the one before: Announce, Share,
 TrainMasked, Unmask. A device that has no part in the sum at this point, because it has lost it or was never
 asked, answers all the same, with `lost`: then the server begins again instead of waiting. docs/proofs.md has
-the protocol and the bytes inside of letters.
+the protocol.
 """
 
 from shoal.core.exchange._pb.fed.v1 import messages_pb2 as _messages_pb2
