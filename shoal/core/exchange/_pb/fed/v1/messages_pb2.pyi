@@ -94,7 +94,7 @@ class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Encoding.Val
     ENCODING_FP16: _Encoding.ValueType  # 3
     """"codes" float16."""
     ENCODING_INT8: _Encoding.ValueType  # 4
-    """"codes" int8, times "scales" float32, one for each 256 numbers of a tensor, which begin anew in each tensor."""
+    """"codes" int8, times "scales" float32, one for each 256 numbers of a tensor, starting over in each tensor."""
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
     """How the numbers of a model travel. In all but the first, "codes" has one number for each number of the
@@ -111,7 +111,7 @@ ENCODING_BF16: Encoding.ValueType  # 2
 ENCODING_FP16: Encoding.ValueType  # 3
 """"codes" float16."""
 ENCODING_INT8: Encoding.ValueType  # 4
-""""codes" int8, times "scales" float32, one for each 256 numbers of a tensor, which begin anew in each tensor."""
+""""codes" int8, times "scales" float32, one for each 256 numbers of a tensor, starting over in each tensor."""
 Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
 
 class _AskedBounds:
