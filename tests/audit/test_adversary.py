@@ -48,7 +48,7 @@ from shoal.core.exchange.messages import (
     Train,
     TrainingSettings,
 )
-from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.exchange.parts import Letters, PrivacySettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import (
     SECURE,
@@ -60,8 +60,6 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
     Unmasked,
-    letters_of,
-    letters_part,
 )
 from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
@@ -178,12 +176,12 @@ def summing(model: Tensors) -> Asking:
     yield from exchanges(model, session, invented, {})
     answer = yield Announce(session)
     assert isinstance(answer, Announced)
-    own = letters_of(answer.keys)[""]
+    own = answer.keys.by_device[""]
     few = dict([(me, own), *invented.items()][: FEWEST - 1])
     for cohort in (invented, few, {**invented, me: own, "d8": own}, {**invented, me: own[:-1]}):
-        yield Share(session, letters_part(cohort))
+        yield Share(session, Letters(cohort))
     whole = {**invented, me: own}
-    shared = yield Share(session, letters_part(whole))
+    shared = yield Share(session, Letters(whole))
     assert isinstance(shared, Shared)
     assert not shared.lost
     sent = {
@@ -195,13 +193,13 @@ def summing(model: Tensors) -> Asking:
 
 
 def exchanges(model: Tensors, session: str, cohort: dict[str, bytes], letters: dict[str, bytes]) -> Asking:
-    yield Share(session, letters_part(cohort))
+    yield Share(session, Letters(cohort))
     for clip, noise in ((1.0, 4.0), (1.0, 0.0), (1e9, 0.0), (1.0, 1e-9)):
-        sent = letters_part(letters)
+        sent = Letters(letters)
         yield TrainMasked(model, SETTINGS, session=session, letters=sent, clip=clip, noise=noise)
     names = sorted(cohort)
     for survivors in (names[:5], names[1:], names, names[:6], [*names, "d9"]):
-        yield Unmask(session, letters_part(dict.fromkeys(survivors, b"")))
+        yield Unmask(session, Letters(dict.fromkeys(survivors, b"")))
 
 
 def lie() -> str:
@@ -348,7 +346,7 @@ def test_where_sums_are_allowed_one_update_leaves_under_masks_and_its_masks_are_
     device.serve(watched(summing(models()["usual"])), "")
     masked = [each for each in seen if isinstance(each, Masked) and not each.lost]
     assert len(masked) == 1
-    given = [letters_of(each.shares) for each in seen if isinstance(each, Unmasked) and not each.lost]
+    given = [each.shares.by_device for each in seen if isinstance(each, Unmasked) and not each.lost]
     assert len(given) == 1, "lists of too few devices, or of others, and a second list get nothing"
     assert len(given[0]) == FEWEST
     (line,) = chosen(device.ledger.verify(), Summed)

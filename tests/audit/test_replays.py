@@ -9,14 +9,13 @@ import pytest
 from shoal.core.data.dataset import Dataset
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import Letters
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.summing import (
     Announce,
     Share,
     TrainMasked,
     Unmask,
-    letters_of,
-    letters_part,
 )
 from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
@@ -54,8 +53,8 @@ def exchanges(device: Device) -> Iterator[tuple[int, Message]]:
     announced = ask(device, Announce(SESSION), 1)
     assert isinstance(announced, Payload)
     keys = announced.parts["keys"]
-    whole = {ME: letters_of(keys)[""], **{name: each for name, (each, _) in others.items()}}  # type: ignore[arg-type]
-    yield 2, Share(SESSION, letters_part(whole))
+    whole = {ME: keys.by_device[""], **{name: each for name, (each, _) in others.items()}}  # type: ignore[arg-type]
+    yield 2, Share(SESSION, Letters(whole))
     letters = {
         name: members.shared(member, Manifest(SESSION, whole), Unsigned())[0][ME]
         for name, (_, member) in others.items()
@@ -63,9 +62,9 @@ def exchanges(device: Device) -> Iterator[tuple[int, Message]]:
     model = models()["usual"]
     yield (
         3,
-        TrainMasked(model, SETTINGS, session=SESSION, letters=letters_part(letters), clip=1.0, noise=1.0),
+        TrainMasked(model, SETTINGS, session=SESSION, letters=Letters(letters), clip=1.0, noise=1.0),
     )
-    yield 4, Unmask(SESSION, letters_part(dict.fromkeys(sorted(whole), b"")))
+    yield 4, Unmask(SESSION, Letters(dict.fromkeys(sorted(whole), b"")))
 
 
 def test_each_exchange_has_one_answer_however_often_it_is_asked(tmp_path: Path, data: Dataset) -> None:

@@ -36,8 +36,9 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import Letters
 from shoal.core.exchange.payload import Payload, decode, encode
-from shoal.core.exchange.summing import Announce, Announced, TrainMasked, letters_of, letters_part
+from shoal.core.exchange.summing import Announce, Announced, TrainMasked
 from shoal.core.exchange.tensors import digest
 from shoal.core.identity.join import parse
 from shoal.core.privacy.budget import Budget
@@ -94,9 +95,9 @@ class Lying(InProcess):
             return found
         asked: Any = decode(task.payload, {Announce.kind: Announce}, _no_tensors)
         reply: Any = decode(found, {Announced.kind: Announced}, _no_tensors)
-        keys = letters_of(reply.keys)[""][:KEYS]
+        keys = reply.keys.by_device[""][:KEYS]
         proof = self._proof(signed_part(asked.session, keys))
-        return encode(Announced(letters_part({"": keys + proof})), _no_tensors)
+        return encode(Announced(Letters({"": keys + proof})), _no_tensors)
 
 
 def _no_tensors(_: Any) -> Any:

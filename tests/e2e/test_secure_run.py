@@ -24,7 +24,7 @@ from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload, decode, encode
-from shoal.core.exchange.summing import Announce, Announced, letters_of
+from shoal.core.exchange.summing import Announce, Announced
 from shoal.core.identity.signing import Signatures
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
@@ -171,7 +171,7 @@ def test_keys_are_signed_with_the_certificate_that_the_device_has_now(tmp_path: 
         found = runtime.perform(Task("secure", number + 1, 1, 0, "", announce))
         assert isinstance(found, Payload), found
         reply: Any = decode(found, {Announced.kind: Announced}, BlobStore(config.blobs).load)
-        announcement = letters_of(reply.keys)[""]
+        announcement = reply.keys.by_device[""]
         check_announcement(
             f"sum {number}", one.name, announcement, Signatures("shoal", [authority.certificate])
         )

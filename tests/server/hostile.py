@@ -14,10 +14,10 @@ from grpc import aio
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
-from shoal.core.exchange._pb.fed.v1 import payload_pb2, task_pb2, tensor_pb2
+from shoal.core.exchange._pb.fed.v1 import messages_pb2, parts_pb2, payload_pb2, task_pb2, tensor_pb2
 from shoal.core.exchange.link import Hello, Receipt, Report, Task
 from shoal.core.exchange.messages import Evaluated, Message, Trained
-from shoal.core.exchange.parts import Descriptor, Extension, Moments
+from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.exchange.payload import BlobRef, Payload
 from shoal.core.types import Tensors
 from tests.server.toys import Hands
@@ -37,10 +37,9 @@ class Attack:
     task: Task
     model: Tensors
 
-    async def report(self, reply: Message, **parts: Any) -> Receipt:
-        """Upload and report an answer, with other parts in it."""
-        payload = self.hands.payload(reply)
-        return await self.hands.send(self.task, Payload(payload.kind, {**payload.parts, **parts}))
+    async def report(self, reply: Message) -> Receipt:
+        """Upload and report an answer."""
+        return await self.hands.send(self.task, self.hands.payload(reply))
 
     async def tensors(self, **changes: Any) -> Receipt:
         """Report the model with some tensors changed; None leaves one out."""
@@ -51,11 +50,16 @@ class Attack:
     async def manifest(self, *specs: tensor_pb2.TensorSpec, size: int = 4) -> Receipt:
         """Report a set of tensors that is only announced."""
         blob = tensor_pb2.BlobRef(sha256=bytes(32), size=size)
-        weights = payload_pb2.Weights(manifest=specs, blob=blob)
-        return await self.parts(model=payload_pb2.Part(weights=weights))
+        weights = parts_pb2.Weights(manifest=specs, blob=blob)
+        return await self.payload(payload_pb2.Payload(trained=messages_pb2.Trained(model=weights)))
 
-    async def parts(self, **parts: payload_pb2.Part) -> Receipt:
-        payload = payload_pb2.Payload(kind="trained", parts=parts)
+    async def more(self, field: bytes) -> Receipt:
+        """Report the model with a field that the contract does not have."""
+        payload = wire.payload_to_pb(self.hands.payload(Trained(self.model, 10, 0.5)))
+        payload.trained.MergeFromString(field)
+        return await self.payload(payload)
+
+    async def payload(self, payload: payload_pb2.Payload) -> Receipt:
         lease = task_pb2.Lease(run=self.task.run, round=self.task.round, attempt=self.task.attempt)
         report = task_pb2.Report(lease=lease, payload=payload)
         request = device_pb.ReportRequest(session=self.session, report=report)
@@ -125,7 +129,8 @@ def field(number: int, data: bytes) -> bytes:
     while length > 127:
         size.append(length & 127 | 128)
         length >>= 7
-    return bytes([number << 3 | 2, *size, length]) + data
+    key = number << 3 | 2
+    return bytes([key] if key < 128 else [key & 127 | 128, key >> 7]) + bytes([*size, length]) + data
 
 
 def reporting(payload: bytes) -> bytes:
@@ -184,8 +189,14 @@ ATTACKS: dict[str, Hostile] = {
     # what is asked for
     "an answer to another question": lambda a: a.report(Evaluated(0.5, 0.5, 10)),
     "a descriptor that was not asked for": lambda a: a.report(Trained(a.model, 10, 0.5, DESCRIPTOR)),
-    "a part of its own": lambda a: a.report(Trained(a.model, 10, 0.5), more=Extension("evil.v1", b"x")),
-    "a text for a number": lambda a: a.report(Trained(a.model, 10, 0.5), examples="ten"),
+    "a field of its own": lambda a: a.more(field(1023, b"x")),
+    "a text for a number": lambda a: a.more(field(2, b"ten")),
+    "a message of the contract as a custom one": lambda a: a.payload(
+        payload_pb2.Payload(custom=payload_pb2.Custom(kind="trained"))
+    ),
+    "a message of a stranger": lambda a: a.payload(
+        payload_pb2.Payload(custom=payload_pb2.Custom(kind="evil"))
+    ),
     "a round that is not open": lambda a: other_lease(a, round=a.task.round + 1),
     "an attempt that is not its own": lambda a: other_lease(a, attempt=a.task.attempt + 7),
     "a protocol of tomorrow": lambda a: a.hands.link.hello(Hello("evil", 1 << 20, 1 << 21)),
@@ -216,15 +227,15 @@ ATTACKS: dict[str, Hostile] = {
     ),
     "two million empty tensors": lambda a: a.raw(
         "DeviceService/Report",
-        reporting(field(2, field(1, b"w") + field(2, field(2, EMPTY_FIELD * (BIG // 2))))),
+        reporting(field(3, field(1, EMPTY_FIELD * (BIG // 2)))),
     ),
     "400,000 empty parts": lambda a: a.raw(
         "DeviceService/Report",
-        reporting(b"".join(field(2, field(1, b"%06x" % at)) for at in range(BIG // 10))),
+        reporting(field(1, b"".join(field(2, field(1, b"%06x" % at)) for at in range(BIG // 10)))),
     ),
     "a shape of four million ones": lambda a: a.raw(
         "DeviceService/Report",
-        reporting(field(2, field(1, b"w") + field(2, field(2, field(1, field(3, b"\1" * BIG)))))),
+        reporting(field(3, field(1, field(1, field(3, b"\1" * BIG))))),
     ),
     "a mark two million times": lambda a: a.raw("DeviceService/Hello", b"\x22\x00" * (BIG // 2)),
     "two million unknown fields": lambda a: a.raw("DeviceService/Hello", b"\x78\x01" * (BIG // 2)),

@@ -26,7 +26,7 @@ from shoal.core.exchange.admit import admit_message, admit_payload, largest_uplo
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights, decode
-from shoal.core.exchange.summing import Announce, Announced, letters_of
+from shoal.core.exchange.summing import Announce, Announced
 from shoal.core.exchange.tensors import unpack
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.secure.cohort import check_announcement
@@ -162,7 +162,7 @@ def _admit(
     admit_message(task, reply)
     if isinstance(task, Announce) and isinstance(reply, Announced):
         # The other devices would refuse a cohort in which one did not sign: so one liar would end the round.
-        check_announcement(task.session, device, letters_of(reply.keys)[""], coordinator.signatures)
+        check_announcement(task.session, device, reply.keys.by_device[""], coordinator.signatures)
     return inline
 
 

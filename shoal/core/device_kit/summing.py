@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.parts import Letters
 from shoal.core.exchange.summing import (
     SUM,
     Announce,
@@ -22,8 +23,6 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
     Unmasked,
-    letters_of,
-    letters_part,
     task_of,
 )
 from shoal.core.privacy import accountant
@@ -37,7 +36,7 @@ from shoal.core.privacy.secure.member import Member, is_at
 if TYPE_CHECKING:  # nothing here needs PyTorch
     from shoal.core.device_kit.context import DeviceContext
 
-NOTHING = letters_part({})
+NOTHING = Letters({})
 Training = Callable[[Train, "DeviceContext"], Trained]
 
 
@@ -59,16 +58,16 @@ def perform(message: Message, context: "DeviceContext", train: Training) -> Mess
 def _announce(message: Announce, context: "DeviceContext") -> Announced:
     announcement, member = members.announced(message.session, context.signer, context.secret)
     context.remember(member.to_tensors())
-    return Announced(letters_part({"": announcement}))
+    return Announced(Letters({"": announcement}))
 
 
 def _share(message: Share, context: "DeviceContext", member: Member | None) -> Shared:
     if member is None or not is_at(member, members.ANNOUNCED, message.session):
         return Shared(NOTHING, lost=True)
-    manifest = Manifest(message.session, letters_of(message.manifest))
+    manifest = Manifest(message.session, message.manifest.by_device)
     letters, commitment, after = members.shared(member, manifest, context.signer)
     context.remember(after.to_tensors())
-    return Shared(letters_part({**letters, "": commitment}))
+    return Shared(Letters({**letters, "": commitment}))
 
 
 def _train(message: TrainMasked, context: "DeviceContext", member: Member | None, train: Training) -> Masked:
@@ -82,7 +81,7 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
     if message.noise:
         variance = variance_of(message.clip, message.noise, devices)
         steps += draw_many(variance, len(steps), Stream(member.noise))
-    task, letters = task_of(message, message.clip, message.noise), letters_of(message.letters)
+    task, letters = task_of(message, message.clip, message.noise), message.letters.by_device
     words, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
     context.account.summed(
@@ -103,6 +102,6 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
 def _unmask(message: Unmask, context: "DeviceContext", member: Member | None) -> Unmasked:
     if member is None or not is_at(member, members.MASKED, message.session):
         return Unmasked(NOTHING, lost=True)
-    opening = members.unmasked(member, message.session, letters_of(message.survivors))
+    opening = members.unmasked(member, message.session, message.survivors.by_device)
     context.remember({})  # each question is answered once
-    return Unmasked(letters_part(opening))
+    return Unmasked(Letters(opening))

@@ -4,6 +4,7 @@ Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors 
 so that every part is a valid one, whichever side made it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,13 +12,14 @@ import numpy.typing as npt
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.privacy_modes import PrivacyMode, mode_of
+from shoal.core.types import DeviceId
 
 FloatArray = npt.NDArray[np.float64]
 """Real numbers, as an array of any rank: docstrings give the shape."""
 Integers = npt.NDArray[np.int64]
 
 MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
-MAX_GROUP, MAX_SUM, MAX_CLUSTER = 1 << 20, 1 << 61, 256
+MAX_GROUP, MAX_SUM, MAX_CLUSTER, MAX_LETTER = 1 << 20, 1 << 61, 256, 8192
 MIN_SCALE, MAX_SCALE = 1e-9, 1e9
 """Of noise and radius: squares and quotients of such numbers neither vanish nor overflow."""
 
@@ -324,6 +326,20 @@ class Ballot:
 
 Evidence = Descriptor | Scores | Prototypes | Ballot
 """What a newcomer can show of its data."""
+
+
+@dataclass(frozen=True)
+class Letters:
+    """What devices of a secure sum have for each other: bytes by device, in the order of names. The empty
+    name has what is of no one device."""
+
+    by_device: Mapping[DeviceId, bytes]
+
+    def __post_init__(self) -> None:
+        for device, data in self.by_device.items():
+            if len(device) > MAX_CLUSTER or len(data) > MAX_LETTER:
+                raise BadPayload(f"letters: {len(data)} bytes for a name of {len(device)} characters")
+        object.__setattr__(self, "by_device", dict(sorted(self.by_device.items())))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from shoal.core.exchange.parts import (
     Descriptor,
     Extension,
     LatentBounds,
+    Letters,
     MixtureCounts,
     Prototypes,
     Scores,
@@ -36,7 +37,8 @@ INLINE, INLINE_ALL = 256 << 10, 1 << 20
 small model is there after one round trip, and a large one does not keep others from the line."""
 
 TYPED_PARTS = (
-    *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Extension, Ballot),
+    *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Ballot, Letters),
+    Extension,
 )
 
 
@@ -83,8 +85,9 @@ Part = (
     | Scores
     | Prototypes
     | MixtureCounts
-    | Extension
     | Ballot
+    | Letters
+    | Extension
 )
 
 

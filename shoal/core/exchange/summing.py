@@ -6,56 +6,21 @@ same, with `lost`: then the server begins again instead of waiting.
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import ClassVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message, PrivateTraining, Train, TrainingSettings
-from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Extension, PrivacySettings
+from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Letters, PrivacySettings
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
 from shoal.core.privacy.secure.cohort import KEYS, check_keys
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import Tensors
 
-TYPE = "shoal.v1.Letters"
 SUM = "sum"
-MOST_BYTES = 8192
-"""Of one letter."""
 LETTER, COMMITMENT, PART = 114, 64, 81
 """Bytes of a sealed letter and of a commitment, each with the hashes of two shares, and of what an opening
 has for each other device."""
-
-
-def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
-    """Bytes by device, as a part: for each in the order of names, two lengths of 2 bytes, name and bytes."""
-    found = []
-    for device, data in sorted(letters.items()):
-        name = device.encode()
-        found += [len(name).to_bytes(2, "big"), len(data).to_bytes(2, "big"), name, data]
-    return Extension(TYPE, b"".join(found))
-
-
-def letters_of(part: Extension) -> dict[DeviceId, bytes]:
-    """Back. Raises BadPayload for anything that `letters_part` does not make."""
-    found: dict[DeviceId, bytes] = {}
-    data, at = part.data, 0
-    while at < len(data):
-        name, size = int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at + 2 : at + 4], "big")
-        end = at + 4 + name + size
-        if end > len(data) or size > MOST_BYTES:
-            raise BadPayload("letters of secure aggregation are cut off or too long")
-        try:
-            device = data[at + 4 : at + 4 + name].decode()
-        except UnicodeDecodeError:
-            raise BadPayload("a letter of secure aggregation names no device") from None
-        if found and device <= next(reversed(found)):
-            raise BadPayload("letters of secure aggregation are not in order")
-        found[device] = data[at + 4 + name : end]
-        at = end
-    if part.type != TYPE:
-        raise BadPayload(f"{part.type!r} came, and {TYPE!r} was expected")
-    return found
 
 
 def task_of(train: "Train | TrainMasked", clip: float, noise: float) -> bytes:
@@ -81,7 +46,7 @@ class Announced(Message):
     """Fresh public keys with a proof, under the name ""."""
 
     kind: ClassVar[str] = "announced"
-    keys: Extension
+    keys: Letters
 
 
 @dataclass(frozen=True)
@@ -94,7 +59,7 @@ class Announce(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Announced)
-        found = letters_of(reply.keys)
+        found = reply.keys.by_device
         if list(found) != [""] or len(found[""]) < KEYS:
             raise BadPayload("an announcement has public keys and a proof")
         check_keys(found[""])
@@ -105,7 +70,7 @@ class Shared(Message):
     """Sealed shares with their hashes, by the device that they are for; under the name "" a commitment."""
 
     kind: ClassVar[str] = "shared"
-    letters: Extension
+    letters: Letters
     lost: bool | None = None
 
 
@@ -116,11 +81,11 @@ class Share(Message):
     kind: ClassVar[str] = "share"
     reply: ClassVar[type[Message]] = Shared
     session: str
-    manifest: Extension
+    manifest: Letters
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Shared)
-        found, cohort = letters_of(reply.letters), letters_of(self.manifest)
+        found, cohort = {**reply.letters.by_device}, self.manifest.by_device
         if reply.lost:
             return
         if len(found.pop("", b"")) != COMMITMENT or any(len(each) != LETTER for each in found.values()):
@@ -155,7 +120,7 @@ class TrainMasked(Message):
     model: Tensors
     settings: TrainingSettings
     session: str
-    letters: Extension
+    letters: Letters
     clip: float
     noise: float
     cluster: str = ""
@@ -189,7 +154,7 @@ class Unmasked(Message):
     part of them, and under the name "" the shares themselves."""
 
     kind: ClassVar[str] = "unmasked"
-    shares: Extension
+    shares: Letters
     lost: bool | None = None
 
 
@@ -200,11 +165,11 @@ class Unmask(Message):
     kind: ClassVar[str] = "unmask"
     reply: ClassVar[type[Message]] = Unmasked
     session: str
-    survivors: Extension
+    survivors: Letters
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Unmasked)
-        found, survivors = letters_of(reply.shares), letters_of(self.survivors)
+        found, survivors = {**reply.shares.by_device}, self.survivors.by_device
         if reply.lost:
             return
         if not found.pop("", b"") or any(len(each) != PART for each in found.values()):

@@ -19,10 +19,10 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Train, Trained
-from shoal.core.exchange.parts import Descriptor, Extension
+from shoal.core.exchange.parts import Descriptor, Letters
 from shoal.core.exchange.summing import (
+    LETTER,
     SUM,
-    TYPE,
     Announce,
     Announced,
     Masked,
@@ -31,8 +31,6 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
     Unmasked,
-    letters_of,
-    letters_part,
     task_of,
 )
 from shoal.core.privacy.secure import fixed_point
@@ -53,8 +51,8 @@ ATTEMPTS = 5
 class Cohort:
     """One sum. key: the model that its devices train. announcements, commitments: of each device, as hex.
 
-    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. descriptors:
-    theirs, if they were asked for.
+    letters: of each sender, (devices - 1, LETTER) bytes, in the order of the others. sum: of the updates
+    under masks, that of `survivors`. descriptors: theirs, if they were asked for.
     """
 
     session: str
@@ -74,6 +72,17 @@ class Cohort:
     @property
     def threshold(self) -> int:
         return threshold(len(self.announcements))
+
+    def others(self, device: DeviceId) -> list[DeviceId]:
+        return sorted({*self.announcements} - {device})
+
+    @property
+    def sent(self) -> dict[DeviceId, dict[DeviceId, bytes]]:
+        """The letters, by sender and by the device that they are for."""
+        return {
+            sender: {to: row.tobytes() for to, row in zip(self.others(sender), array, strict=True)}
+            for sender, array in self.letters.items()
+        }
 
     def expected(self, stage: str) -> tuple[DeviceId, ...]:
         """The devices that this stage asks."""
@@ -202,7 +211,7 @@ def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: P
 
     Devices with the same keys are left out: the others would refuse a cohort that has both.
     """
-    announcements = {device: letters_of(each.keys)[""] for device, each in fresh.items()}
+    announcements = {device: each.keys.by_device[""] for device, each in fresh.items()}
     owners = Counter(each[:KEYS] for each in announcements.values())
     own = [device for device, each in announcements.items() if owners[each[:KEYS]] == 1]
     planned = inner(state, sorted(own)).tasks
@@ -232,21 +241,19 @@ def _tasks(
     state: Any, stage: str, cohort: Cohort, asked: Sequence[DeviceId], inner: Plans[Any]
 ) -> dict[DeviceId, Message]:
     if stage == SHARE:
-        share = Share(cohort.session, letters_part(cohort.manifest.announcements))
+        share = Share(cohort.session, Letters(cohort.manifest.announcements))
         return dict.fromkeys(asked, share)
     if stage == UNMASK:
-        return dict.fromkeys(
-            asked, Unmask(cohort.session, letters_part(dict.fromkeys(cohort.survivors, b"")))
-        )
+        return dict.fromkeys(asked, Unmask(cohort.session, Letters(dict.fromkeys(cohort.survivors, b""))))
     task = _training(state, asked[0], inner)
     values = {item.name: getattr(task, item.name) for item in fields(Train)}
     clip, noise = _sum_of(state.parameters)
-    sent = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
+    sent = cohort.sent
     return {
         device: TrainMasked(
             **values,
             session=cohort.session,
-            letters=letters_part({sender: each[device] for sender, each in sent.items() if device in each}),
+            letters=Letters({sender: each[device] for sender, each in sent.items() if device in each}),
             clip=clip,
             noise=noise,
         )
@@ -257,13 +264,14 @@ def _tasks(
 def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
     letters, commitments, names = {}, {}, {"", *cohort.announcements}
     for device, answer in sorted(answers.items()):
-        sent = letters_of(answer.letters)
+        sent = answer.letters.by_device
         if {*sent} != names - {device}:
             # A letter to itself in place of one to another device: that one would mask its update without
             # this one, and the mask that they have in common would stay on the sum.
             continue
         commitments[device] = sent[""].hex()
-        letters[device] = np.frombuffer(answer.letters.data, np.uint8)
+        sealed = b"".join(sent[to] for to in cohort.others(device))
+        letters[device] = np.frombuffer(sealed, np.uint8).reshape(-1, LETTER)
     if len(letters) < cohort.threshold:
         return []
     return [replace(cohort, letters=letters, commitments=commitments)]
@@ -295,15 +303,14 @@ def _unmasked(
     liars: set[DeviceId],
 ) -> list[Report]:
     """What each survivor would have reported: the mean of all."""
-    openings = {device: letters_of(answer.shares) for device, answer in answers.items()}
+    openings = {device: answer.shares.by_device for device, answer in answers.items()}
     commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
-    letters = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
     masked = cohort.sum[SUM].view(np.uint32)
     lists = Lists(cohort.manifest, tuple(commitments), cohort.survivors)
     clip, noise = _sum_of(state.parameters)
     trained = _training(state, cohort.survivors[0], inner)
     try:
-        found, lied = total(lists, commitments, letters, masked, openings, task_of(trained, clip, noise))
+        found, lied = total(lists, commitments, cohort.sent, masked, openings, task_of(trained, clip, noise))
     except UnrecoverableError as error:
         liars |= error.liars
         return []
@@ -340,7 +347,3 @@ def _of(kind: type[A], cohort: Cohort, answers: Mapping[DeviceId, Message]) -> d
         for device in cohort.announcements
         if isinstance(answer := answers.get(device), kind) and not answer.lost
     }
-
-
-def _unpacked(array: Any) -> dict[DeviceId, bytes]:
-    return letters_of(Extension(TYPE, array.tobytes()))

@@ -21,6 +21,10 @@ LOADED = WorkerInfo(40, False, "cpu")
 CHOICE = ChooseCompact.kind
 
 
+FIELDS = {"open": "number", "choose_compact": "bits", "describe": "classes", "vote": "epsilon"}
+"""What tells two questions of a kind apart here."""
+
+
 class Played:
     """An executor that notes what it does. There is a process from a start or a task until the next stop."""
 
@@ -33,10 +37,11 @@ class Played:
         return LOADED
 
     async def perform(self, task: Task) -> Payload | Failure:
-        self.log.append(task.payload.kind + str(task.payload.parts.get("number", "")))
+        kind = task.payload.kind
+        self.log.append(f"{kind}{task.payload.parts[FIELDS[kind]]}")
         if self.failing:
             return Failure("worker-died", "it ended")
-        return Payload(f"result of {task.payload.kind}", dict(task.payload.parts))
+        return Payload(f"result of {kind}", dict(task.payload.parts))
 
     async def stop(self) -> None:
         self.log.append("stop")
@@ -47,7 +52,7 @@ class Played:
 
 
 def task(kind: str, number: int = 1) -> Task:
-    return Task("r1", 1, 0, 0, kind, Payload(kind, {"number": number}))
+    return Task("r1", 1, 0, 0, kind, Payload(kind, {FIELDS[kind]: number}))
 
 
 def played(story: Callable[[Remembering, Played, list[object]], object]) -> None:

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange import wire
-from shoal.core.exchange._pb.fed.v1 import device_service_pb2, payload_pb2, tensor_pb2
+from shoal.core.exchange._pb.fed.v1 import (
+    device_service_pb2,
+    messages_pb2,
+    parts_pb2,
+    payload_pb2,
+    tensor_pb2,
+)
 from shoal.core.exchange.wire import bulk
 from tests.core.exchange import wire_values as values
 
@@ -15,16 +21,16 @@ SPECS = [tensor_pb2.TensorSpec(name=f"layer.{at}", dtype=1, shape=[3, 4, 5]) for
 
 
 def test_the_largest_set_of_tensors_passes() -> None:
-    weights = payload_pb2.Weights(manifest=SPECS, blob=tensor_pb2.BlobRef(sha256=bytes(32), size=1))
-    data = payload_pb2.Payload(kind="k", parts={"w": payload_pb2.Part(weights=weights)}).SerializeToString()
+    weights = parts_pb2.Weights(manifest=SPECS, blob=tensor_pb2.BlobRef(sha256=bytes(32), size=1))
+    data = payload_pb2.Payload(train=messages_pb2.Train(model=weights)).SerializeToString()
     assert len(data) > bulk.SMALL
-    assert wire.message_from_bytes(payload_pb2.Payload, data).parts["w"].weights == weights
+    assert wire.message_from_bytes(payload_pb2.Payload, data).train.model == weights
 
 
 def test_long_lists_of_numbers_pass() -> None:
-    numbers = payload_pb2.Numbers(numbers=[0.5] * 131072)
-    data = payload_pb2.Payload(kind="k", parts={"n": payload_pb2.Part(numbers=numbers)}).SerializeToString()
-    assert wire.message_from_bytes(payload_pb2.Payload, data).parts["n"].numbers == numbers
+    numbers = parts_pb2.Numbers(numbers=[0.5] * 131072)
+    data = payload_pb2.Payload(trained=messages_pb2.Trained(curve=numbers)).SerializeToString()
+    assert wire.message_from_bytes(payload_pb2.Payload, data).trained.curve == numbers
 
 
 def test_a_chunk_passes() -> None:
@@ -53,7 +59,7 @@ def test_two_million_objects_are_refused_for_the_price_of_their_bytes() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BadPayload, match="fields"):
-            wire.message_from_bytes(payload_pb2.Weights, data)
+            wire.message_from_bytes(parts_pb2.Weights, data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

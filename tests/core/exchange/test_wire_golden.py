@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message as Protobuf
 
+from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
+from shoal.core.algorithms.feroma.messages import Profile
+from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import StaleReport
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
@@ -23,6 +26,7 @@ from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.choosing.tuning import Tune, Tuned
 from shoal.core.exchange.choosing.vote import Vote, Voted
+from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -38,7 +42,6 @@ from shoal.core.exchange.link import (
     Welcome,
 )
 from shoal.core.exchange.messages import (
-    STANDARD,
     Build,
     Built,
     CountLatents,
@@ -47,6 +50,7 @@ from shoal.core.exchange.messages import (
     Ensemble,
     Evaluate,
     Evaluated,
+    HeldOut,
     LatentsCounted,
     Message,
     Represent,
@@ -65,6 +69,7 @@ from shoal.core.exchange.parts import (
     Descriptor,
     Extension,
     LatentBounds,
+    Letters,
     MixtureCounts,
     Moments,
     NoisySums,
@@ -74,7 +79,6 @@ from shoal.core.exchange.parts import (
 )
 from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
 from shoal.core.exchange.summing import (
-    SECURE,
     Announce,
     Announced,
     Masked,
@@ -83,9 +87,9 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
     Unmasked,
-    letters_part,
 )
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
+from shoal.core.exchange.wire.payload import KINDS
 from shoal.core.privacy.asks import Asks, RunTerms
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
@@ -162,12 +166,12 @@ MESSAGES = {
     Vote: Vote("c0 c1", 1.5, COMPACT.encoder, COMPACT.projector, COMPACT.densities),
     Voted: Voted(BALLOT),
 }
-LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
+LETTERS = Letters({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
 MESSAGES = {
     **MESSAGES,
     Announce: Announce("round 3, attempt 1"),
-    Announced: Announced(letters_part({"": bytes(range(100))})),
-    Share: Share("round 3, attempt 1", letters_part({"ant": b"k" * 70, "bean": b"l" * 70})),
+    Announced: Announced(Letters({"": bytes(range(100))})),
+    Share: Share("round 3, attempt 1", Letters({"ant": b"k" * 70, "bean": b"l" * 70})),
     Shared: Shared(LETTERS),
     TrainMasked: TrainMasked(
         MODEL,
@@ -182,8 +186,26 @@ MESSAGES = {
         PAPER,
     ),
     Masked: Masked({"sum": np.array([1, -(1 << 31)], np.int32)}, DESCRIPTOR),
-    Unmask: Unmask("round 3, attempt 1", letters_part({"ant": b"", "bean": b""})),
-    Unmasked: Unmasked(letters_part({"ant": b"s" * 33})),
+    Unmask: Unmask("round 3, attempt 1", Letters({"ant": b"", "bean": b""})),
+    Unmasked: Unmasked(Letters({"ant": b"s" * 33})),
+}
+MIX = MixtureCounts(np.array([[1.0, 0.5], [0.0, 2.5]]))
+OF_ALGORITHMS = (
+    TrainMixture((MODEL, MODEL), (0.25, 0.75), TrainingSettings(optimizer="adamw"), "c1"),
+    Profile(MODEL, PROJECTOR, 10, PAPER, "held_out", 4),
+    Mix((MODEL, MODEL), "m0 m1", Mixing(2, "equal", adam=True), TrainingSettings(), MIX),
+    Mixed((MODEL,), "m1", MIX, 4, 0.5, SCORES),
+    Measure((MODEL, MODEL), "m0 m1", Mixing(2), table=MIX, predict="tuned"),
+    Measured(0.5, 0.25, 40, ensemble=0.5, hard=0.25, tuned=0.75),
+    Weigh((MODEL, MODEL), "m0 m1", Mixing(2), MIX),
+)
+MESSAGES = {
+    **MESSAGES,
+    TrainEncoded: TrainEncoded(MODEL, TrainingSettings(), "c1", encoding="int8", frozen=PROJECTOR),
+    TrainedEncoded: TrainedEncoded(
+        {"codes": np.array([127, -1], np.int8)}, 120, 0.75, held_out=HeldOut(0.875, 0.25, 30)
+    ),
+    **{type(message): message for message in OF_ALGORITHMS},
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -306,11 +328,12 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, *SECURE, ChooseCompact, Chosen, Tune, Tuned, Vote, Voted}
+    to_itself = {Chosen, Tuned, Voted}  # answers that a device gives only to itself
+    assert {cls.kind for cls in MESSAGES} == {*KINDS, *(cls.kind for cls in to_itself)}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     voted = encode(MESSAGES[Voted], Blobs().keep)
-    every = {**PARTS.parts, **voted.parts}
-    arms = {part.WhichOneof("part") for part in wire.payload_to_pb(Payload("all", every)).parts.values()}
+    every = wire.payload_to_pb(Payload("all", {**PARTS.parts, **voted.parts, "letters": LETTERS}))
+    arms = {part.WhichOneof("part") for part in every.custom.parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}
 
 

@@ -6,7 +6,13 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Protobuf
 
-from shoal.core.exchange._pb.fed.v1 import device_service_pb2, fault_pb2, placement_service_pb2, task_pb2
+from shoal.core.exchange._pb.fed.v1 import (
+    device_service_pb2,
+    fault_pb2,
+    parts_pb2,
+    placement_service_pb2,
+    task_pb2,
+)
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observers
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as tensors
@@ -14,6 +20,7 @@ from shoal.core.exchange.payload import INLINE
 from tests.core.exchange.wire_lies import LONG_NAME, LONG_TEXT, Lies, caught, with_unknown
 from tests.core.exchange.wire_values import DECODERS
 
+PAYLOAD = pb2.Payload(custom=pb2.Custom(kind="k"))
 LEASE = task_pb2.Lease(run="r", round=1)
 SECOND = Duration(seconds=1)
 
@@ -29,7 +36,7 @@ def welcome(**changes: Any) -> device_service_pb2.HelloResponse:
 
 
 def task(**changes: Any) -> device_service_pb2.NextTaskResponse:
-    fields = {"lease": LEASE, "payload": pb2.Payload(kind="k")} | changes
+    fields = {"lease": LEASE, "payload": PAYLOAD} | changes
     return device_service_pb2.NextTaskResponse(task=task_pb2.Task(**fields))
 
 
@@ -39,7 +46,7 @@ def idle(**changes: Any) -> device_service_pb2.NextTaskResponse:
 
 
 def placement(**changes: Any) -> placement_service_pb2.PlaceResponse:
-    fields: dict[str, Any] = {"run": "r", "assignment": pb2.ClusterAssignment(abstained=True)}
+    fields: dict[str, Any] = {"run": "r", "assignment": parts_pb2.ClusterAssignment(abstained=True)}
     answer = placement_service_pb2.Placement(**fields | changes)
     return placement_service_pb2.PlaceResponse(placement=answer)
 
@@ -75,16 +82,16 @@ HOSTILE: Lies = {
     "task: many bytes inside": (task(inline=[bytes(INLINE)] * 5), "of 1310720 together"),
     "task: many blobs inside": (task(inline=[b"1"] * 65), "65 of them"),
     "report: a large blob inside": (
-        task_pb2.Report(lease=LEASE, payload=pb2.Payload(kind="k"), inline=[bytes(INLINE + 1)]),
+        task_pb2.Report(lease=LEASE, payload=PAYLOAD, inline=[bytes(INLINE + 1)]),
         f"blobs of {INLINE + 1} to",
     ),
     "task: long title": (task(title=LONG_TEXT), "65537 characters"),
-    "task: unknown field in its payload": (task(payload=with_unknown(pb2.Payload(kind="k"))), "not known"),
+    "task: unknown field in its payload": (task(payload=with_unknown(PAYLOAD)), "not known"),
     "idle: no window": (idle(earliest=None), "earliest is not set"),
     "idle: half a window": (idle(latest=None), "latest is not set"),
     "idle: crossed window": (idle(latest=Duration()), "before earliest"),
     "idle: long reason": (idle(reason=LONG_TEXT), "65537 characters"),
-    "report: no lease": (task_pb2.Report(payload=pb2.Payload(kind="k")), "run is not set"),
+    "report: no lease": (task_pb2.Report(payload=PAYLOAD), "run is not set"),
     "report: no result": (task_pb2.Report(lease=LEASE), "result is not set"),
     "report: unset failure": (task_pb2.Report(lease=LEASE, failure=task_pb2.Failure()), "code is not set"),
     "report: long traceback": (
@@ -104,7 +111,7 @@ HOSTILE: Lies = {
     "place: long run": (placement_service_pb2.PlaceRequest(run=LONG_NAME), "257 characters"),
     "place: evidence of a newer peer": (with_unknown(placement_service_pb2.PlaceRequest()), "not known"),
     "place: unset descriptor": (
-        placement_service_pb2.PlaceRequest(descriptor=pb2.Descriptor()),
+        placement_service_pb2.PlaceRequest(descriptor=parts_pb2.Descriptor()),
         "privacy is not set",
     ),
     "answer: neither": (placement_service_pb2.PlaceResponse(), "answer is not set"),
@@ -113,18 +120,16 @@ HOSTILE: Lies = {
         "payload is not set",
     ),
     "answer: question of no run": (
-        placement_service_pb2.PlaceResponse(
-            question=placement_service_pb2.Question(payload=pb2.Payload(kind="k"))
-        ),
+        placement_service_pb2.PlaceResponse(question=placement_service_pb2.Question(payload=PAYLOAD)),
         "run is not set",
     ),
     "placement: no run": (placement(run=""), "run is not set"),
     "placement: no assignment": (placement(assignment=None), "assignment is not set"),
     "placement: no model and no abstention": (
-        placement(assignment=pb2.ClusterAssignment(cluster="c0")),
+        placement(assignment=parts_pb2.ClusterAssignment(cluster="c0")),
         "did not abstain",
     ),
-    "placement: unset model": (placement(model=pb2.Weights()), "blob is not set"),
+    "placement: unset model": (placement(model=parts_pb2.Weights()), "blob is not set"),
     "placement: unknown field": (with_unknown(placement()), "not known"),
     "observation: too many runs": (observation(*[RUN] * 10_001), "10001 of them"),
     "observation: no time to renew": (observers.ObserveRunsResponse(), "renew_in is not set"),

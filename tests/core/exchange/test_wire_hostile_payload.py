@@ -9,8 +9,9 @@ from google.protobuf.message import Message as Protobuf
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import messages_pb2, privacy_pb2
+from shoal.core.exchange._pb.fed.v1 import parts_pb2 as parts
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
-from shoal.core.exchange._pb.fed.v1 import privacy_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as tensors
 from tests.core.exchange.wire_lies import LONG_NAME, LONG_TEXT, UNKNOWN, Lies, caught, with_unknown
 from tests.core.exchange.wire_values import DECODERS
@@ -20,17 +21,31 @@ OFF = privacy_pb2.PrivacyParameters(mode=privacy_pb2.PRIVACY_MODE_OFF)
 NAN, INFINITY = math.nan, math.inf
 
 
+def custom(**fields: Any) -> pb2.Payload:
+    return pb2.Payload(custom=pb2.Custom(**fields))
+
+
 def payload(**arm: Any) -> pb2.Payload:
-    return pb2.Payload(kind="k", parts={"p": pb2.Part(**arm)})
+    return custom(kind="k", parts={"p": pb2.Part(**arm)})
+
+
+def message(kind: str, **fields: Any) -> pb2.Payload:
+    """A message of the contract, with these fields."""
+    return pb2.Payload(**{kind: type(getattr(pb2.Payload(), kind))(**fields)})
+
+
+def letters(*named: tuple[str, bytes]) -> pb2.Payload:
+    found = parts.Letters(letters=[parts.Letter(device=device, data=data) for device, data in named])
+    return message("announced", keys=found)
 
 
 def scalar(**value: Any) -> pb2.Payload:
-    return payload(scalar=pb2.Scalar(**value))
+    return payload(scalar=parts.Scalar(**value))
 
 
 def weights(*specs: tensors.TensorSpec, size: int = 4, sha256: bytes = DIGEST) -> pb2.Payload:
     blob = tensors.BlobRef(sha256=sha256, size=size)
-    return payload(weights=pb2.Weights(manifest=specs, blob=blob))
+    return payload(weights=parts.Weights(manifest=specs, blob=blob))
 
 
 def spec(name: str = "w", dtype: Any = tensors.DTYPE_FLOAT32, shape: Any = (1,)) -> tensors.TensorSpec:
@@ -38,13 +53,13 @@ def spec(name: str = "w", dtype: Any = tensors.DTYPE_FLOAT32, shape: Any = (1,))
 
 
 def bounds(**changes: Any) -> pb2.Payload:
-    fields: dict[str, Any] = {"low": [0.0], "high": [1.0], "provenance": pb2.PROVENANCE_RAW}
-    return payload(latent_bounds=pb2.LatentBounds(**fields | changes))
+    fields: dict[str, Any] = {"low": [0.0], "high": [1.0], "provenance": parts.PROVENANCE_RAW}
+    return payload(latent_bounds=parts.LatentBounds(**fields | changes))
 
 
 def descriptor(**changes: Any) -> pb2.Payload:
     fields: dict[str, Any] = {"means": [0.0, 1.0], "deviations": [0.0, 1.0], "counts": [5.0], "rows": 1}
-    return payload(descriptor=pb2.Descriptor(**fields | {"projector": DIGEST, "privacy": OFF} | changes))
+    return payload(descriptor=parts.Descriptor(**fields | {"projector": DIGEST, "privacy": OFF} | changes))
 
 
 def privacy(**fields: Any) -> pb2.Payload:
@@ -68,57 +83,101 @@ def calibrated(**changes: Any) -> privacy_pb2.PrivacyParameters:
 
 def sums(**changes: Any) -> pb2.Payload:
     fields: dict[str, Any] = {"sums": [5, 6, 7], "rows": 1, "projector": DIGEST, "privacy": calibrated()}
-    return payload(descriptor=pb2.Descriptor(**fields | changes))
+    return payload(descriptor=parts.Descriptor(**fields | changes))
 
 
 def assignment(**fields: Any) -> pb2.Payload:
-    return payload(cluster_assignment=pb2.ClusterAssignment(**fields))
+    return payload(cluster_assignment=parts.ClusterAssignment(**fields))
 
 
 def prototypes(**changes: Any) -> pb2.Payload:
     fields: dict[str, Any] = {"classes": [0, 2], "means": [0.0] * 4, "counts": [1.0, 2.0]}
-    return payload(prototypes=pb2.Prototypes(**fields | changes))
+    return payload(prototypes=parts.Prototypes(**fields | changes))
 
 
 def mixture(**fields: Any) -> pb2.Payload:
-    return payload(mixture_counts=pb2.MixtureCounts(**fields))
+    return payload(mixture_counts=parts.MixtureCounts(**fields))
 
 
 HOSTILE: Lies = {
-    "payload: no kind": (pb2.Payload(), "kind is not set"),
-    "payload: long kind": (pb2.Payload(kind=LONG_NAME), "257 characters"),
+    "payload: no message": (pb2.Payload(), "message is not set"),
+    "payload: no kind": (custom(), "kind is not set"),
+    "payload: long kind": (custom(kind=LONG_NAME), "257 characters"),
     "payload: 65 parts": (
-        pb2.Payload(kind="k", parts={str(i): pb2.Part() for i in range(65)}),
+        custom(kind="k", parts={str(i): pb2.Part() for i in range(65)}),
         "65 of them, at most 64",
     ),
-    "payload: part without a name": (pb2.Payload(kind="k", parts={"": pb2.Part()}), "name is not set"),
+    "payload: part without a name": (custom(kind="k", parts={"": pb2.Part()}), "name is not set"),
     "payload: part with a long name": (
-        pb2.Payload(kind="k", parts={LONG_NAME: pb2.Part()}),
+        custom(kind="k", parts={LONG_NAME: pb2.Part()}),
         "257 characters",
     ),
-    "payload: unknown field": (with_unknown(pb2.Payload(kind="k")), "'k' has a field that is not known"),
+    "payload: unknown field": (with_unknown(custom(kind="k")), "'custom' has a field that is not known"),
+    "payload: a message of a newer peer": (with_unknown(pb2.Payload()), "a payload has a field that is not"),
+    "payload: a message of the contract as a custom one": (
+        custom(kind="train"),
+        "'train' came as a custom one",
+    ),
+    "message: unknown field": (with_unknown(message("score")), "'score' has a field that is not known"),
+    "message: unknown field in a field": (
+        message("trained", held_out=with_unknown(messages_pb2.HeldOut(loss=1.0))),
+        "'trained' has a field that is not known",
+    ),
+    "message: another type of field": (
+        pb2.Payload(trained=messages_pb2.Trained.FromString(b"\x12\x03ten")),  # examples, as a text
+        "'trained' has a field that is not known",
+    ),
+    "message: a wrong part": (
+        message("trained", model=parts.Weights()),
+        "message 'trained', field 'model': a set of tensors: blob is not set",
+    ),
+    "message: long text": (
+        message("evaluate", cluster=LONG_TEXT),
+        "field 'cluster': a text: 65537 characters",
+    ),
+    "message: too many tensor sets": (
+        message("score", models=parts.WeightsList(weights=[parts.Weights()] * 1025)),
+        "field 'models': tensor sets: 1025 of them",
+    ),
+    "message: too many numbers": (
+        message("trained", curve=parts.Numbers(numbers=[0.0] * 131073)),
+        "field 'curve': numbers: 131073 of them",
+    ),
+    "message: unknown value": (message("evaluate", part=77), "field 'part': DataPart: value 77 is not known"),
+    "message: unknown value in a record": (
+        message("train", settings=messages_pb2.TrainingSettings(optimizer=77)),  # type: ignore[arg-type]
+        "field 'settings': settings, field 'optimizer': Optimizer: value 77 is not known",
+    ),
+    "message: unknown privacy mode": (
+        message("describe", privacy=messages_pb2.PrivacySettings(mode=77)),  # type: ignore[arg-type]
+        "privacy mode: value 77 is not known",
+    ),
+    "letters: the same device twice": (letters(("a", b""), ("a", b"")), "ascending order, each once"),
+    "letters: not in order": (letters(("b", b""), ("a", b"")), "ascending order, each once"),
+    "letters: a long name": (letters((LONG_NAME, b"")), "a name of 257 characters"),
+    "letters: a long letter": (letters(("a", bytes(8193))), "8193 bytes"),
     "part: unset": (payload(), "field 'p': part is not set"),
     "part: an arm of a newer peer": (
-        pb2.Payload(kind="k", parts={"p": with_unknown(pb2.Part())}),
+        custom(kind="k", parts={"p": with_unknown(pb2.Part())}),
         "not known",
     ),
     "part: unknown field deep inside": (
-        payload(weights=pb2.Weights(manifest=[with_unknown(spec())], blob=tensors.BlobRef())),
+        payload(weights=parts.Weights(manifest=[with_unknown(spec())], blob=tensors.BlobRef())),
         "not known",
     ),
     "scalar: unset": (scalar(), "plain value is not set"),
     "scalar: long text": (scalar(text=LONG_TEXT), "65537 characters"),
     "settings: 65 of them": (
-        payload(settings=pb2.Settings(values={str(i): pb2.Scalar(integer=i) for i in range(65)})),
+        payload(settings=pb2.Settings(values={str(i): parts.Scalar(integer=i) for i in range(65)})),
         "65 of them",
     ),
     "settings: no name": (
-        payload(settings=pb2.Settings(values={"": pb2.Scalar(integer=1)})),
+        payload(settings=pb2.Settings(values={"": parts.Scalar(integer=1)})),
         "name is not set",
     ),
-    "settings: no value": (payload(settings=pb2.Settings(values={"a": pb2.Scalar()})), "value is not set"),
-    "numbers: too many": (payload(numbers=pb2.Numbers(numbers=[0.0] * 131073)), "131073 of them"),
-    "weights: no blob": (payload(weights=pb2.Weights(manifest=[spec()])), "blob is not set"),
+    "settings: no value": (payload(settings=pb2.Settings(values={"a": parts.Scalar()})), "value is not set"),
+    "numbers: too many": (payload(numbers=parts.Numbers(numbers=[0.0] * 131073)), "131073 of them"),
+    "weights: no blob": (payload(weights=parts.Weights(manifest=[spec()])), "blob is not set"),
     "weights: 4097 tensors": (weights(*[spec(str(i)) for i in range(4097)]), "4097 of them"),
     "weights: the same name twice": (weights(spec(), spec()), "the same name"),
     "weights: no name": (weights(spec(name="")), "1 to 256 characters"),
@@ -133,11 +192,11 @@ HOSTILE: Lies = {
     "weights: short hash": (weights(spec(), sha256=bytes(31)), "32 bytes"),
     "weights: no hash": (weights(spec(), sha256=b""), "32 bytes"),
     "weights list: 1025 sets": (
-        payload(weights_list=pb2.WeightsList(weights=[pb2.Weights()] * 1025)),
+        payload(weights_list=parts.WeightsList(weights=[parts.Weights()] * 1025)),
         "1025 of them",
     ),
     "weights list: an empty one": (
-        payload(weights_list=pb2.WeightsList(weights=[pb2.Weights()])),
+        payload(weights_list=parts.WeightsList(weights=[parts.Weights()])),
         "blob is not set",
     ),
     "bounds: none": (bounds(low=[], high=[]), "0 low values"),
@@ -197,8 +256,8 @@ HOSTILE: Lies = {
     "assignment: long name": (assignment(cluster=LONG_NAME), "257 characters"),
     "assignment: long runner-up": (assignment(runner_up=LONG_NAME), "257 characters"),
     "assignment: long reason": (assignment(reason=LONG_TEXT), "65537 characters"),
-    "scores: too many": (payload(scores=pb2.Scores(losses=[0.0] * 1025)), "1025 of them"),
-    "scores: NaN": (payload(scores=pb2.Scores(losses=[NAN])), "NaN or infinity"),
+    "scores: too many": (payload(scores=parts.Scores(losses=[0.0] * 1025)), "1025 of them"),
+    "scores: NaN": (payload(scores=parts.Scores(losses=[NAN])), "NaN or infinity"),
     "prototypes: none": (prototypes(classes=[], means=[], counts=[]), "rows is 0"),
     "prototypes: not ascending": (prototypes(classes=[2, 0]), "ascending"),
     "prototypes: twice": (prototypes(classes=[2, 2]), "ascending"),
@@ -210,8 +269,8 @@ HOSTILE: Lies = {
     "mixture: too many rows": (mixture(counts=[0.0], rows=1025), "1025 of them"),
     "mixture: ragged": (mixture(counts=[0.0] * 3, rows=2), "3 numbers do not make 2 rows"),
     "mixture: NaN": (mixture(counts=[NAN], rows=1), "NaN or infinity"),
-    "extension: no type": (payload(extension=pb2.Extension(data=b"x")), "type is not set"),
-    "extension: long type": (payload(extension=pb2.Extension(type=LONG_NAME)), "257 characters"),
+    "extension: no type": (payload(extension=parts.Extension(data=b"x")), "type is not set"),
+    "extension: long type": (payload(extension=parts.Extension(type=LONG_NAME)), "257 characters"),
 }
 
 
@@ -248,7 +307,7 @@ def test_a_guarantee_says_all_that_belongs_to_it(field: str) -> None:
 
 
 def test_a_million_unknown_fields_are_refused_without_listing_them() -> None:
-    message = pb2.Payload.FromString(pb2.Payload(kind="k").SerializeToString() + UNKNOWN * 1_000_000)
+    message = pb2.Payload.FromString(custom(kind="k").SerializeToString() + UNKNOWN * 1_000_000)
     tracemalloc.start()
     try:
         with pytest.raises(BadPayload, match="not known"):

@@ -14,6 +14,7 @@ from shoal.core.exchange._pb.fed.v1 import (
     device_service_pb2,
     fault_pb2,
     observer_service_pb2,
+    parts_pb2,
     payload_pb2,
     placement_service_pb2,
     task_pb2,
@@ -38,6 +39,7 @@ from shoal.core.exchange.messages import (
     MAX_RHO,
     MIN_RHO,
     OPTIMIZERS,
+    WIDTH,
     Build,
     Built,
     CountLatents,
@@ -68,6 +70,7 @@ from shoal.core.exchange.parts import (
     Extension,
     FloatArray,
     LatentBounds,
+    Letters,
     MixtureCounts,
     Moments,
     NoisySums,
@@ -217,6 +220,7 @@ def prototypes(draw: st.DrawFn) -> Prototypes:
 mixtures = st.tuples(st.integers(1, 4), st.integers(1, 4)).flatmap(
     lambda shape: matrices(*shape).map(MixtureCounts)
 )
+letters = st.builds(Letters, st.dictionaries(texts, st.binary(max_size=40), max_size=3))
 extensions = st.builds(Extension, names, st.binary(max_size=40))
 PARTS: Mapping[str, st.SearchStrategy[Part]] = {
     "scalar": scalars,
@@ -232,6 +236,7 @@ PARTS: Mapping[str, st.SearchStrategy[Part]] = {
     "mixture_counts": mixtures,
     "extension": extensions,
     "ballot": ballots,
+    "letters": letters,
 }
 """By the arm of `Part` in which it travels."""
 payloads = st.builds(Payload, names, st.dictionaries(names, st.one_of(*PARTS.values()), max_size=4))
@@ -251,6 +256,8 @@ private = st.builds(PrivateTraining, above, above, st.just(0.0), st.floats(1e-12
     PrivateTraining, above, st.just(0.0), above, rounds=st.integers(1, 1 << 40)
 )
 protected = st.builds(Protected, above, above, st.floats(1e-9, 1.0), st.integers(1, 1 << 40))
+data_parts = st.sampled_from(["train", "held_out", "test"])
+asked_bounds = st.sampled_from(["", "scalar", "coordinate", WIDTH])
 curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Build: st.builds(Build, st.none() | st.integers(2, 64)),
@@ -261,8 +268,8 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Trained: st.builds(
         Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
     ),
-    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts, st.none() | st.booleans())
-    | st.builds(Evaluate, tensors, texts, texts, rho=st.floats(MIN_RHO, MAX_RHO)),
+    Evaluate: st.builds(Evaluate, tensors, data_parts, texts, asked_bounds, st.none() | st.booleans())
+    | st.builds(Evaluate, tensors, data_parts, texts, rho=st.floats(MIN_RHO, MAX_RHO)),
     Evaluated: st.builds(
         Evaluated,
         floats,
@@ -322,8 +329,8 @@ answers = st.builds(Question, names, payloads) | st.builds(Placement, names, ass
 
 DECODERS: Mapping[type[Protobuf], Callable[[Any], Any]] = {
     payload_pb2.Payload: wire.payload_from_pb,
-    payload_pb2.Scalar: wire.scalar_from_pb,
-    payload_pb2.Weights: wire.weights_from_pb,
+    parts_pb2.Scalar: wire.scalar_from_pb,
+    parts_pb2.Weights: wire.weights_from_pb,
     tensor_pb2.BlobRef: wire.blob_from_pb,
     tensor_pb2.Chunk: lambda pb: wire.chunk_from_pb(pb, 0),
     task_pb2.Lease: wire.lease_from_pb,

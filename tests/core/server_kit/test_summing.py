@@ -17,7 +17,6 @@ from shoal.core.exchange.summing import (
     Share,
     TrainMasked,
     Unmask,
-    letters_of,
 )
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.report import OPEN, left_open
@@ -74,8 +73,8 @@ def test_no_answer_that_the_server_gets_is_an_update() -> None:
     assert open_things == {OPEN["summed"]}
     for device, message in fleet.tasks:
         if isinstance(message, TrainMasked):
-            assert device not in letters_of(message.letters)
-            assert len(letters_of(message.letters)) == 9
+            assert device not in message.letters.by_device
+            assert len(message.letters.by_device) == 9
 
 
 def test_every_state_in_between_survives_a_checkpoint() -> None:

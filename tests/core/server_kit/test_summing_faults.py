@@ -10,6 +10,7 @@ from shoal.core import algorithm
 from shoal.core.algorithm import Report
 from shoal.core.errors import Refused, Unavailable
 from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import Letters
 from shoal.core.exchange.summing import (
     Announce,
     Announced,
@@ -17,8 +18,6 @@ from shoal.core.exchange.summing import (
     Share,
     TrainMasked,
     Unmask,
-    letters_of,
-    letters_part,
 )
 from shoal.core.privacy.secure.member import Member
 from shoal.core.types import DeviceId
@@ -61,8 +60,8 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
                 fleet,
                 message,
                 device,
-                letters=lambda sent: letters_part(
-                    {to: each if to == "" else bytes(len(each)) for to, each in letters_of(sent).items()}
+                letters=lambda sent: Letters(
+                    {to: each if to == "" else bytes(len(each)) for to, each in sent.by_device.items()}
                 ),
             )
         return None
@@ -95,12 +94,12 @@ def test_a_device_that_leaves_one_other_out_of_its_shares_has_no_part_in_the_sum
             algorithm.discover()["fedavg"].device(), fleet.context(device), device, fleet.memories
         )
         if isinstance(message, TrainMasked):  # it does not care about the letter to itself
-            others = {name: each for name, each in letters_of(message.letters).items() if name != device}
-            return own(replace(message, letters=letters_part(others)), 0)
+            others = {name: each for name, each in message.letters.by_device.items() if name != device}
+            return own(replace(message, letters=Letters(others)), 0)
         right: Any = own(message, 0)
-        letters = letters_of(right.letters)
+        letters = {**right.letters.by_device}
         letters["d05"] = letters.pop("d06")
-        return replace(right, letters=letters_part(letters))
+        return replace(right, letters=Letters(letters))
 
     fleet = Fleet(fault=lies)
     outcome = fleet.run(rounds=1, evaluate=False)
@@ -141,9 +140,7 @@ def test_where_most_openings_cannot_be_read_no_device_is_blamed() -> None:
                 fleet,
                 message,
                 device,
-                shares=lambda sent: letters_part(
-                    {to: bytes(len(each)) for to, each in letters_of(sent).items()}
-                ),
+                shares=lambda sent: Letters({to: bytes(len(each)) for to, each in sent.by_device.items()}),
             )
         return None
 
@@ -235,7 +232,7 @@ def test_where_a_sum_fails_a_device_that_came_meanwhile_does_not_end_the_run() -
     half = algorithm.discover()["fedavg"].server()
     at_share = next(state for state in fleet.states if state.summing and state.summing.stage == "share")
     announced = next(iter(at_share.summing.cohorts[0].announcements.values()))
-    late = Announced(letters_part({"": bytes.fromhex(announced)}))
+    late = Announced(Letters({"": bytes.fromhex(announced)}))
     after = half.reduce(at_share, [Report("d99", late)])
     assert after.summing.stage == "announce"
     assert after.summing.attempt == 1

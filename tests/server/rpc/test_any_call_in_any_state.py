@@ -24,7 +24,7 @@ from fedserver.telemetry.metrics import metrics
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange import messages, wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
-from shoal.core.exchange._pb.fed.v1 import payload_pb2, task_pb2
+from shoal.core.exchange._pb.fed.v1 import messages_pb2, payload_pb2, task_pb2
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2 import FetchRequest, UploadedRequest
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2 import RenewRequest
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest, Wish
@@ -71,13 +71,16 @@ class Chance(Random):
             texts = {name: self.text() for name in ("code", "message", "details")}
             report.failure.CopyFrom(task_pb2.Failure(**texts))
             return report
-        parts = {
-            name: payload_pb2.Part(scalar=payload_pb2.Scalar(number=self.real()))
-            for name in ("loss", "accuracy", "examples")
-        }
-        report.payload.CopyFrom(
-            payload_pb2.Payload(kind=self.choice(("trained", "evaluated", self.text())), parts=parts)
+        odd: Any = {"loss": self.real(), "examples": self.whole()}
+        trained = messages_pb2.Trained(**odd)
+        evaluated = messages_pb2.Evaluated(**odd, accuracy=self.real())
+        answers = (
+            payload_pb2.Payload(trained=trained),
+            payload_pb2.Payload(trained_encoded=trained),
+            payload_pb2.Payload(evaluated=evaluated),
+            payload_pb2.Payload(custom=payload_pb2.Custom(kind=self.text())),
         )
+        report.payload.CopyFrom(self.choice(answers))
         return report
 
 

@@ -205,7 +205,7 @@ def test_a_report_that_does_not_fit_is_not_acknowledged_and_comes_again(tmp_path
     store = Store(tmp_path)
     store.runs.add(RECORD, checkpoint(store, 1.0))
     small = report(store, "a", 2.0)
-    large = Payload("trained", {**small.payload.parts, "note": "x" * 20_000})
+    large = Payload("trained", {**small.payload.parts, "curve": (1.0,) * 2_500})
     found = replace(small, data=payload_to_bytes(large))
     (pages,) = store.database.connection.execute("PRAGMA page_count").fetchone()
     store.database.connection.execute(f"PRAGMA max_page_count = {pages}")

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
+from shoal.core.exchange._pb.fed.v1 import parts_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import privacy_pb2
 from shoal.core.exchange.parts import (
     MAX_DIMS,
@@ -16,6 +17,7 @@ from shoal.core.exchange.parts import (
     Descriptor,
     Extension,
     LatentBounds,
+    Letters,
     MixtureCounts,
     Moments,
     NoisySums,
@@ -198,6 +200,19 @@ def mixture_to_pb(mixture: MixtureCounts) -> pb2.MixtureCounts:
 
 def mixture_from_pb(pb: pb2.MixtureCounts) -> MixtureCounts:
     return MixtureCounts(matrix(pb.counts, pb.rows, MAX_MODELS, MAX_MODELS * MAX_ROWS, "mixture counts"))
+
+
+def letters_to_pb(letters: Letters) -> pb2.Letters:
+    return pb2.Letters(
+        letters=[pb2.Letter(device=device, data=data) for device, data in letters.by_device.items()]
+    )
+
+
+def letters_from_pb(pb: pb2.Letters) -> Letters:
+    names = [letter.device for letter in pb.letters]
+    if any(one >= other for one, other in pairwise(names)):
+        raise BadPayload("letters: devices are not in ascending order, each once")
+    return Letters({letter.device: letter.data for letter in pb.letters})
 
 
 def extension_to_pb(extension: Extension) -> pb2.Extension:

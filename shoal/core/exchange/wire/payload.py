@@ -1,39 +1,48 @@
-"""Payloads: one message of an algorithm, part by part."""
+"""Payloads: a message of the contract under its own name, and any other as named parts."""
 
-from typing import assert_never
+from typing import Any
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
-from shoal.core.exchange.parts import (
-    MAX_LATENTS,
-    MAX_MODELS,
-    Ballot,
-    ClusterAssignment,
-    Descriptor,
-    Extension,
-    LatentBounds,
-    MixtureCounts,
-    Prototypes,
-    Scores,
-)
 from shoal.core.exchange.payload import Part, Payload, Settings, Weights
-from shoal.core.exchange.wire import parts, tensors
+from shoal.core.exchange.wire import tensors
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, name, refuse_unknown
+from shoal.core.exchange.wire.fields import PARTS, Converter, fields_from_pb, fields_to_pb
+
+CUSTOM = "custom"
+KINDS: dict[str, type[Any]] = {
+    field.name: type(getattr(pb2.Payload(), field.name))
+    for field in pb2.Payload.DESCRIPTOR.fields
+    if field.name != CUSTOM
+}
+"""The kinds that have a message of their own in the contract, and its class."""
 
 
 def payload_to_pb(payload: Payload) -> pb2.Payload:
-    """Raises BadPayload for what a peer would refuse: too many parts, a name that is too long."""
+    """Raises BadPayload for what a peer would refuse, such as a field that the message does not have."""
+    kind = payload.kind
+    if kind in KINDS:
+        return pb2.Payload(**{kind: fields_to_pb(payload.parts, KINDS[kind], f"message {kind!r}")})
     limited(len(payload.parts), MAX_ENTRIES, "a payload's parts")
-    return pb2.Payload(
-        kind=name(payload.kind, "a payload's kind"),
-        parts={name(key, "a part's name"): _part_to_pb(part) for key, part in payload.parts.items()},
-    )
+    parts = {name(key, "a part's name"): _part_to_pb(part) for key, part in payload.parts.items()}
+    return pb2.Payload(custom=pb2.Custom(kind=name(kind, "a payload's kind"), parts=parts))
 
 
 def payload_from_pb(pb: pb2.Payload) -> Payload:
+    kind = pb.WhichOneof("message")
+    refuse_unknown(pb, f"message {kind!r}" if kind else "a payload")
+    if kind is None:
+        raise BadPayload("a payload: message is not set")
+    if kind == CUSTOM:
+        return _custom_from_pb(pb.custom)
+    return Payload(kind, fields_from_pb(getattr(pb, kind), f"message {kind!r}"))
+
+
+def _custom_from_pb(pb: pb2.Custom) -> Payload:
     kind = name(pb.kind, "a payload's kind")
+    if kind in KINDS:
+        raise BadPayload(f"message {kind!r} came as a custom one", "send it as the contract has it")
     limited(len(pb.parts), MAX_ENTRIES, "a payload's parts")
-    refuse_unknown(pb, f"message {kind!r}")
     found: dict[str, Part] = {}
     for key, part in pb.parts.items():
         name(key, f"message {kind!r}, a field's name")
@@ -44,75 +53,32 @@ def payload_from_pb(pb: pb2.Payload) -> Payload:
     return Payload(kind, found)
 
 
+def _settings_to_pb(settings: Settings) -> pb2.Settings:
+    return pb2.Settings(values=tensors.scalars_to_pb(settings.values, "settings"))
+
+
+def _settings_from_pb(pb: pb2.Settings) -> Settings:
+    return Settings(tensors.scalars_from_pb(pb.values, "settings"))
+
+
+_SETTINGS = Converter((Settings,), _settings_to_pb, _settings_from_pb)
+_ARMS = {
+    field.name: PARTS.get(type(getattr(pb2.Part(), field.name)).DESCRIPTOR.name, _SETTINGS)
+    for field in pb2.Part.DESCRIPTOR.fields
+}
+_BY_TYPE = {kind: arm for arm, converter in _ARMS.items() for kind in converter.types}
+
+
 def _part_to_pb(part: Part) -> pb2.Part:
-    match part:
-        case bool() | int() | float() | str():
-            return pb2.Part(scalar=tensors.scalar_to_pb(part))
-        case Weights():
-            return pb2.Part(weights=tensors.weights_to_pb(part))
-        case tuple():
-            return _tuple_to_pb(part)
-        case Settings():
-            values = tensors.scalars_to_pb(part.values, "settings")
-            return pb2.Part(settings=pb2.Settings(values=values))
-        case LatentBounds():
-            return pb2.Part(latent_bounds=parts.bounds_to_pb(part))
-        case Descriptor():
-            return pb2.Part(descriptor=parts.descriptor_to_pb(part))
-        case ClusterAssignment():
-            return pb2.Part(cluster_assignment=parts.assignment_to_pb(part))
-        case Scores():
-            return pb2.Part(scores=parts.scores_to_pb(part))
-        case Prototypes():
-            return pb2.Part(prototypes=parts.prototypes_to_pb(part))
-        case MixtureCounts():
-            return pb2.Part(mixture_counts=parts.mixture_to_pb(part))
-        case Ballot():
-            return pb2.Part(ballot=parts.ballot_to_pb(part))
-        case Extension():
-            return pb2.Part(extension=parts.extension_to_pb(part))
-        case _:
-            assert_never(part)
-
-
-def _tuple_to_pb(items: tuple[Weights, ...] | tuple[float, ...]) -> pb2.Part:
-    """Tensor sets or numbers; () goes as no numbers, and is taken for no tensor sets as well."""
-    sets = [tensors.weights_to_pb(item) for item in items if isinstance(item, Weights)]
-    if sets:
-        return pb2.Part(weights_list=pb2.WeightsList(weights=sets))
-    numbers = [item for item in items if not isinstance(item, Weights)]
-    return pb2.Part(numbers=pb2.Numbers(numbers=numbers))
+    arm = _BY_TYPE[type(part)]
+    if isinstance(part, tuple):  # () goes as no numbers, and is taken for no tensor sets as well
+        arm = "weights_list" if any(isinstance(item, Weights) for item in part) else "numbers"
+    return pb2.Part(**{arm: _ARMS[arm].to_pb(part)})
 
 
 def _part_from_pb(pb: pb2.Part) -> Part:
-    match pb.WhichOneof("part"):
-        case "scalar":
-            return tensors.scalar_from_pb(pb.scalar)
-        case "weights":
-            return tensors.weights_from_pb(pb.weights)
-        case "weights_list":
-            limited(len(pb.weights_list.weights), MAX_MODELS, "tensor sets")
-            return tuple(tensors.weights_from_pb(item) for item in pb.weights_list.weights)
-        case "numbers":
-            limited(len(pb.numbers.numbers), MAX_LATENTS, "numbers")
-            return tuple(pb.numbers.numbers)
-        case "settings":
-            return Settings(tensors.scalars_from_pb(pb.settings.values, "settings"))
-        case "latent_bounds":
-            return parts.bounds_from_pb(pb.latent_bounds)
-        case "descriptor":
-            return parts.descriptor_from_pb(pb.descriptor)
-        case "cluster_assignment":
-            return parts.assignment_from_pb(pb.cluster_assignment)
-        case "scores":
-            return parts.scores_from_pb(pb.scores)
-        case "prototypes":
-            return parts.prototypes_from_pb(pb.prototypes)
-        case "mixture_counts":
-            return parts.mixture_from_pb(pb.mixture_counts)
-        case "ballot":
-            return parts.ballot_from_pb(pb.ballot)
-        case "extension":
-            return parts.extension_from_pb(pb.extension)
-        case None:
-            raise BadPayload("part is not set")
+    arm = pb.WhichOneof("part")
+    if arm is None:
+        raise BadPayload("part is not set")
+    found: Part = _ARMS[arm].from_pb(getattr(pb, arm))
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import TypeVar
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange._pb.fed.v1 import payload_pb2, tensor_pb2
+from shoal.core.exchange._pb.fed.v1 import parts_pb2, tensor_pb2
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
@@ -19,26 +19,26 @@ _DTYPE_NUMBERS = {dtype: tensor_pb2.Dtype.Value(f"DTYPE_{dtype.upper()}") for dt
 _DTYPES: Mapping[int, str] = {number: dtype for dtype, number in _DTYPE_NUMBERS.items()}
 
 
-def scalar_to_pb(value: Scalar) -> payload_pb2.Scalar:
+def scalar_to_pb(value: Scalar) -> parts_pb2.Scalar:
     """Raises BadPayload for a whole number beyond 64 bits and for a text that is too long or not Unicode."""
     match value:
         case bool():
-            return payload_pb2.Scalar(boolean=value)
+            return parts_pb2.Scalar(boolean=value)
         case int():
             if not -(1 << 63) <= value < 1 << 63:
                 raise BadPayload(f"the whole number {value} does not fit in 64 bits")
-            return payload_pb2.Scalar(integer=value)
+            return parts_pb2.Scalar(integer=value)
         case float():
-            return payload_pb2.Scalar(number=value)
+            return parts_pb2.Scalar(number=value)
         case str():
             try:
-                return payload_pb2.Scalar(text=text(value, "a text"))
+                return parts_pb2.Scalar(text=text(value, "a text"))
             except UnicodeEncodeError:
                 raise BadPayload(f"the text {value[:40]!r} is not Unicode") from None
     raise TypeError(f"a {type(value).__name__} is not a plain value")
 
 
-def scalar_from_pb(pb: payload_pb2.Scalar) -> Scalar:
+def scalar_from_pb(pb: parts_pb2.Scalar) -> Scalar:
     """A number may be NaN or infinite: the code that uses it has to check."""
     match pb.WhichOneof("value"):
         case "boolean":
@@ -52,13 +52,13 @@ def scalar_from_pb(pb: payload_pb2.Scalar) -> Scalar:
     raise BadPayload("a plain value is not set")
 
 
-def scalars_to_pb(values: Mapping[str, Scalar], what: str) -> dict[str, payload_pb2.Scalar]:
+def scalars_to_pb(values: Mapping[str, Scalar], what: str) -> dict[str, parts_pb2.Scalar]:
     """A flat record of settings, for a map field."""
     limited(len(values), MAX_ENTRIES, what)
     return {name(key, f"{what}, a name"): scalar_to_pb(value) for key, value in values.items()}
 
 
-def scalars_from_pb(pb: MutableMapping[str, payload_pb2.Scalar], what: str) -> dict[str, Scalar]:
+def scalars_from_pb(pb: MutableMapping[str, parts_pb2.Scalar], what: str) -> dict[str, Scalar]:
     limited(len(pb), MAX_ENTRIES, what)
     return {name(key, f"{what}, a name"): scalar_from_pb(value) for key, value in pb.items()}
 
@@ -108,8 +108,8 @@ def checked_chunk(start: int, data: Data, offset: int) -> Data:
     return data
 
 
-def weights_to_pb(weights: Weights) -> payload_pb2.Weights:
-    return payload_pb2.Weights(
+def weights_to_pb(weights: Weights) -> parts_pb2.Weights:
+    return parts_pb2.Weights(
         manifest=[
             tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
             for spec in weights.manifest
@@ -118,7 +118,7 @@ def weights_to_pb(weights: Weights) -> payload_pb2.Weights:
     )
 
 
-def weights_from_pb(pb: payload_pb2.Weights) -> Weights:
+def weights_from_pb(pb: parts_pb2.Weights) -> Weights:
     """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
     present(pb, "blob", "a set of tensors")
     limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")

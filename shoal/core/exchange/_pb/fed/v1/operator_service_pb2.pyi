@@ -11,7 +11,7 @@ the calls that name them.
 
 from collections import abc as _abc
 from shoal.core.exchange._pb.fed.v1 import history_pb2 as _history_pb2
-from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
+from shoal.core.exchange._pb.fed.v1 import parts_pb2 as _parts_pb2
 from shoal.core.exchange._pb.fed.v1 import task_pb2 as _task_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
@@ -189,12 +189,12 @@ class StartRunRequest(_message.Message):
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
         @_builtins.property
-        def value(self) -> _payload_pb2.Scalar: ...
+        def value(self) -> _parts_pb2.Scalar: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _payload_pb2.Scalar | None = ...,
+            value: _parts_pb2.Scalar | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -243,7 +243,7 @@ class StartRunRequest(_message.Message):
     seed: _builtins.int
     """Set by the operator: where all sampling starts from. Unset: 0."""
     @_builtins.property
-    def parameters(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Scalar]:
+    def parameters(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Scalar]:
         """Set by the operator: changes on top of the preset, by name; the number of rounds is one of them. Unset:
         the preset as it is. A server refuses names that the algorithm does not have.
         """
@@ -257,7 +257,7 @@ class StartRunRequest(_message.Message):
         """Set by the operator: which of the devices' learners is meant. Unset: the one that each device has."""
 
     @_builtins.property
-    def initial_model(self) -> _payload_pb2.Weights:
+    def initial_model(self) -> _parts_pb2.Weights:
         """Set by the operator: weights to start from, uploaded before. Unset: one device is asked to build them."""
 
     @_builtins.property
@@ -278,11 +278,11 @@ class StartRunRequest(_message.Message):
         name: _builtins.str = ...,
         algorithm: _builtins.str = ...,
         preset: _builtins.str = ...,
-        parameters: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
+        parameters: _abc.Mapping[_builtins.str, _parts_pb2.Scalar] | None = ...,
         policy: Global___RoundPolicy | None = ...,
         seed: _builtins.int = ...,
         learner: Global___Learner | None = ...,
-        initial_model: _payload_pb2.Weights | None = ...,
+        initial_model: _parts_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
@@ -391,12 +391,12 @@ class Learner(_message.Message):
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
         @_builtins.property
-        def value(self) -> _payload_pb2.Scalar: ...
+        def value(self) -> _parts_pb2.Scalar: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _payload_pb2.Scalar | None = ...,
+            value: _parts_pb2.Scalar | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -414,7 +414,7 @@ class Learner(_message.Message):
     seed: _builtins.int
     """Set by the operator: the seed of the weights that were made of it before the start. Unset: none were made."""
     @_builtins.property
-    def options(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Scalar]:
+    def options(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Scalar]:
         """Set by the operator: what it was set up with, for people. Unset: nothing to note. A device must not let
         these change its own limits.
         """
@@ -423,7 +423,7 @@ class Learner(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        options: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
+        options: _abc.Mapping[_builtins.str, _parts_pb2.Scalar] | None = ...,
         seed: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
@@ -1614,12 +1614,12 @@ class RunStatus(_message.Message):
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
         @_builtins.property
-        def value(self) -> _payload_pb2.Weights: ...
+        def value(self) -> _parts_pb2.Weights: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _payload_pb2.Weights | None = ...,
+            value: _parts_pb2.Weights | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1635,12 +1635,12 @@ class RunStatus(_message.Message):
         VALUE_FIELD_NUMBER: _builtins.int
         key: _builtins.str
         @_builtins.property
-        def value(self) -> _payload_pb2.Scalar: ...
+        def value(self) -> _parts_pb2.Scalar: ...
         def __init__(
             self,
             *,
             key: _builtins.str = ...,
-            value: _payload_pb2.Scalar | None = ...,
+            value: _parts_pb2.Scalar | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1703,13 +1703,13 @@ class RunStatus(_message.Message):
         """Set by the server: who was asked in the last round and did not count, by name. Unset: all counted."""
 
     @_builtins.property
-    def models(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Weights]:
+    def models(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Weights]:
         """Set by the server: the models by key, to be fetched through BlobService: the final ones, or those with which
         the present round opened. Unset: there is none yet.
         """
 
     @_builtins.property
-    def facts(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Scalar]:
+    def facts(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Scalar]:
         """Set by the server: what else the algorithm tells people, by name, such as the round that formed the
         clusters. Unset: nothing. A caller must not decide by it: an algorithm may rename its facts.
         """
@@ -1753,8 +1753,8 @@ class RunStatus(_message.Message):
         devices: _abc.Iterable[Global___DeviceFigures] | None = ...,
         abandoned_rounds: _abc.Iterable[Global___AbandonedRound] | None = ...,
         missing: _abc.Iterable[Global___MissingDevice] | None = ...,
-        models: _abc.Mapping[_builtins.str, _payload_pb2.Weights] | None = ...,
-        facts: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
+        models: _abc.Mapping[_builtins.str, _parts_pb2.Weights] | None = ...,
+        facts: _abc.Mapping[_builtins.str, _parts_pb2.Scalar] | None = ...,
         released: _abc.Iterable[Global___Released] | None = ...,
         central: Global___CentralNoise | None = ...,
         spec: Global___StartRunRequest | None = ...,

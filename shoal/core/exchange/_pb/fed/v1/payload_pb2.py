@@ -22,55 +22,34 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from shoal.core.exchange._pb.fed.v1 import privacy_pb2 as fed_dot_v1_dot_privacy__pb2
-from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as fed_dot_v1_dot_tensor__pb2
+from shoal.core.exchange._pb.fed.v1 import algorithms_pb2 as fed_dot_v1_dot_algorithms__pb2
+from shoal.core.exchange._pb.fed.v1 import choosing_pb2 as fed_dot_v1_dot_choosing__pb2
+from shoal.core.exchange._pb.fed.v1 import messages_pb2 as fed_dot_v1_dot_messages__pb2
+from shoal.core.exchange._pb.fed.v1 import parts_pb2 as fed_dot_v1_dot_parts__pb2
+from shoal.core.exchange._pb.fed.v1 import secure_sum_pb2 as fed_dot_v1_dot_secure__sum__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64/v1/payload.proto\x12\x06\x66\x65\x64.v1\x1a\x14\x66\x65\x64/v1/privacy.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"~\n\x07Payload\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.fed.v1.Payload.PartsEntry\x1a:\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1b\n\x05value\x18\x02 \x01(\x0b\x32\x0c.fed.v1.Part:\x02\x38\x01\"\xa4\x04\n\x04Part\x12 \n\x06scalar\x18\x01 \x01(\x0b\x32\x0e.fed.v1.ScalarH\x00\x12\"\n\x07weights\x18\x02 \x01(\x0b\x32\x0f.fed.v1.WeightsH\x00\x12+\n\x0cweights_list\x18\x03 \x01(\x0b\x32\x13.fed.v1.WeightsListH\x00\x12\"\n\x07numbers\x18\x04 \x01(\x0b\x32\x0f.fed.v1.NumbersH\x00\x12$\n\x08settings\x18\x05 \x01(\x0b\x32\x10.fed.v1.SettingsH\x00\x12-\n\rlatent_bounds\x18\x06 \x01(\x0b\x32\x14.fed.v1.LatentBoundsH\x00\x12(\n\ndescriptor\x18\x07 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12\x37\n\x12\x63luster_assignment\x18\x08 \x01(\x0b\x32\x19.fed.v1.ClusterAssignmentH\x00\x12 \n\x06scores\x18\t \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\n \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12/\n\x0emixture_counts\x18\x0b \x01(\x0b\x32\x15.fed.v1.MixtureCountsH\x00\x12&\n\textension\x18\x0c \x01(\x0b\x32\x11.fed.v1.ExtensionH\x00\x12 \n\x06\x62\x61llot\x18\r \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x42\x06\n\x04part\"Y\n\x06Scalar\x12\x11\n\x07\x62oolean\x18\x01 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x02 \x01(\x03H\x00\x12\x10\n\x06number\x18\x03 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x42\x07\n\x05value\"N\n\x07Weights\x12$\n\x08manifest\x18\x01 \x03(\x0b\x32\x12.fed.v1.TensorSpec\x12\x1d\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x0f.fed.v1.BlobRef\"/\n\x0bWeightsList\x12 \n\x07weights\x18\x01 \x03(\x0b\x32\x0f.fed.v1.Weights\"\x1a\n\x07Numbers\x12\x0f\n\x07numbers\x18\x01 \x03(\x01\"w\n\x08Settings\x12,\n\x06values\x18\x01 \x03(\x0b\x32\x1c.fed.v1.Settings.ValuesEntry\x1a=\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"`\n\x0cLatentBounds\x12\x0b\n\x03low\x18\x01 \x03(\x01\x12\x0c\n\x04high\x18\x02 \x03(\x01\x12&\n\nprovenance\x18\x03 \x01(\x0e\x32\x12.fed.v1.Provenance\x12\r\n\x05\x65poch\x18\x04 \x01(\r\"\x9a\x01\n\nDescriptor\x12\r\n\x05means\x18\x01 \x03(\x01\x12\x12\n\ndeviations\x18\x02 \x03(\x01\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x01\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\tprojector\x18\x05 \x01(\x0c\x12*\n\x07privacy\x18\x06 \x01(\x0b\x32\x19.fed.v1.PrivacyParameters\x12\x0c\n\x04sums\x18\x07 \x03(\x12\"\xca\x01\n\x11\x43lusterAssignment\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x15\n\x08\x64istance\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\trunner_up\x18\x03 \x01(\t\x12\x1f\n\x12runner_up_distance\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nconfidence\x18\x05 \x01(\x01\x12\x11\n\tabstained\x18\x06 \x01(\x08\x12\x0e\n\x06reason\x18\x07 \x01(\tB\x0b\n\t_distanceB\x15\n\x13_runner_up_distance\"*\n\x06Scores\x12\x0e\n\x06losses\x18\x01 \x03(\x01\x12\x10\n\x08\x65xamples\x18\x02 \x01(\x04\"<\n\nPrototypes\x12\x0f\n\x07\x63lasses\x18\x01 \x03(\r\x12\r\n\x05means\x18\x02 \x03(\x01\x12\x0e\n\x06\x63ounts\x18\x03 \x03(\x01\"-\n\rMixtureCounts\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x01\x12\x0c\n\x04rows\x18\x02 \x01(\r\"*\n\x06\x42\x61llot\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07\x65psilon\x18\x02 \x01(\x01\"\'\n\tExtension\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c*k\n\nProvenance\x12\x1a\n\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePROVENANCE_RAW\x10\x01\x12\x15\n\x11PROVENANCE_PUBLIC\x10\x02\x12\x16\n\x12PROVENANCE_PRIVATE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64/v1/payload.proto\x12\x06\x66\x65\x64.v1\x1a\x17\x66\x65\x64/v1/algorithms.proto\x1a\x15\x66\x65\x64/v1/choosing.proto\x1a\x15\x66\x65\x64/v1/messages.proto\x1a\x12\x66\x65\x64/v1/parts.proto\x1a\x17\x66\x65\x64/v1/secure_sum.proto\"\xfb\x0b\n\x07Payload\x12 \n\x06\x63ustom\x18\x01 \x01(\x0b\x32\x0e.fed.v1.CustomH\x00\x12\x1e\n\x05train\x18\x02 \x01(\x0b\x32\r.fed.v1.TrainH\x00\x12\"\n\x07trained\x18\x03 \x01(\x0b\x32\x0f.fed.v1.TrainedH\x00\x12$\n\x08\x65valuate\x18\x04 \x01(\x0b\x32\x10.fed.v1.EvaluateH\x00\x12&\n\tevaluated\x18\x05 \x01(\x0b\x32\x11.fed.v1.EvaluatedH\x00\x12$\n\x08\x64\x65scribe\x18\x06 \x01(\x0b\x32\x10.fed.v1.DescribeH\x00\x12&\n\tdescribed\x18\x07 \x01(\x0b\x32\x11.fed.v1.DescribedH\x00\x12\x1e\n\x05score\x18\x08 \x01(\x0b\x32\r.fed.v1.ScoreH\x00\x12 \n\x06scored\x18\t \x01(\x0b\x32\x0e.fed.v1.ScoredH\x00\x12-\n\rtrain_encoded\x18\n \x01(\x0b\x32\x14.fed.v1.TrainEncodedH\x00\x12*\n\x0ftrained_encoded\x18\x0b \x01(\x0b\x32\x0f.fed.v1.TrainedH\x00\x12\x1e\n\x05\x62uild\x18\x0c \x01(\x0b\x32\r.fed.v1.BuildH\x00\x12\x1e\n\x05\x62uilt\x18\r \x01(\x0b\x32\r.fed.v1.BuiltH\x00\x12&\n\tsummarize\x18\x0e \x01(\x0b\x32\x11.fed.v1.SummarizeH\x00\x12(\n\nsummarized\x18\x0f \x01(\x0b\x32\x12.fed.v1.SummarizedH\x00\x12-\n\rcount_latents\x18\x10 \x01(\x0b\x32\x14.fed.v1.CountLatentsH\x00\x12\x31\n\x0flatents_counted\x18\x11 \x01(\x0b\x32\x16.fed.v1.LatentsCountedH\x00\x12$\n\x08\x65nsemble\x18\x12 \x01(\x0b\x32\x10.fed.v1.EnsembleH\x00\x12&\n\trepresent\x18\x13 \x01(\x0b\x32\x11.fed.v1.RepresentH\x00\x12*\n\x0brepresented\x18\x14 \x01(\x0b\x32\x13.fed.v1.RepresentedH\x00\x12$\n\x08\x61nnounce\x18\x15 \x01(\x0b\x32\x10.fed.v1.AnnounceH\x00\x12&\n\tannounced\x18\x16 \x01(\x0b\x32\x11.fed.v1.AnnouncedH\x00\x12\x1e\n\x05share\x18\x17 \x01(\x0b\x32\r.fed.v1.ShareH\x00\x12 \n\x06shared\x18\x18 \x01(\x0b\x32\x0e.fed.v1.SharedH\x00\x12+\n\x0ctrain_masked\x18\x19 \x01(\x0b\x32\x13.fed.v1.TrainMaskedH\x00\x12 \n\x06masked\x18\x1a \x01(\x0b\x32\x0e.fed.v1.MaskedH\x00\x12 \n\x06unmask\x18\x1b \x01(\x0b\x32\x0e.fed.v1.UnmaskH\x00\x12$\n\x08unmasked\x18\x1c \x01(\x0b\x32\x10.fed.v1.UnmaskedH\x00\x12/\n\x0e\x63hoose_compact\x18\x1d \x01(\x0b\x32\x15.fed.v1.ChooseCompactH\x00\x12\x1c\n\x04vote\x18\x1e \x01(\x0b\x32\x0c.fed.v1.VoteH\x00\x12\x1c\n\x04tune\x18\x1f \x01(\x0b\x32\x0c.fed.v1.TuneH\x00\x12\x36\n\x12\x66lux_train_mixture\x18  \x01(\x0b\x32\x18.fed.v1.FluxTrainMixtureH\x00\x12/\n\x0e\x66\x65roma_profile\x18! \x01(\x0b\x32\x15.fed.v1.FeromaProfileH\x00\x12%\n\tfedrc_mix\x18\" \x01(\x0b\x32\x10.fed.v1.FedrcMixH\x00\x12)\n\x0b\x66\x65\x64rc_mixed\x18# \x01(\x0b\x32\x12.fed.v1.FedrcMixedH\x00\x12-\n\rfedrc_measure\x18$ \x01(\x0b\x32\x14.fed.v1.FedrcMeasureH\x00\x12/\n\x0e\x66\x65\x64rc_measured\x18% \x01(\x0b\x32\x15.fed.v1.FedrcMeasuredH\x00\x12)\n\x0b\x66\x65\x64rc_weigh\x18& \x01(\x0b\x32\x12.fed.v1.FedrcWeighH\x00\x42\t\n\x07message\"|\n\x06\x43ustom\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12(\n\x05parts\x18\x02 \x03(\x0b\x32\x19.fed.v1.Custom.PartsEntry\x1a:\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1b\n\x05value\x18\x02 \x01(\x0b\x32\x0c.fed.v1.Part:\x02\x38\x01\"\xc8\x04\n\x04Part\x12 \n\x06scalar\x18\x01 \x01(\x0b\x32\x0e.fed.v1.ScalarH\x00\x12\"\n\x07weights\x18\x02 \x01(\x0b\x32\x0f.fed.v1.WeightsH\x00\x12+\n\x0cweights_list\x18\x03 \x01(\x0b\x32\x13.fed.v1.WeightsListH\x00\x12\"\n\x07numbers\x18\x04 \x01(\x0b\x32\x0f.fed.v1.NumbersH\x00\x12$\n\x08settings\x18\x05 \x01(\x0b\x32\x10.fed.v1.SettingsH\x00\x12-\n\rlatent_bounds\x18\x06 \x01(\x0b\x32\x14.fed.v1.LatentBoundsH\x00\x12(\n\ndescriptor\x18\x07 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12\x37\n\x12\x63luster_assignment\x18\x08 \x01(\x0b\x32\x19.fed.v1.ClusterAssignmentH\x00\x12 \n\x06scores\x18\t \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\n \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12/\n\x0emixture_counts\x18\x0b \x01(\x0b\x32\x15.fed.v1.MixtureCountsH\x00\x12&\n\textension\x18\x0c \x01(\x0b\x32\x11.fed.v1.ExtensionH\x00\x12 \n\x06\x62\x61llot\x18\r \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x12\"\n\x07letters\x18\x0e \x01(\x0b\x32\x0f.fed.v1.LettersH\x00\x42\x06\n\x04part\"w\n\x08Settings\x12,\n\x06values\x18\x01 \x03(\x0b\x32\x1c.fed.v1.Settings.ValuesEntry\x1a=\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.payload_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PAYLOAD_PARTSENTRY']._loaded_options = None
-  _globals['_PAYLOAD_PARTSENTRY']._serialized_options = b'8\001'
+  _globals['_CUSTOM_PARTSENTRY']._loaded_options = None
+  _globals['_CUSTOM_PARTSENTRY']._serialized_options = b'8\001'
   _globals['_SETTINGS_VALUESENTRY']._loaded_options = None
   _globals['_SETTINGS_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_PROVENANCE']._serialized_start=1821
-  _globals['_PROVENANCE']._serialized_end=1928
-  _globals['_PAYLOAD']._serialized_start=75
-  _globals['_PAYLOAD']._serialized_end=201
-  _globals['_PAYLOAD_PARTSENTRY']._serialized_start=143
-  _globals['_PAYLOAD_PARTSENTRY']._serialized_end=201
-  _globals['_PART']._serialized_start=204
-  _globals['_PART']._serialized_end=752
-  _globals['_SCALAR']._serialized_start=754
-  _globals['_SCALAR']._serialized_end=843
-  _globals['_WEIGHTS']._serialized_start=845
-  _globals['_WEIGHTS']._serialized_end=923
-  _globals['_WEIGHTSLIST']._serialized_start=925
-  _globals['_WEIGHTSLIST']._serialized_end=972
-  _globals['_NUMBERS']._serialized_start=974
-  _globals['_NUMBERS']._serialized_end=1000
-  _globals['_SETTINGS']._serialized_start=1002
-  _globals['_SETTINGS']._serialized_end=1121
-  _globals['_SETTINGS_VALUESENTRY']._serialized_start=1060
-  _globals['_SETTINGS_VALUESENTRY']._serialized_end=1121
-  _globals['_LATENTBOUNDS']._serialized_start=1123
-  _globals['_LATENTBOUNDS']._serialized_end=1219
-  _globals['_DESCRIPTOR']._serialized_start=1222
-  _globals['_DESCRIPTOR']._serialized_end=1376
-  _globals['_CLUSTERASSIGNMENT']._serialized_start=1379
-  _globals['_CLUSTERASSIGNMENT']._serialized_end=1581
-  _globals['_SCORES']._serialized_start=1583
-  _globals['_SCORES']._serialized_end=1625
-  _globals['_PROTOTYPES']._serialized_start=1627
-  _globals['_PROTOTYPES']._serialized_end=1687
-  _globals['_MIXTURECOUNTS']._serialized_start=1689
-  _globals['_MIXTURECOUNTS']._serialized_end=1734
-  _globals['_BALLOT']._serialized_start=1736
-  _globals['_BALLOT']._serialized_end=1778
-  _globals['_EXTENSION']._serialized_start=1780
-  _globals['_EXTENSION']._serialized_end=1819
+  _globals['_PAYLOAD']._serialized_start=149
+  _globals['_PAYLOAD']._serialized_end=1680
+  _globals['_CUSTOM']._serialized_start=1682
+  _globals['_CUSTOM']._serialized_end=1806
+  _globals['_CUSTOM_PARTSENTRY']._serialized_start=1748
+  _globals['_CUSTOM_PARTSENTRY']._serialized_end=1806
+  _globals['_PART']._serialized_start=1809
+  _globals['_PART']._serialized_end=2393
+  _globals['_SETTINGS']._serialized_start=2395
+  _globals['_SETTINGS']._serialized_end=2514
+  _globals['_SETTINGS_VALUESENTRY']._serialized_start=2453
+  _globals['_SETTINGS_VALUESENTRY']._serialized_end=2514
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 isort:skip_file
 The right model for a device that does not train, without labels where they are not needed."""
 
+from shoal.core.exchange._pb.fed.v1 import parts_pb2 as _parts_pb2
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
@@ -39,15 +40,15 @@ class PlaceRequest(_message.Message):
     accept_nearest: _builtins.bool
     """Set by the device: its owner wants the nearest model even if no cluster fits. Unset: then there is none."""
     @_builtins.property
-    def descriptor(self) -> _payload_pb2.Descriptor:
+    def descriptor(self) -> _parts_pb2.Descriptor:
         """The answer to a question that asked to describe."""
 
     @_builtins.property
-    def scores(self) -> _payload_pb2.Scores:
+    def scores(self) -> _parts_pb2.Scores:
         """The answer to a question that asked for the loss of each of its models; it takes labels."""
 
     @_builtins.property
-    def prototypes(self) -> _payload_pb2.Prototypes:
+    def prototypes(self) -> _parts_pb2.Prototypes:
         """The answer to a question that asked for mean embeddings."""
 
     @_builtins.property
@@ -55,18 +56,18 @@ class PlaceRequest(_message.Message):
         """Nothing about its data: the device wishes to try models itself."""
 
     @_builtins.property
-    def ballot(self) -> _payload_pb2.Ballot:
+    def ballot(self) -> _parts_pb2.Ballot:
         """The answer to a question that asked to vote: the name of one cluster."""
 
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
-        descriptor: _payload_pb2.Descriptor | None = ...,
-        scores: _payload_pb2.Scores | None = ...,
-        prototypes: _payload_pb2.Prototypes | None = ...,
+        descriptor: _parts_pb2.Descriptor | None = ...,
+        scores: _parts_pb2.Scores | None = ...,
+        prototypes: _parts_pb2.Prototypes | None = ...,
         wish: Global___Wish | None = ...,
-        ballot: _payload_pb2.Ballot | None = ...,
+        ballot: _parts_pb2.Ballot | None = ...,
         accept_nearest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
@@ -206,11 +207,11 @@ class Placement(_message.Message):
     run: _builtins.str
     """Set by the server: the run whose model this is. Unset: refused."""
     @_builtins.property
-    def assignment(self) -> _payload_pb2.ClusterAssignment:
+    def assignment(self) -> _parts_pb2.ClusterAssignment:
         """Set by the server: which cluster, and how sure that is. Unset: refused."""
 
     @_builtins.property
-    def model(self) -> _payload_pb2.Weights:
+    def model(self) -> _parts_pb2.Weights:
         """Set by the server: the model of the cluster; where it abstained, the nearest one's, if accept_nearest
         was set. Unset: it abstained and gives none; the assignment says why.
         """
@@ -223,8 +224,8 @@ class Placement(_message.Message):
         self,
         *,
         run: _builtins.str = ...,
-        assignment: _payload_pb2.ClusterAssignment | None = ...,
-        model: _payload_pb2.Weights | None = ...,
+        assignment: _parts_pb2.ClusterAssignment | None = ...,
+        model: _parts_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model"]  # noqa: Y015
