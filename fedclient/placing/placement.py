@@ -39,8 +39,8 @@ from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.inference.choosing import members
 from shoal.core.inference.graph.model import reference_of
+from shoal.core.inference.newcomer import members
 from shoal.core.types import RunId, Tensors
 from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
