@@ -25,10 +25,9 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.core.device_kit.describe import project
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds, PrivacySettings
 from shoal.core.exchange.privacy_modes import mode_of
-from shoal.core.inference.moments import moments_of
+from shoal.core.inference.describing import moments_of, project
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms
@@ -212,7 +211,7 @@ def described(cell: Cell, fleet: Sequence[Samples], chance: np.random.Generator)
     projector = cell.projector(cell.privacy) if cell.projector else None
     found = []
     for latents, labels in fleet:
-        points = project([torch.tensor(latents)], projector) if projector else latents
+        points = project([latents], projector) if projector else latents
         if not mode.calibrated:
             found.append(release(moments_of(points, labels, CLASSES + 2), settings, "0" * 64, chance))
             continue

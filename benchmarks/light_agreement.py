@@ -25,27 +25,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 import shoal
 from fedclient.light.session import OnnxNetwork
 from fedclient.work.export import export, sample_of
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit import choosing, standard
-from shoal.core.device_kit import describe as with_torch
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
+from shoal.core.device_kit.network import has_latent
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference import newcomer
-from shoal.core.inference.choosing import NoClassifier
+from shoal.core.inference.context import InferenceContext
+from shoal.core.inference.describing import moments_of, projected
 from shoal.core.inference.graph.model import read_graph
-from shoal.core.inference.moments import moments_of, project
 from shoal.core.inference.network import batches
-from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.inference.newcomer import NoClassifier
 from shoal.core.privacy.accountant import NoAccount, Share
 from shoal.core.server_kit import placing
 from shoal.core.types import Array, Tensors
@@ -121,19 +118,20 @@ def compared(
         names = " ".join((*(f"c{number}" for number in range(count)), "all"))
         question = compact(Choose((*models[:count], models[-1]), names, (1.0,) * count))
         assert question.bits == bits
-        here, there = newcomer.perform(question, light), choosing.perform(question, trained)
+        here, there = newcomer.perform(question, light), newcomer.perform(question, trained)
         odds = max(odds or 0.0, _furthest(np.array(here.odds), np.array(there.odds)))
         clusters.append((there.assignment.cluster, here.assignment.cluster))
     light.network.load(models[0])
-    model = trained.load(models[0]).eval()
+    trained.network.load(models[0])
     x = light.inputs(["train"])
-    with torch.no_grad():
-        wanted = np.concatenate([model(torch.from_numpy(batch)).numpy() for batch in batches(x)])
-    scores = np.concatenate([light.network.scores(batch) for batch in batches(x)])
-    described = has_latent(learner, model)
+    scores, wanted = (
+        np.concatenate([each.network.scores(batch) for batch in batches(each.network, x)])
+        for each in (light, trained)
+    )
+    described = has_latent(learner, trained.model)
     return {
         "scores": _furthest(scores, wanted),
-        **(_described(learner, model, trained, light, x, chance) if described else dict.fromkeys(LATENT)),
+        **(_described(trained, light, models[0], chance) if described else dict.fromkeys(LATENT)),
         "odds": odds,
         "clusters": clusters,
     }
@@ -157,21 +155,22 @@ def placed(name: str, seed: int) -> tuple[str, str]:
         account = _Open()
         trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed), account=account)
         light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise, account)
-        found.append(_cluster(server, result.state, choosing.perform, standard.perform, trained))
-        found.append(_cluster(server, result.state, newcomer.perform, newcomer.perform, light))
+        found.extend(_cluster(server, result.state, each) for each in (trained, light))
     return found[0], found[1]
 
 
-def _cluster(server: Any, state: Any, choose: Any, perform: Any, context: Any) -> str:
+def _cluster(server: Any, state: Any, context: InferenceContext) -> str:
     """As a run and a device settle it: by the models, or by what the run asks for where they cannot be."""
     answer = placing.place(server, state, Wish(64, True), 64)
     if isinstance(answer, Choose):
         try:
-            return str(choose(compact(answer), context).assignment.cluster)
+            chosen: Any = newcomer.perform(compact(answer), context)
+            return str(chosen.assignment.cluster)
         except NoClassifier:
             answer = server.place(state, None)
     if not isinstance(answer, ClusterAssignment):
-        answer = server.place(state, perform(answer, context).descriptor)
+        described: Any = newcomer.perform(answer, context)
+        answer = server.place(state, described.descriptor)
     return str(answer.cluster)
 
 
@@ -198,23 +197,21 @@ LATENT = ("latents", "moments")
 
 
 def _described(
-    learner: Learner,
-    model: torch.nn.Module,
-    trained: DeviceContext,
-    light: InferenceContext,
-    x: Array,
-    chance: np.random.Generator,
+    trained: DeviceContext, light: InferenceContext, model: Tensors, chance: np.random.Generator
 ) -> dict[str, float]:
-    samples = trained.samples("train")
-    wanted = np.concatenate([each.numpy() for each in latents(learner, model, samples)])
-    found = [light.network.latents(batch) for batch in batches(x)]
+    x = light.inputs(["train"])
+    found, wanted = (
+        np.concatenate([each.network.latents(batch) for batch in batches(each.network, x)])
+        for each in (light, trained)
+    )
     width = wanted.shape[1]
     components = np.linalg.qr(chance.normal(size=(width, min(10, width))))[0].T
     projector: Tensors = {"mean": wanted.mean(axis=0, dtype=np.float64), "components": components}
-    there = with_torch.describe(learner, model, [samples], projector, 0)
-    here = moments_of(project(found, projector), None, 0)
+    here, there = (
+        moments_of(projected(each, model, projector, ["train"]), None, 0) for each in (light, trained)
+    )
     moments = max(_furthest(here.means, there.means), _furthest(here.deviations, there.deviations))
-    return {"latents": _furthest(np.concatenate(found), wanted), "moments": moments}
+    return {"latents": _furthest(found, wanted), "moments": moments}
 
 
 def _furthest(found: Array, wanted: Array) -> float:

@@ -40,11 +40,7 @@ import shoal
 from shoal.core.algorithm import ServerHalf, State, densities
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
-from shoal.core.device_kit.choosing import vote
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import project
-from shoal.core.device_kit.latents import latents
-from shoal.core.device_kit.mixture import probabilities
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.choosing.compact import compact
@@ -52,8 +48,10 @@ from shoal.core.exchange.choosing.vote import vote_on
 from shoal.core.exchange.messages import Describe, Evaluate
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import manifest_of
-from shoal.core.inference.choosing import chosen, members
+from shoal.core.inference.describing import projected
 from shoal.core.inference.nearness import log_densities
+from shoal.core.inference.network import class_scores, softmax
+from shoal.core.inference.newcomer import chosen, members, vote
 from shoal.core.privacy.accountant import Poll, Unmetered
 from shoal.core.privacy.noise.vote import drawn
 from shoal.core.server_kit import placing
@@ -211,7 +209,9 @@ class Trial:
         self._said = np.stack([predictions(context, model) for model in question.models])
         described = question.described
         self._projected = (
-            None if described is None else projected(context, described.encoder, described.projector)
+            None
+            if described is None
+            else projected(context, described.encoder, described.projector, context.usable)
         )
 
     def placed(self, rows: Integers, densities: bool = True) -> tuple[Chosen, Integers]:
@@ -227,14 +227,8 @@ class Trial:
 
 def predictions(context: DeviceContext, model: Tensors) -> FloatArray:
     """p(class | sample), (n, C), of all samples of a device."""
-    parts = [context.samples(part) for part in context.usable]
-    return np.concatenate([probabilities(context, model, part).exp().cpu().numpy() for part in parts])
-
-
-def projected(context: DeviceContext, encoder: Tensors, projector: Tensors) -> FloatArray:
-    """(n, l): the projected latents of all samples of a device."""
-    parts, network = [context.samples(part) for part in context.usable], context.load(encoder)
-    return project((z for part in parts for z in latents(context.learner, network, part)), projector)
+    context.network.load(model)
+    return softmax(class_scores(context.network, context.inputs(context.usable), 0))
 
 
 class Noted(Unmetered):
@@ -260,7 +254,7 @@ def voted(
     context.account = noted = Noted(np.random.default_rng(1).bytes)
     vote(vote_on(keys, found, epsilon), context)
     named = [keys[drawn(noted.scores, epsilon, np.random.default_rng(n).bytes)] for n in range(50)]
-    shown = projected(context, found.encoder, found.projector)
+    shown = projected(context, found.encoder, found.projector, context.usable)
     exactly = keys[int(log_densities(shown, found.clusters).sum(axis=0).argmax())]
     return {
         "exactly_named": float(exactly == own), "exactly": accuracy[exactly],

@@ -21,9 +21,7 @@ import torch
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit import choosing
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.latents import width
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.choosing import Choose, ClusterDensities
 from shoal.core.exchange.choosing.compact import compact
@@ -31,6 +29,7 @@ from shoal.core.exchange.choosing.vote import vote_on
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import tensors_of
 from shoal.core.exchange.tensors import digest, nbytes, weighted_mean
+from shoal.core.inference import newcomer
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.types import Tensors
 
@@ -55,14 +54,15 @@ def main() -> None:
     )  # fmt: skip
     common = initial_weights(learner, 0)
     one = nbytes(common)
-    latents = width(learner, context.load(common), context.samples("train"))
+    context.network.load(common)
+    latents = context.network.latents(x[:1]).shape[1]
     print(f"{asked.model}: {one:,} bytes, {latents} latents; {asked.samples} samples")
     print(f"{'clusters':>8}{'way':>10}{'bytes':>14}{'models':>9}{'server, s':>11}{'device, s':>11}")
     for count in map(int, asked.clusters.split(",")):
         question = choice(common, count, latents, learner_weights(asked.model, count))
         for way, (asking, given) in ways(question).items():
             made, server = timed(lambda: hashed(asking()), asked.repeats)  # noqa: B023 - called at once
-            perform = choosing.choose if isinstance(made, Choose) else choosing.perform
+            perform = newcomer.choose if isinstance(made, Choose) else newcomer.perform
             _, device = timed(lambda: perform(made, context), asked.repeats)  # noqa: B023
             fetched = bytes_of(made) + given * one
             print(f"{count:>8}{way:>10}{fetched:>14,}{fetched / one:>9.2f}{server:>11.3f}{device:>11.3f}")

@@ -17,7 +17,7 @@ MODULES = (
     ),
     "fedclient.__main__",
     "fedclient.agent.service",
-    "fedclient.placing.caller",
+    "fedclient.placing.asking",
     "fedclient.placing.service",
     "fedclient.light.commands",
     "fedclient.light.endpoint",

@@ -23,15 +23,12 @@ from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Describe, Message
-from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.inference import newcomer
-from shoal.core.inference.context import ALL
+from shoal.core.inference.context import ALL, InferenceContext
 from shoal.core.inference.graph.model import LATENT, read_graph
-from shoal.core.inference.network import class_scores, mean_of, numbers, softmax
-from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.inference.network import predicted
 from shoal.core.privacy.report import left_open
-from shoal.core.types import Tensors
 
 MAX_DETAILS = 4000
 KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe)
@@ -90,7 +87,9 @@ class LightRuntime:
         if self._context is None:
             raise BadPayload(NO_GRAPH, "set `learner`, or ask a run that was started with --graph")
         if isinstance(asked, Predict):
-            return predicted(self._context, asked)
+            models = list(zip(asked.shares, asked.models, strict=True))
+            found = predicted(self._context.network, models, self._views.train, asked.regression)
+            return Predicted({"values" if asked.regression else "probabilities": found[0]}, found[1])
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):
@@ -124,30 +123,6 @@ class LightRuntime:
             "regression": y is not None and y.dtype.kind == "f",
             "runtime": f"ONNX Runtime {_version()}",
         }
-
-
-def predicted(context: InferenceContext, asked: Predict) -> Predicted:
-    """What models say of all samples; with their labels, how well."""
-    x, y = context.inputs(ALL[:1]), context.views.train.y
-
-    def said(model: Tensors) -> FloatArray:
-        context.network.load(model)
-        if asked.regression:
-            return numbers(context.network, x)
-        return softmax(class_scores(context.network, x, 0))
-
-    found = mean_of(list(zip(asked.shares, asked.models, strict=True)), said)
-    if asked.regression:
-        return Predicted({"values": found.astype(np.float32)}, None if y is None else explained(found, y))
-    probabilities = found.astype(np.float32)
-    accuracy = None if y is None else float((probabilities.argmax(axis=1) == y).mean())
-    return Predicted({"probabilities": probabilities}, accuracy)
-
-
-def explained(found: Any, targets: Any) -> float:
-    """R^2, at least 0: see `shoal.core.device_kit.evaluation.regression`."""
-    error, spread = float(np.square(found - targets).mean()), float(np.var(targets.astype(np.float64)))
-    return float(error == 0.0) if spread == 0.0 else max(0.0, 1.0 - error / spread)
 
 
 def _version() -> str:

@@ -12,6 +12,8 @@ from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph
 from shoal.core.types import Array, Tensors
 
 INSTALL = 'install ONNX Runtime: pip install "shoal-fed[infer]"'
+BATCH = 16
+"""Samples at a time: light devices have little memory."""
 FATAL = 4
 """The severity from which on the runtime writes to standard error itself: it names files and memory there."""
 
@@ -42,6 +44,8 @@ def runtime() -> Any:
 
 class OnnxNetwork:
     """A graph as a `shoal.core.inference.network.Network`."""
+
+    batch = BATCH
 
     def __init__(self, graph: Graph, threads: int) -> None:
         self.graph, self._threads = graph, threads

@@ -26,7 +26,6 @@ from typing import Any, cast
 
 from fedclient.faults import TaskFailed
 from fedclient.placing.asking import MOST_MODELS, Asks, wanted
-from fedclient.placing.tuning import MEMBER, FineTuning, fine_tuned
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
@@ -34,15 +33,20 @@ from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
-from shoal.core.exchange.choosing.tuning import Tune
+from shoal.core.exchange.choosing.tuning import WORTH, Tune, Tuned
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.inference.choosing import members
 from shoal.core.inference.graph.model import reference_of
+from shoal.core.inference.newcomer import members
 from shoal.core.types import RunId, Tensors
 from shoal.shell.disk import make_folder, settle, storing, temporary, write
+
+MEMBER = "this device trains in the run, and this is its own cluster"
+NOT_WORTH_IT = (
+    f"fine-tuning did not lower the held-out loss by {1.0 - WORTH:.0%} and by more than chance explains"
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,20 @@ class Member:
     cluster: str
     share: float
     model: Weights
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """What came of fine-tuning a cluster's model.
+
+    kept: whether the fine-tuned model is used. before, after: the held-out losses that decided; None where
+    fine-tuning failed. reason: why the cluster's model is used instead; "" where it is not.
+    """
+
+    kept: bool
+    before: float | None = None
+    after: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -246,8 +264,14 @@ class Placer:
             return found
         await self._executor.stop()  # it is not needed any more, and two that have PyTorch take much memory
         self._doing("fine-tuning the cluster's model on this device's data")
-        model, tuning = await fine_tuned(question, own)
-        return replace(found, model=model or given, tuning=tuning)
+        result = await own.perform(Task(question.run, 1, 0, 0, "tune", question.payload))
+        if isinstance(result, Failure):  # which is no error here: the cluster's model is at hand
+            return replace(found, tuning=FineTuning(False, reason=f"fine-tuning failed: {result.message}"))
+        tuned, model = decode(result, {Tuned.kind: Tuned}, lambda weights: {}), result.parts.get("model")
+        assert isinstance(tuned, Tuned)
+        kept = isinstance(model, Weights)
+        tuning = FineTuning(kept, tuned.before, tuned.after, "" if kept else NOT_WORTH_IT)
+        return replace(found, model=model if isinstance(model, Weights) else given, tuning=tuning)
 
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedclient.config import ClientConfig, WorkConfig
 from fedclient.identity.connection import check_joined, endpoint
 from fedclient.placing.apart import AskerApart
-from fedclient.placing.asking import Asker
+from fedclient.placing.asking import Asker, Asks
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
@@ -29,24 +29,15 @@ async def place(
     give_up_after: float,
     tune: bool = True,
 ) -> tuple[PlacementResult, Path | None]:
-    """Find the model for the data and store it; its path, or None if the server abstained.
-
-    A device without a learner has little memory, so there the server is asked by a process of its own. tune:
-    fine-tune the model of a device that trains in the run, where `file` is None.
+    """Find the model for the data and store it; its path, or None if the server abstained. tune: fine-tune
+    the model of a device that trains in the run, where `file` is None.
     """
     check_joined(settings)
     folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
     own = Spawned(trainer(settings)) if file is None and settings.learner is not None else None
     with folder.locked():
         try:
-            if settings.learner is None:
-                apart = AskerApart(settings, executor, console.progress, console.say, give_up_after)
-                placer = Placer(apart, executor, console.progress, True, noting(settings))
-                found = _with_privacy(await placer.place(run, accept_nearest), settings)
-            else:
-                found = await placed(
-                    settings, console, executor, run, accept_nearest, give_up_after, own, tune
-                )
+            found = await placed(settings, console, executor, run, accept_nearest, give_up_after, own, tune)
         finally:
             await executor.stop()
             if own is not None:
@@ -78,20 +69,31 @@ async def placed(
     own: Executor | None = None,
     tune: bool = True,
 ) -> PlacementResult:
-    """Find the model by a link of this process. It is among the folder's blobs then; the caller has locked
-    the folder, and stops the executors. own, tune: see `Placer`."""
-    from fedclient.identity.link import opened, renewed_if_required  # gRPC, which light devices spare
+    """Find the model, which is among the folder's blobs then; the caller has locked the folder, and stops the
+    executors. own, tune: see `Placer`.
+
+    A device without a learner has little memory, so there the server is asked by a process of its own.
+    """
+
+    async def by(asks: Asks) -> PlacementResult:
+        light = settings.learner is None
+        placer = Placer(asks, executor, console.progress, light, noting(settings), own, tune)
+        found = await placer.place(run, accept_nearest)
+        return replace(found, privacy=privacy_report.summary(settings))
+
+    if settings.learner is None:
+        return await by(AskerApart(settings, executor, console.progress, console.say, give_up_after))
+    from fedclient.identity.link import opened, renewed_if_required  # gRPC
     from fedclient.net.direct import Direct
 
-    folder, light = DeviceFolder(settings.state), settings.learner is None
+    folder = DeviceFolder(settings.state)
     async with opened(endpoint(settings), folder, console.say) as link:
         link.direct = Direct(settings.blob_hosts)
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
-        asker = Asker(link, store, console.progress, settings.limits.allowance(give_up_after), light, check)
-        placer = Placer(asker, executor, console.progress, light, noting(settings), own, tune)
-        found = await placer.place(run, accept_nearest)
+        allowance = settings.limits.allowance(give_up_after)
+        found = await by(Asker(link, store, console.progress, allowance, check=check))
         await renewed_if_required(link, folder)
-    return _with_privacy(found, settings)
+    return found
 
 
 def noting(settings: ClientConfig) -> Callable[[RunId, str], None]:
@@ -102,7 +104,3 @@ def noting(settings: ClientConfig) -> Callable[[RunId, str], None]:
             privacy_report.ledger_of(settings).failed(run, code)
 
     return note
-
-
-def _with_privacy(found: PlacementResult, settings: ClientConfig) -> PlacementResult:
-    return replace(found, privacy=privacy_report.summary(settings))

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.latents import has_latent, latent_and_scores
 from shoal.core.device_kit.learner import Learner, authors, tensors_of
+from shoal.core.device_kit.network import has_latent, latent_and_scores
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.graph.binding import bound, without_weights

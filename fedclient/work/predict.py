@@ -4,24 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedclient.config import ClientConfig
 from fedclient.work.data import columns_named, load_file
 from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
 from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
-from shoal.core.data.scale import scale_of
-from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluation.evaluate import class_scores
-from shoal.core.device_kit.evaluation.regression import explained, predictions
-from shoal.core.device_kit.learner import Learner, authors, manifest_of_network
-from shoal.core.device_kit.samples import Samples
-from shoal.core.device_kit.scaling import outputs
+from shoal.core.device_kit.context import choose_device
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.network import TorchNetwork
 from shoal.core.errors import ConfigError
-from shoal.core.inference.network import mean_of
-from shoal.core.types import Array, Tensors
+from shoal.core.inference.network import predicted
+from shoal.core.types import Tensors
 
 
 def classify(
@@ -58,39 +52,20 @@ def predict(
 
     Raises BadPayload when a model is not this learner's, LearnerFault, DataFault.
     """
-    context = DeviceContext(
-        learner, Views(data, data.subset(slice(0, 0))), device, 0, np.random.default_rng()
+    where = choose_device(device)
+    network = TorchNetwork(learner, learner.module(seed=0).to(where), where)
+    place = {spec.name: number for number, spec in enumerate(network.manifest)}
+
+    def arranged(model: Tensors) -> Tensors:
+        """A file has its tensors in an order of its own."""
+        return {
+            name: model[name] for name in sorted(model, key=lambda name: (place.get(name, len(place)), name))
+        }
+
+    found, accuracy = predicted(
+        network, [(share, arranged(model)) for share, model in models], data, regression
     )
-
-    def said(model: Tensors) -> Array:
-        context.use_scale_of(model)
-        samples = context.samples("train")
-        order = [spec.name for spec in manifest_of_network(context.model) if spec.name in model]
-        network = context.load({name: model[name] for name in [*order, *sorted(set(model) - set(order))]})
-        network.eval()
-        found = []
-        for rows in samples.passes():
-            x = samples.x[rows]
-            with torch.no_grad(), authors("network", network, x):
-                given = predictions(network, x) if regression else class_scores(network, x, 0)
-                given = outputs(given, scale_of(model))
-            found.append((given.float() if regression else torch.softmax(given.float(), 1)).cpu().numpy())
-        return np.concatenate(found)
-
-    found = mean_of(models, said)
-    if regression:
-        return _numbers(found, context.samples_as_they_are("train"))
-    probabilities = found
-    classes = probabilities.argmax(1)
-    accuracy = None if data.y is None else float((classes == data.y).mean())
-    return Prediction(classes, probabilities, accuracy)
-
-
-def _numbers(values: Array, samples: Samples) -> Prediction:
-    accuracy = None
-    if samples.targets is not None:
-        error = float((torch.from_numpy(values) - samples.targets.cpu()).double().square().mean())
-        accuracy = explained(error, samples.targets)
-    return Prediction(
-        np.zeros(len(values), np.int64), np.ones((len(values), 1), np.float32), accuracy, values
-    )
+    if not regression:
+        return Prediction(found.argmax(1), found, accuracy)
+    ones = np.ones((len(found), 1), np.float32)
+    return Prediction(np.zeros(len(found), np.int64), ones, accuracy, found)

@@ -24,7 +24,7 @@ from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
-from shoal.core.device_kit import choosing, standard, tuning
+from shoal.core.device_kit import standard, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
@@ -40,6 +40,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
+from shoal.core.inference import newcomer
 from shoal.core.privacy.asks import RunTerms, WholeRun, read_terms
 from shoal.core.privacy.report import left_open
 from shoal.core.privacy.secure.cohort import Signer
@@ -78,7 +79,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if self._newcomer:
-            self._halves |= {each.kind: (each, choosing) for each in (ChooseCompact, Vote)}
+            self._halves |= {each.kind: (each, newcomer) for each in (ChooseCompact, Vote)}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)

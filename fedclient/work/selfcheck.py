@@ -16,8 +16,8 @@ import torch
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import UnknownClass, class_scores, evaluate, loss_of
-from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
+from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
@@ -100,12 +100,11 @@ def _from_one(context: DeviceContext) -> Iterator[None]:
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
     """The latent's shape; None if the learner has no latent, since not every algorithm needs one."""
-    learner = context.learner
-    if not has_latent(learner, context.model):
+    if not has_latent(context.learner, context.model):
         return None
     with _part("latent", where):
-        value = torch.cat(list(latents(learner, context.model, batch)))
-        if not torch.isfinite(value).all():
+        value = context.network.latents(context.inputs(["train"])[: len(batch)])
+        if not np.isfinite(value).all():
             raise LearnerFault(
                 "some values are NaN or infinite", "check the latent, and the scale of the data"
             )

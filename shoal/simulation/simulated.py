@@ -16,7 +16,6 @@ from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measu
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import choose, vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.tuning import tune
@@ -28,7 +27,7 @@ from shoal.core.exchange.messages import Ensemble, Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.inference.choosing import NoClassifier, members
+from shoal.core.inference.newcomer import NoClassifier, choose, members, vote
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.history.figures import trains

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
 
-from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import Descriptor, FloatArray, NoisySums, PrivacySettings
-from shoal.core.inference.moments import moments_of
+from shoal.core.inference.describing import moments_of, project
 from shoal.core.privacy.cost import epsilon_of, rho_for
 from shoal.core.privacy.sums import GRID, REPLACED, sums_of
 from shoal.core.server_kit.frozen_encoder import LENGTH, public_projector
@@ -129,7 +127,8 @@ class World:
 
     def _of(self, x: Array) -> FloatArray:
         labels = self.y if self.classes else None
-        latents = project([2 * torch.from_numpy(x)], self.projector)
+        with np.errstate(over="ignore"):
+            latents = project([2 * x], self.projector)
         if self.settings.calibrated:
             radius = float(self.projector["radius"])
             return sums_of([(latents, labels)], radius, DIMS, self.classes).values.astype(np.float64)

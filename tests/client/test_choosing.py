@@ -23,8 +23,6 @@ from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.predict import classify
 from fedclient.work.predictions import read_mixture, read_model
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.describe import project
-from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, DataFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
@@ -32,6 +30,7 @@ from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import Payload, encode
+from shoal.core.inference.describing import projected
 from shoal.core.types import Tensors
 from tests.client.conftest import LEARNER
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
@@ -150,9 +149,7 @@ def described(work: WorkConfig, model: Tensors, away: float) -> dict[str, Tensor
     """What a run says of two clusters: the samples lie `away` deviations from the data of the first one, and
     three times as far and two more from those of the second."""
     context = Runtime.open(work)._context
-    parts = [context.samples(part) for part in context.usable]
-    encoder = context.load(model)
-    shown = project((z for part in parts for z in latents(context.learner, encoder, part)), PROJECTOR)
+    shown = projected(context, model, PROJECTOR, context.usable)
     middle, variance = shown.mean(axis=0), shown.var(axis=0)
     steps = np.array([away, 3.0 * away + 2.0])[:, None, None] * np.sqrt(variance)
     clusters = {

@@ -19,7 +19,6 @@ from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import vote
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.errors import BadPayload
@@ -29,6 +28,7 @@ from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import Ballot, ClusterAssignment
 from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import manifest_of
+from shoal.core.inference.newcomer import vote
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.ledger import Cast, Open, Release, chosen
 from shoal.core.types import Tensors

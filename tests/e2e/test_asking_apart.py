@@ -90,7 +90,7 @@ def test_one_process_asks_and_another_one_has_the_data_and_they_never_meet(
     assert (found.assignment.cluster, path) == ("global", folder.model / MODEL)
     assert (folder.model / GRAPH).read_bytes() == graph()
     assert found.received == sum(each.stat().st_size for each in folder.blobs.iterdir())
-    asks, works = "fedclient.placing.caller", "fedclient.work.worker"
+    asks, works = "fedclient.placing.apart", "fedclient.work.worker"
     assert started.modules == [works, asks, works]
 
 

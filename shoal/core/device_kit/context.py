@@ -22,16 +22,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.scale import same, scale_of
 from shoal.core.data.views import Views
 from shoal.core.device_kit.learner import Learner, carry, load_weights
+from shoal.core.device_kit.network import TorchNetwork
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.scaling import in_scale
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import tensors_of
 from shoal.core.exchange.tensors import nbytes
-from shoal.core.inference.context import DataContext
+from shoal.core.inference.context import InferenceContext
 from shoal.core.privacy.accountant import Account
 from shoal.core.privacy.secure.cohort import Signer, Unsigned
 from shoal.core.types import Tensors
@@ -43,7 +45,7 @@ many besides, such as the keys of secure aggregation."""
 """What each device remembers of the run. A run that is resumed needs them again."""
 
 
-class DeviceContext(DataContext):
+class DeviceContext(InferenceContext):
     """learner, views: the author's code and the data. device: where to compute.
 
     seed: of this task's shuffling, dropout and the like.
@@ -75,12 +77,12 @@ class DeviceContext(DataContext):
 
         Raises ConfigError for a missing device, LearnerFault if the learner cannot build.
         """
-        super().__init__(views, noise, account)
         self.learner = learner
         self.signer: Signer = Unsigned()
         self.device = choose_device(device)
         self.seed = seed
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
+        super().__init__(TorchNetwork(learner, self.model, self.device), views, noise, account)
         self.memory: Tensors | None = None
         self.remembered: Tensors | None = None
         self._scale: Tensors = {}
@@ -99,11 +101,7 @@ class DeviceContext(DataContext):
     def in_scale_of(self, message: Message | None) -> None:
         """Give samples in the scale that the message's models carry, from now on."""
         sets = [] if message is None else [tensors for _, tensors in tensors_of(message)]
-        self.use_scale_of(next((tensors for tensors in sets if scale_of(tensors)), {}))
-
-    def use_scale_of(self, model: Tensors) -> None:
-        """Give samples in the scale that this model carries, from now on."""
-        self._scale = scale_of(model)
+        self._scale = next(filter(None, map(scale_of, sets)), {})
         carry(self.model, self._scale)
 
     def remember(self, tensors: Tensors) -> None:
@@ -144,7 +142,8 @@ class DeviceContext(DataContext):
             part = "held_out"
         known = self._samples.get(part)
         if known is None or not same(known[0], scale):
-            found = in_scale(convert(self.part(part), self.device), scale)
+            data = Dataset(self.inputs([part]), self.part(part).y)  # of which it shares the memory
+            found = in_scale(convert(data, self.device), scale)
             known = self._samples[part] = scale, found
         return known[1]
 

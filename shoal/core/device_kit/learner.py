@@ -118,6 +118,11 @@ def details_of(error: BaseException) -> str:
     return traceback_of_author(error)[-MAX_DETAILS:]
 
 
+def shape_of(value: object) -> str:
+    """What an author's function returned, for an error."""
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
 Latent = Callable[[nn.Module, Tensor], Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})

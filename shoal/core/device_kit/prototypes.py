@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluation.evaluate import shape_of
-from shoal.core.device_kit.learner import authors
+from shoal.core.device_kit.learner import authors, shape_of
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Prototypes

@@ -6,24 +6,20 @@ A device half of an algorithm's own answers the new messages, and passes the oth
         return vote(message, context) if isinstance(message, Vote) else standard.perform(message, context)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from shoal.core.data.scale import Summary, summary_of
 from shoal.core.data.seeds import derive
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import described
 from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, evaluated, score
-from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
-from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.scaling import weighs_evenly
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
@@ -35,7 +31,6 @@ from shoal.core.exchange.messages import (
     Built,
     CountLatents,
     Describe,
-    Described,
     Ensemble,
     Evaluate,
     Evaluated,
@@ -56,7 +51,8 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
-from shoal.core.inference.context import ALL
+from shoal.core.inference.describing import describe, described, latent_bounds
+from shoal.core.inference.network import batches
 from shoal.core.privacy.accountant import Lesson, Tally
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import OPEN
@@ -104,7 +100,7 @@ def _trained(message: Train, context: DeviceContext) -> Trained:
     samples = context.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
-        parts = _parts(context, message.privacy.calibrated)
+        parts = context.usable if message.privacy.calibrated else context.usable[:1]
         descriptor = described(
             context, message.model, message.projector, parts, message.classes, message.privacy
         )
@@ -152,12 +148,13 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     f1, auc = detailed(context.learner, model, samples) if message.detailed else (None, None)
     if not message.bounds:
         return evaluated(context, samples, accuracy, loss, f1=f1, auc=auc)
-    held_out = context.samples("held_out")
+    network, x = context.network, context.inputs(["held_out"])
+    network.load(message.model)
     if message.bounds == WIDTH:
-        known = width(context.learner, model, held_out)
+        known = network.latents(x[:1]).shape[1]
         return evaluated(context, samples, accuracy, loss, latents=known, f1=f1, auc=auc)
     context.account.unprotected(OPEN["bounds"], context.version())
-    found, number = bounds(latents(context.learner, model, held_out), message.bounds)
+    found, number = latent_bounds(map(network.latents, batches(network, x)), message.bounds)
     return evaluated(context, samples, accuracy, loss, bounds=found, latents=number, f1=f1, auc=auc)
 
 
@@ -181,25 +178,9 @@ def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluate
 
 
 def _count_latents(message: CountLatents, context: DeviceContext) -> LatentsCounted:
-    data = context.samples("train")
-    nothing = Samples(torch.zeros_like(data.x[:1]), None, 0)  # the answer must not depend on any record
-    return LatentsCounted(width(context.learner, context.load(message.model), nothing))
-
-
-def _describe(message: Describe, context: DeviceContext) -> Described:
-    # Without classes nothing will be trained or measured here.
-    parts = _parts(context, message.privacy.calibrated or not message.classes)
-    descriptor = described(
-        context, message.encoder, message.projector, parts, message.classes, message.privacy
-    )
-    return Described(descriptor, sum(len(context.samples(part)) for part in parts))
-
-
-def _parts(context: DeviceContext, everything: bool) -> Sequence[str]:
-    """Which parts are described. What has a guarantee is paid for with the budget of all of the data, and the
-    more samples, the less the noise: so it is of all of them. The papers' moments are of the training part.
-    """
-    return ALL if everything and len(context.views.held_out) else ALL[:1]
+    nothing = np.zeros_like(context.inputs(["train"])[:1])  # the answer must not depend on any record
+    context.network.load(message.model)
+    return LatentsCounted(context.network.latents(nothing).shape[1])
 
 
 def _score(message: Score, context: DeviceContext) -> Scored:
@@ -230,7 +211,7 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Evaluate: _evaluate,
     CountLatents: _count_latents,
     Ensemble: _ensemble,
-    Describe: _describe,
+    Describe: describe,
     Score: _score,
     Summarize: _summarize,
     Represent: _represent,

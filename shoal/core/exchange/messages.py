@@ -226,7 +226,7 @@ class Train(Message):
     With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
     data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
     "components" (l, v), float64, or in such a mode one of standardized latents, with a "radius" () too
-    (`shoal.core.device_kit.describe`). classes: U, rows to fill.
+    (`shoal.core.inference.describing`). classes: U, rows to fill.
     cluster: the name of the cluster that `model` belongs to, for people.
     private: ask for DP-SGD; without it the weights have no privacy guarantee.
     """

@@ -1,30 +1,37 @@
-"""What a device has besides a network: its data, its random numbers, and the account of what it releases."""
+"""What a device has that uses models: a network, data, random numbers, and the account of releases."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
 from shoal.core.errors import BadPayload, DeviceFault, near
+from shoal.core.inference.network import Network
 from shoal.core.privacy.accountant import Account, NoAccount
+from shoal.core.types import Array
 
 PARTS = ("train", "held_out", "test")
 ALL = ("train", "held_out")
 """All parts that can be described, so a budget is about these. The test part never is."""
 
 
-class DataContext:
-    """views: the data. noise: only for the papers' mechanism. On a real device the operating system seeds it:
-    anyone who knew the seed could subtract the noise. account: makes the releases with a guarantee, with
-    noise of its own; without one, no release can have a guarantee.
+class InferenceContext:
+    """network: into which models are loaded. views: the data. noise: only for the papers' mechanism. On a
+    real device the operating system seeds it: anyone who knew the seed could subtract the noise. account:
+    makes the releases with a guarantee, with noise of its own; without one, no release can have a guarantee.
     """
 
-    def __init__(self, views: Views, noise: np.random.Generator, account: Account | None = None) -> None:
+    def __init__(
+        self, network: Network, views: Views, noise: np.random.Generator, account: Account | None = None
+    ) -> None:
+        self.network = network
         self.views = views
         self.noise = noise
         self.account: Account = NoAccount() if account is None else account
+        self._inputs: dict[str, Array] = {}
         self._version = ""
         self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
@@ -49,6 +56,27 @@ class DataContext:
     def usable(self) -> tuple[str, ...]:
         """The parts of `ALL` that have samples."""
         return ALL if len(self.views.held_out) else ALL[:1]
+
+    @property
+    def regression(self) -> bool:
+        """Whether the labels are numbers and not classes."""
+        y = self.views.train.y
+        return y is not None and y.dtype.kind == "f"
+
+    def inputs(self, parts: Sequence[str]) -> Array:
+        """(n, ...) float32 or int64: the samples of these parts, as the network takes them. Raises as
+        `part`, and DataFault for unusable data."""
+        for part in parts:
+            if part not in self._inputs:
+                self._inputs[part] = network_input(self.part(part).x)
+        found = [self._inputs[part] for part in parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def labels(self, parts: Sequence[str]) -> Array | None:
+        """(n,) the classes of these parts; numbers are all of class 0. None where some have no labels."""
+        found = [self.part(part).y for part in parts]
+        known = [np.zeros(len(y), np.int64) if self.regression else y for y in found if y is not None]
+        return np.concatenate(known) if len(known) == len(found) else None
 
     def version(self) -> str:
         """A hash of the samples in `ALL`, without their classes."""

@@ -1,23 +1,27 @@
-"""A network that can be used but not trained, as numpy sees it."""
+"""A network as numpy sees it: what PyTorch or ONNX Runtime compute, and what is made of that here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from shoal.core.data.arrays import network_input
+from shoal.core.data.dataset import Dataset
 from shoal.core.errors import DataFault, LearnerFault
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Manifest
 from shoal.core.types import Array, Tensors
 
-PASS = 16
-"""Samples at a time. It changes speed and memory, not results; light devices have little memory."""
 LEAST = 1e-300
 """A probability below this counts as this: its logarithm must be finite."""
 
 
 class Scorer(Protocol):
-    """What gives scores of samples, as a `Network` does."""
+    """What gives scores of samples, as a `Network` does. batch: samples that it takes at a time; that changes
+    speed and memory, not results."""
+
+    @property
+    def batch(self) -> int: ...
 
     def scores(self, x: Array) -> Array:
         """(B, ...) samples -> (B, C) class scores, or (B,) or (B, 1) numbers. Raises LearnerFault."""
@@ -31,9 +35,14 @@ class Network(Scorer, Protocol):
     has its own loss() or evaluate(). manifest: of its weights, without a scale of inputs that they carry.
     """
 
-    name: str
-    classifier: bool
-    manifest: Manifest
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classifier(self) -> bool: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
 
     def load(self, weights: Tensors) -> None:
         """Use these weights from now on, on inputs as they are: a scale that the weights carry is applied.
@@ -51,6 +60,7 @@ class Mixed:
 
     def __init__(self, parts: Sequence[tuple[float, Scorer]]) -> None:
         self._parts = parts
+        self.batch = min(part.batch for _, part in parts)
 
     def scores(self, x: Array) -> Array:
         if len(self._parts) == 1:
@@ -60,9 +70,28 @@ class Mixed:
         return found
 
 
-def mean_of(models: Sequence[tuple[float, Tensors]], said: Callable[[Tensors], Array]) -> Array:
-    """The mean of what models say, each weighted by its share, one after the other; see `weighted`."""
-    return weighted([(share, said(model)) for share, model in models])
+def predicted(
+    network: Network, models: Sequence[tuple[float, Tensors]], data: Dataset, regression: bool
+) -> tuple[Array, float | None]:
+    """What models say of these data, weighted by their shares, which sum to 1. Probabilities (n, C), or of
+    regression numbers (n,), as float32; and, where there are labels, the share of samples that are
+    classified rightly, or of the labels' variance that is explained (R^2, at least 0).
+
+    Raises LearnerFault, and BadPayload for weights of another network.
+    """
+    x = network_input(data.x)
+
+    def said(model: Tensors) -> FloatArray:
+        network.load(model)
+        return numbers(network, x) if regression else softmax(class_scores(network, x, 0))
+
+    found = weighted([(share, said(model)) for share, model in models]).astype(np.float32)
+    if data.y is None:
+        return found, None
+    if not regression:
+        return found, float((found.argmax(axis=1) == data.y).mean())
+    error, spread = float(np.square(found - data.y).mean()), float(np.var(data.y.astype(np.float64)))
+    return found, float(error == 0.0) if spread == 0.0 else max(0.0, 1.0 - error / spread)
 
 
 def weighted(said: Sequence[tuple[float, Array]]) -> Array:
@@ -95,7 +124,7 @@ def class_scores(network: Scorer, x: Array, classes: int) -> FloatArray:
 
     Raises LearnerFault for another shape, DataFault where `classes` is more than C.
     """
-    found = np.concatenate([network.scores(batch) for batch in batches(x)])
+    found = np.concatenate([network.scores(batch) for batch in batches(network, x)])
     if found.ndim != 2 or len(found) != len(x):
         raise LearnerFault(
             f"the network gives shape {found.shape} for {len(x)} samples, not class scores ({len(x)}, C)",
@@ -111,7 +140,7 @@ def class_scores(network: Scorer, x: Array, classes: int) -> FloatArray:
 
 def numbers(network: Scorer, x: Array) -> FloatArray:
     """(n,) float64 predicted numbers, for all samples. Raises LearnerFault for another shape."""
-    found = np.concatenate([network.scores(batch) for batch in batches(x)])
+    found = np.concatenate([network.scores(batch) for batch in batches(network, x)])
     if found.shape not in ((len(x),), (len(x), 1)):
         raise LearnerFault(
             f"the network gives shape {found.shape} for {len(x)} samples, not one number for each",
@@ -133,7 +162,7 @@ def softmax(scores: FloatArray) -> FloatArray:
     return found
 
 
-def batches(x: Array) -> Iterator[Array]:
-    """Slices of at most `PASS` samples, in order."""
-    for start in range(0, len(x), PASS):
-        yield x[start : start + PASS]
+def batches(network: Scorer, x: Array) -> Iterator[Array]:
+    """Slices of at most `network.batch` samples, in order."""
+    for start in range(0, len(x), network.batch):
+        yield x[start : start + network.batch]

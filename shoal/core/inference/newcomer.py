@@ -1,64 +1,51 @@
-"""The tasks that a device can do without PyTorch: choose among models, vote for one, and describe its data.
+"""What any newcomer may be asked: to choose among the clusters' models, to vote for one, to describe data.
 
-    def perform(message, context) -> Message
+    perform(message, context) -> Message
 
-These are what every newcomer may be asked; `fedclient` adds predictions, which no server asks for. Evidence
-that needs the author's own code, such as losses or an encoder, needs PyTorch.
+All of it is numpy. Of a network it needs `scores` and `latents`, which PyTorch or ONNX Runtime compute
+(`shoal.core.inference.network`). What a choice finds stays on the device. Evidence that needs the author's
+own code, such as losses or an encoder, is not here: it needs PyTorch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from shoal.core.data.arrays import network_input
-from shoal.core.data.dataset import Dataset
-from shoal.core.data.version import Numbers
-from shoal.core.data.views import Views
-from shoal.core.errors import BadPayload, DeviceFault, LearnerFault
-from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.errors import BadPayload, LearnerFault
+from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote, Voted
-from shoal.core.exchange.messages import Describe, Described, Message
-from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.parts import Ballot, ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import Manifest, manifest_of
-from shoal.core.inference.choosing import HINT, ONE_OUTPUT, NoClassifier, chosen, with_model
-from shoal.core.inference.context import DataContext
-from shoal.core.inference.moments import check_classes, moments_of, project
-from shoal.core.inference.network import Network, batches, class_scores, softmax
-from shoal.core.inference.releases import released
-from shoal.core.inference.voting import voted
-from shoal.core.privacy.accountant import Account
-from shoal.core.privacy.release import ExactMoments
-from shoal.core.privacy.sums import ExactSums, sums_of
-from shoal.core.types import Array, Tensors
+from shoal.core.inference.context import InferenceContext
+from shoal.core.inference.describing import apart, describe, projected
+from shoal.core.inference.nearness import STRANGE, Nearness, log_densities, nearness
+from shoal.core.inference.network import class_scores, softmax
+from shoal.core.inference.odds import Odds, odds
+from shoal.core.privacy.accountant import Poll
+from shoal.core.privacy.noise.vote import scores
+from shoal.core.types import Array, ModelKey, Tensors
+
+HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
+UNLIKE = (
+    "these samples scatter {:.3g} times as much as those of the run's devices, so it may have no model for "
+    "such data: tell its operator if that goes on"
+)
+NAMED = (
+    "clusters with such samples name the classes differently, which only labels show: about ten of each "
+    "class would help"
+)
+ONE_OUTPUT = "the network has one output, so it tells no classes apart"
+HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
-class InferenceContext(DataContext):
-    """A device's data and a network to use on them. noise, account: see `DataContext`."""
+class NoClassifier(LearnerFault):
+    """What a model says of a sample is no probability of classes: whatever the samples are, so that it tells
+    nothing of them if the run is asked to decide instead."""
 
-    def __init__(
-        self, network: Network, views: Views, noise: np.random.Generator, account: Account | None = None
-    ) -> None:
-        super().__init__(views, noise, account)
-        self.network = network
-        self._inputs: dict[str, Array] = {}
-
-    def inputs(self, parts: Sequence[str]) -> Array:
-        """(n, ...) float32 or int64: the samples of these parts, as the network takes them."""
-        for part in parts:
-            if part not in self._inputs:
-                self._inputs[part] = network_input(self.part(part).x)
-        return (
-            np.concatenate([self._inputs[part] for part in parts])
-            if len(parts) > 1
-            else self._inputs[parts[0]]
-        )
-
-    def labels(self, parts: Sequence[str]) -> Array | None:
-        """(n,) the classes of these parts; None where some have none, or the labels are numbers."""
-        found = [self.part(part).y for part in parts]
-        known = [y for y in found if y is not None and y.dtype.kind == "i"]
-        return np.concatenate(known) if len(known) == len(found) else None
+    code = NO_CLASSIFIER
 
 
 def perform(message: Message, context: InferenceContext) -> Message:
@@ -88,11 +75,11 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
     Raises NoClassifier where the predictions are no probabilities of classes: the run can decide then.
     """
     network, parts = context.network, context.usable
-    if not network.classifier or any(_regression(context.part(part)) for part in parts):
+    if not network.classifier or context.regression:
         raise NoClassifier(f"{network.name} has its own loss() or evaluate(), or predicts numbers", HINT)
     x, labels = context.inputs(parts), context.labels(parts)
     classes = 0 if labels is None else int(labels.max()) + 1
-    # The run is asked to decide where this is no classifier, and its graph may have been made so that samples
+    # The run is asked to decide where this is no classifier, and a graph may have been made so that samples
     # decide about its shape: they must not be looked at for that.
     network.load(question.models[0])
     width = class_scores(network, np.zeros_like(x[:1]), 0).shape[1]
@@ -101,79 +88,116 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
 
     def said(model: Tensors) -> FloatArray:
         network.load(model)
-        scores = class_scores(network, x, classes)
-        if scores.shape[1] != width:
+        found = class_scores(network, x, classes)
+        if found.shape[1] != width:
             raise LearnerFault(
-                f"the network gives shape {scores.shape} for {len(x)} samples, and {width} scores for zeros",
+                f"the network gives shape {found.shape} for {len(x)} samples, and {width} scores for zeros",
                 "tell the run's operator",
             )
-        found = softmax(scores)
         # A model that gives no numbers for a sample says nothing of it.
-        return np.nan_to_num(found, nan=1.0 / found.shape[1])
+        return np.nan_to_num(softmax(found), nan=1.0 / width)
 
-    projected = None
-    if (described := question.described) is not None:
-        network.load(described.encoder)
-        projected = project((network.latents(batch) for batch in batches(x)), described.projector)
-    return chosen(question, [said(model) for model in question.models], labels, projected)
+    predictions, described = [said(model) for model in question.models], question.described
+    points = None if described is None else projected(context, described.encoder, described.projector, parts)
+    return chosen(question, predictions, labels, points)
 
 
 def vote(question: Vote, context: InferenceContext) -> Voted:
-    """The cluster that a private vote of all samples but those of a test part names. Raises OverBudget."""
-    network = context.network
-    described = question.opened(carrying(network.manifest, question.scale))
-    network.load(described.encoder)
-    x = context.inputs(context.usable)
+    """The cluster that a private vote of all samples but those of a test part names. Repeated samples count
+    once. Raises OverBudget."""
+    described = question.opened(carrying(context.network.manifest, question.scale))
+    poll = Poll("a vote for a model", question.epsilon, question.digest, context.version())
 
-    def projected(rows: Array) -> Iterator[FloatArray]:
-        return (points for points, _ in apart(network, x, rows, described.projector, None))
+    def exact() -> Integers:
+        parts = context.usable
+        first = np.unique(context.distinct(parts, labels=False), return_index=True)[1]
+        points = np.concatenate([*apart(context, described.encoder, described.projector, parts, first)])
+        _check_dims(points, described.clusters)
+        return scores(log_densities(points, described.clusters))
 
-    return voted(question, described, context, projected)
-
-
-def describe(message: Describe, context: InferenceContext) -> Described:
-    """The moments of the data's latents, released as the message asks. Raises what `released` raises, and
-    DeviceFault if labels are needed and missing."""
-    privacy, network = message.privacy, context.network
-    # As on a device that trains: what has a guarantee is of all samples, since the budget is of all of them.
-    parts = context.usable if privacy.calibrated or not message.classes else context.usable[:1]
-    x, labels = context.inputs(parts), context.labels(parts) if message.classes else None
-    if message.classes and labels is None:
-        raise DeviceFault("this needs labels, and the device's data have none", "give the data a y")
-
-    def moments(distinct: Numbers | None) -> ExactMoments:
-        network.load(message.encoder)
-        projected = project((network.latents(batch) for batch in batches(x)), message.projector)
-        return moments_of(projected, labels, message.classes, distinct)
-
-    def sums(classes: int, distinct: Numbers) -> ExactSums:
-        check_classes(classes)
-        network.load(message.encoder)
-        first = np.unique(distinct, return_index=True)[1]
-        projector = message.projector
-        found = apart(network, x, first, projector, labels if classes else None)
-        return sums_of(found, float(projector["radius"]), len(projector["components"]), classes)
-
-    descriptor = released(
-        context, message.encoder, message.projector, parts, message.classes, privacy, moments, sums
-    )
-    return Described(descriptor, len(x))
+    choice = context.account.vote(poll, exact)
+    return Voted(Ballot(question.keys[choice], question.epsilon))
 
 
-def apart(
-    network: Network, x: Array, rows: Array, projector: Tensors, labels: Array | None
-) -> Iterator[tuple[FloatArray, Array | None]]:
-    """Projected latents (1, l) of each of these samples, with its label, each computed by itself.
+def chosen(
+    question: Choose,
+    predictions: Sequence[FloatArray],
+    labels: Array | None,
+    points: FloatArray | None = None,
+) -> Chosen:
+    """Which model suits the samples best. predictions: (n, C) for each model, in the order of the question.
 
-    For what has a guarantee: the network came from a server, which can make one in which a sample of a batch
-    changes the latents of the others. In a batch of one there are no others. All samples pass through the
-    same memory, since the last bits of a result may depend on how its input is aligned.
+    labels: (n,), the classes of the samples, where all are known. points: (n, l), the samples' latents by the
+    question's encoder and projector, if it has densities.
     """
-    single = np.empty_like(x[:1])
-    for row in rows.tolist():
-        single[...] = x[row]
-        yield project([network.latents(single)], projector), None if labels is None else labels[row : row + 1]
+    near = None if points is None else _nearness(question, points)
+    kin = None if labels is not None or question.kin is None else np.array(question.kin)
+    found = odds(predictions, labels, None if near is None else near.logarithms, kin, question.shares)
+    by = ("mutual information" if labels is None else "labels") + (" and likelihood" if near else "")
+    where = assignment(question.keys, found, by)
+    if kin is not None and found.best < len(kin) and (kin == kin[found.best]).sum() > 1:
+        where = replace(where, reason=f"{where.reason}; {NAMED}")
+    if near is not None and near.spread >= STRANGE:
+        where = replace(where, reason=f"{where.reason}; {UNLIKE.format(near.spread)}")
+    mixture = tuple(found.mixture.tolist())
+    return Chosen(
+        where,
+        tuple(found.information.tolist()),
+        tuple(found.errors.tolist()),
+        (*found.odds.tolist(), 0.0),
+        tuple(found.agreement.tolist()),
+        len(predictions[0]),
+        None if near is None else tuple(near.likelihood.tolist()),
+        None if near is None else near.spread,
+        mixture=mixture if sum(share > 0.0 for share in mixture) > 1 else None,
+    )
 
 
-def _regression(data: Dataset) -> bool:
-    return data.y is not None and data.y.dtype.kind == "f"
+def with_model(found: Chosen, question: Choose) -> Chosen:
+    """The answer together with the models to use, which are nowhere else: they came in few bits."""
+    chosen = question.keys.index(found.assignment.cluster)
+    others = [question.models[number] for number in members(found) if number != chosen]
+    return replace(found, model=question.models[chosen], others=tuple(others) or None)
+
+
+def members(found: Chosen) -> list[int]:
+    """The numbers of the models in the mixture; none where only the chosen one predicts."""
+    return [number for number, share in enumerate(found.mixture or ()) if share > 0.0]
+
+
+def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> ClusterAssignment:
+    """The choice, in the words of every placement; there is no distance.
+
+    The runner-up is the likeliest of the other clusters. The confidence is the probability that the cluster
+    is the right one, or, of the common model, the share of samples on which it is expected to be as good.
+    """
+    best, order = found.best, found.order
+    if best < len(order):
+        others = [keys[index] for index in order if index != best]
+        return ClusterAssignment(
+            keys[best],
+            runner_up=others[0] if others else "",
+            confidence=float(found.odds[best]),
+            reason=f"chosen on this device by {evidence}",
+        )
+    likely = " and ".join(keys[index] for index in order[:2])
+    reason = f"these samples do not tell {likely} apart, and of single models the common one serves them best"
+    return ClusterAssignment(
+        keys[best],
+        runner_up=keys[order[0]],
+        confidence=float(found.agreement[best]),
+        reason=f"{reason}; {HELP}",
+    )
+
+
+def _nearness(question: Choose, points: FloatArray) -> Nearness:
+    described = question.described
+    assert described is not None
+    _check_dims(points, described.clusters)
+    return nearness(points, described.clusters, sum(question.shares) / len(question.shares))
+
+
+def _check_dims(points: FloatArray, clusters: Tensors) -> None:
+    dims = clusters["means"].shape[2]
+    if points.shape[1] != dims:
+        raise BadPayload(f"densities of {dims} dimensions came with a projector to {points.shape[1]}")

@@ -29,7 +29,7 @@ NOISY = 60.0
 """In scales of the Laplace noise: an honest value is farther away with probability 10^-26."""
 LENGTH = 2
 """The number of coordinates of standardized latents that carry their length
-(`shoal.core.device_kit.describe.standardized`)."""
+(`shoal.core.inference.describing.standardized`)."""
 
 
 def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
@@ -172,7 +172,7 @@ def public_projector(latents: int, dims: int) -> Tensors:
     fewer.
 
     "components" (l, v + 2), for latents that are standardized first
-    (`shoal.core.device_kit.describe.standardized`): d = l - 2 random orthonormal rows, at least one, for the
+    (`shoal.core.inference.describing.standardized`): d = l - 2 random orthonormal rows, at least one, for the
     directions of latents, and the two coordinates of the length, which weigh as much as two directions do on
     average. "mean" is 0.
 

@@ -1,7 +1,7 @@
 """Which model a newcomer gets: one way for all algorithms that keep several models, beside each one's own.
 
 A newcomer that can try models itself is given those of all clusters, the common one, and what the run knows
-of where each cluster's data lie, and chooses by its own samples (`shoal.core.inference.choosing`): nothing
+of where each cluster's data lie, and chooses by its own samples (`shoal.core.inference.newcomer`): nothing
 about its data leaves it, and it needs no labels. Where there is one cluster, it gets that one's model and is
 asked for nothing. The algorithm's own way, `place` of its server half, answers newcomers that cannot choose,
 runs whose parameter `placing` asks for it, and runs with more models than a newcomer may have. In between is

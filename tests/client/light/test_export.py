@@ -14,21 +14,18 @@ from fedserver.cli.models.onnx import save
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, with_scale
 from shoal.core.data.views import Views
-from shoal.core.device_kit import choosing
-from shoal.core.device_kit import describe as with_torch
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.latents import has_latent
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
-from shoal.core.device_kit.scaling import in_own_units, outputs
+from shoal.core.device_kit.network import has_latent
+from shoal.core.device_kit.scaling import in_own_units
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.messages import Score
 from shoal.core.inference import newcomer
-from shoal.core.inference.choosing import NoClassifier
+from shoal.core.inference.context import InferenceContext
 from shoal.core.inference.graph.model import read_graph
-from shoal.core.inference.newcomer import InferenceContext
-from shoal.core.privacy.accountant import Share
+from shoal.core.inference.newcomer import NoClassifier
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.core.inference.graphs import graph
@@ -67,39 +64,25 @@ def test_scores_latents_moments_and_choice_agree(name: str) -> None:
     trained, light, models = both(make(), shape)
     x = light.inputs(["train"])
     light.network.load(models[0])
-    model = trained.load(models[0]).eval()
-    with torch.no_grad():
-        wanted = model(torch.from_numpy(x)).numpy()
-    assert light.network.scores(x) == pytest.approx(wanted, abs=1e-4)
+    trained.network.load(models[0])
+    assert light.network.scores(x) == pytest.approx(trained.network.scores(x), abs=1e-4)
+    assert light.network.classifier == trained.network.classifier
+    assert light.network.manifest == trained.network.manifest
     question = Choose(models, "a b c all", (1.0, 1.0, 1.0))
     if light.network.classifier:
-        found = newcomer.choose(question, light)
-        assert found.assignment.cluster == choosing.choose(question, trained).assignment.cluster
+        found = [newcomer.choose(question, each).assignment.cluster for each in (light, trained)]
+        assert found[0] == found[1]
     else:
-        with pytest.raises(NoClassifier):
-            newcomer.choose(question, light)
-    if has_latent(trained.learner, model):
-        width = light.network.latents(x).shape[1]
-        projector: Tensors = {
-            "mean": np.zeros(width),
-            "components": np.random.default_rng(1).normal(size=(3, width)),
-        }
-        trained.load(models[0])
-        moments = with_torch.describe(trained.learner, model, [trained.samples("train")], projector, 0)
-        light.account = _Open()  # type: ignore[assignment]
-        described = newcomer.describe(Describe(models[0], projector), light).descriptor.statistics
-        assert described.means == pytest.approx(moments.means, abs=1e-4)  # type: ignore[union-attr]
+        for each in (light, trained):
+            with pytest.raises(NoClassifier):
+                newcomer.choose(question, each)
+    if has_latent(trained.learner, trained.model):
+        for each in (light, trained):
+            each.network.load(models[0])
+        assert light.network.latents(x) == pytest.approx(trained.network.latents(x), abs=1e-4)
     else:
         with pytest.raises(LearnerFault, match="has no latent"):
             light.network.latents(x)
-
-
-class _Open:
-    def summed(self, share: Share) -> None:
-        raise AssertionError
-
-    def unprotected(self, what: str, data: str) -> None:
-        pass
 
 
 class Counting(nn.Module):
@@ -162,12 +145,10 @@ def test_a_scale_that_models_carry_is_applied_with_and_without_pytorch(regressio
     x = light.inputs(["train"])
     with torch.no_grad():
         wanted = in_own_units(network.eval())(torch.from_numpy(x)).numpy()
-    trained.use_scale_of(model)
-    samples = trained.samples("train")
+    samples = trained.for_task(0, None, Score((model,))).samples("train")
     assert float(samples.x.abs().max()) > LINEAR, "some are far"
-    with torch.no_grad():
-        scores = trained.load(model).eval()(samples.x)
-    assert outputs(scores, scale).numpy() == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+    trained.network.load(model)
+    assert trained.network.scores(x) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
     light.network.load(model)
     assert light.network.scores(x) == pytest.approx(wanted, rel=1e-5, abs=1e-4)
     light.network.load(models[0])
@@ -179,10 +160,7 @@ def test_a_newcomer_chooses_among_models_that_carry_a_scale_with_and_without_pyt
     scale = {MEAN: np.float32([0.5, 0, 0.2, 9]), DEVIATION: np.float32([0.1, 0.01, 2, 3])}
     carrying = tuple(with_scale(model, scale) for model in models)
     question = compact(Choose(carrying, "a b c all", (1.0, 1.0, 1.0)))
-    found = [
-        newcomer.perform(question, light),
-        choosing.perform(question, trained.for_task(0, None, question)),
-    ]
+    found = [newcomer.perform(question, each) for each in (light, trained)]
     assert {each.assignment.cluster for each in found} == {found[0].assignment.cluster}  # type: ignore[attr-defined]
     for each in found:
         assert scale_of(each.model)[MEAN].tolist() == scale[MEAN].tolist()  # type: ignore[attr-defined]

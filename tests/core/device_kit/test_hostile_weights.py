@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.describe import sums as described_sums
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import loss_of
-from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.training.private import WITHIN, clipped_sums, of_each, width_of
 from shoal.core.device_kit.training.slots import blocks, slots_of
+from shoal.core.inference.describing import exact_sums
 from shoal.core.privacy.sums import GRID
 
 CPU = torch.device("cpu")
@@ -130,9 +132,9 @@ def test_no_sample_moves_what_is_described_by_more_than_the_sensitivity(size: in
     }
 
     def released(count: int) -> np.ndarray:  # type: ignore[type-arg]
-        some = Samples(samples.x[:count], samples.labels[:count], 2)
-        return described_sums(
-            learner, hostile(learner), [some], projector, 2, np.arange(count)
-        ).values.astype(np.float64)
+        some = Dataset(samples.x[:count].numpy(), samples.labels[:count].numpy())
+        context = DeviceContext(learner, Views.of(some, share=0.0), "cpu", 0, np.random.default_rng(0))
+        found = exact_sums(context, tensors_of(hostile(learner)), projector, ["train"], 2)
+        return found.values.astype(np.float64)
 
     assert 0.0 < np.linalg.norm(released(size + 1) - released(size)) <= GRID

@@ -8,7 +8,6 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import distinct
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import described
 from shoal.core.device_kit.evaluation.evaluate import evaluate, score
 from shoal.core.device_kit.evaluation.regression import explained, predictions
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
@@ -19,6 +18,7 @@ from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Ensemble, TrainingSettings
 from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings
+from shoal.core.inference.describing import described
 from shoal_lab.algorithms.atp import device as atp
 from shoal_lab.algorithms.atp.messages import Learn
 

@@ -3,12 +3,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import describe
 from shoal.core.device_kit.evaluation.evaluate import evaluate
-from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.standard import perform
 from shoal.core.errors import BadPayload, DeviceFault
@@ -27,6 +26,7 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.tensors import digest, manifest_of
+from shoal.core.inference.describing import moments_of, projected
 from shoal.core.types import Tensors
 
 from .conftest import DEVICES, blobs, context_of, small
@@ -40,8 +40,8 @@ def same(left: Tensors, right: Tensors) -> bool:
 
 
 def exact(context: DeviceContext, weights: Tensors, parts: list[str], classes: int) -> Tensors:
-    samples = [context.samples(part) for part in parts]
-    moments = describe(context.learner, context.load(weights), samples, PROJECTOR, classes)
+    labels = context.labels(parts) if classes else None
+    moments = moments_of(projected(context, weights, PROJECTOR, parts), labels, classes)
     return {"means": moments.means, "deviations": moments.deviations, "counts": moments.counts}
 
 
@@ -138,7 +138,8 @@ def test_evaluate_on_a_test_part_gives_bounds_of_the_held_out_one() -> None:
     answer = perform(Evaluate(weights, part="test", bounds="coordinate"), context)
     assert isinstance(answer, Evaluated)
     assert answer.examples == 7
-    (z,) = latents(context.learner, context.load(weights), context.samples("held_out"))
+    with torch.no_grad():
+        z = context.load(weights).latent(context.samples("held_out").x)  # type: ignore[operator]
     assert answer.bounds is not None
     assert answer.bounds.low.tolist() == z.amin(0).tolist()
     assert answer.bounds.high.tolist() == z.amax(0).tolist()

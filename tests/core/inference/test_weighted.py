@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.errors import LearnerFault
-from shoal.core.inference.network import Mixed, mean_of, weighted
+from shoal.core.inference.network import Mixed, weighted
 from shoal.core.types import Array
 
 SURE, UNSURE = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.5, 0.5]])
@@ -12,6 +12,8 @@ LOST = np.array([[np.nan, 0.5], [0.0, 1.0]])
 
 
 class Says:
+    batch = 2
+
     def __init__(self, scores: Array) -> None:
         self._scores = scores
 
@@ -33,7 +35,7 @@ def test_a_model_is_left_out_for_the_samples_for_which_it_gives_no_numbers() -> 
 
 def test_no_answer_is_made_up_where_no_model_gives_numbers() -> None:
     with pytest.raises(LearnerFault, match="no numbers for 1 of 2 samples"):
-        mean_of([(1.0, {})], lambda model: LOST)
+        weighted([(1.0, LOST)])
     with pytest.raises(LearnerFault, match="no numbers for 1 of 2 samples"):
         Mixed([(1.0, Says(LOST))]).scores(SURE)
     together = Mixed([(0.5, Says(np.log(SURE))), (0.5, Says(LOST))]).scores(SURE)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.inference.moments import moments_of
+from shoal.core.inference.describing import moments_of
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.inference.moments import moments_of
+from shoal.core.inference.describing import moments_of
 from shoal.core.privacy.release import release
 from shoal.core.server_kit.fleet.differences import (
     INPUTS,

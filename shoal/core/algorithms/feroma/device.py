@@ -5,26 +5,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.data.seeds import generator
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import described, project
-from shoal.core.device_kit.latents import latents
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
-from shoal.core.inference.moments import moments_of
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.inference.describing import described, moments_of
 from shoal.core.privacy.release import ExactMoments
-from shoal.core.types import Tensors
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from shoal.core.data.version import Numbers
     from shoal.core.device_kit.context import DeviceContext
-    from shoal.core.device_kit.learner import Learner
-    from shoal.core.device_kit.samples import Samples
+    from shoal.core.types import Array
 
 SHARE = 0.5
 """gamma: the probability that a sample is in a mask."""
@@ -37,7 +31,7 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 def profile(message: Profile, context: "DeviceContext") -> Described:
     """Raises BadPayload for a request that is not legal, and the errors of
-    `shoal.core.device_kit.describe`."""
+    `shoal.core.inference.describing`."""
     if not 0 <= message.masks <= MOST or message.part not in ("train", "held_out"):
         raise BadPayload(
             f"there is no profile of {message.masks} masks of the {message.part} part",
@@ -49,32 +43,18 @@ def profile(message: Profile, context: "DeviceContext") -> Described:
     chance = generator(context.seed, "masks")
 
     def moments(
-        learner: "Learner",
-        model: "nn.Module",
-        parts: "Sequence[Samples]",
-        projector: Tensors,
-        classes: int,
-        distinct: "Numbers | None",
+        points: FloatArray, labels: "Array | None", classes: int, distinct: "Numbers | None"
     ) -> ExactMoments:
-        batches = (batch for each in parts for batch in latents(learner, model, each))
-        projected = project(batches, projector)
-        labels = torch.cat([each.labels for each in parts]).cpu().numpy() if classes else None
         found = []
-        for mask in masks(len(projected), message.masks, chance):
+        for mask in masks(len(points), message.masks, chance):
             own, same = (None if numbers is None else numbers[mask] for numbers in (labels, distinct))
-            found.append(moments_of(projected[mask], own, classes, same))
-        return averaged(found, len(projected))
+            found.append(moments_of(points[mask], own, classes, same))
+        return averaged(found, len(points))
 
     descriptor = described(
-        context,
-        message.encoder,
-        message.projector,
-        [part],
-        message.classes,
-        message.privacy,
-        moments,
+        context, message.encoder, message.projector, [part], message.classes, message.privacy, moments
     )
-    return Described(descriptor, len(context.samples(part)))
+    return Described(descriptor, len(context.part(part)))
 
 
 def masks(samples: int, count: int, chance: np.random.Generator) -> list[npt.NDArray[np.bool_]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.evaluation.regression import explained, predictions, refuse_targets, squared_error
-from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.learner import Learner, Loss, authors, shape_of
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, Diverged, LearnerFault, diverged
@@ -58,11 +58,6 @@ def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
             scores.shape[1],
         )
     return scores
-
-
-def shape_of(value: object) -> str:
-    """What an author's function returned, for an error."""
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _scalar(loss: Loss) -> Loss:

@@ -5,17 +5,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.latents import bounds, latents
-from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.samples import PASS, Samples, convert
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.network import TorchNetwork
 from shoal.core.errors import BadPayload, LearnerFault
+from shoal.core.exchange.choosing import Choose
+from shoal.core.inference import newcomer
+from shoal.core.inference.describing import latent_bounds
+from shoal.core.types import Array
+from tests.core.inference.test_newcomer import SMALL, Small, device, known, models, views
 
 CPU = torch.device("cpu")
 
 
-def rows(*values: list[float]) -> Samples:
-    return convert(Dataset(np.array(values, np.float32)), CPU)
+def rows(*values: list[float]) -> Array:
+    return np.array(values, np.float32)
 
 
 class Doubler(nn.Module):
@@ -34,9 +38,8 @@ class Doubler(nn.Module):
         return self.pair(doubled)[0]  # type: ignore[no-any-return]
 
 
-def one(learner: Learner, samples: Samples) -> Tensor:
-    (batch,) = latents(learner, learner.module(0), samples)
-    return batch
+def one(learner: Learner, x: Array) -> Array:
+    return TorchNetwork(learner, learner.module(0), CPU).latents(x)
 
 
 def test_a_function_a_submodule_or_the_networks_own() -> None:
@@ -55,21 +58,43 @@ def test_the_output_of_a_submodule_is_flattened_and_its_hook_removed() -> None:
     learner = Learner("conv", lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU()), latent="0")
     model = learner.module(0)
     images = torch.rand(2, 1, 4, 4)
-    (found,) = latents(learner, model, convert(Dataset(images.numpy()), CPU))
+    found = TorchNetwork(learner, model, CPU).latents(images.numpy())
     assert found.shape == (2, 3 * 3 * 3)
-    assert torch.equal(found, model[0](images).flatten(1))  # type: ignore[index]
+    assert found.tolist() == model[0](images).flatten(1).tolist()  # type: ignore[index]
     assert model(images).shape == (2, 3, 3, 3)
 
 
-def test_batches_come_in_order_in_evaluation_mode_and_without_gradients() -> None:
-    learner = builtin("mlp", {"inputs": 2, "hidden": (), "classes": 2})
+def test_latents_and_scores_are_of_evaluation_mode_and_leave_the_samples_as_they_are() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.layer = nn.Dropout(0.9), nn.Linear(2, 3)
+
+        def latent(self, x: Tensor) -> Tensor:
+            return self.drop(x.mul_(2.0))  # type: ignore[no-any-return]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.latent(x))  # type: ignore[no-any-return]
+
+    learner, x = Learner("own", Own), rows([1, 2], [3, 4], [5, 6])
     model = learner.module(0).train()
-    data = np.arange(2.0 * (PASS + 5), dtype=np.float32).reshape(-1, 2)
-    found = list(latents(learner, model, convert(Dataset(data), CPU)))
-    assert [len(batch) for batch in found] == [PASS, 5]
-    assert torch.cat(found).numpy().tolist() == data.tolist()
+    network = TorchNetwork(learner, model, CPU)
+    assert network.latents(x).tolist() == [[2, 4], [6, 8], [10, 12]]
+    with torch.no_grad():
+        wanted = model.layer(torch.from_numpy(2 * x))  # type: ignore[operator]
+    model.train()
+    assert network.scores(x).tolist() == wanted.tolist()
     assert not model.training
-    assert not any(batch.requires_grad for batch in found)
+    assert x.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_scores_that_are_no_tensor_are_the_authors_to_mend() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(LearnerFault, match="gives a tuple for 1 samples"):
+        TorchNetwork(learner := Learner("two", Two), learner.module(0), CPU).scores(rows([1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -97,26 +122,37 @@ def test_a_failing_forward_shows_the_authors_frame_also_through_a_hook() -> None
 
     with pytest.raises(LearnerFault, match="own words") as caught:
         one(Learner("broken", Broken, latent="twice"), rows([1, 2]))
-    assert "test_latents.py" in caught.value.details.splitlines()[1]
+    assert "test_network.py" in caught.value.details.splitlines()[1]
 
 
-BATCHES = [torch.tensor([[1.0, -2.0], [0.0, 5.0]]), torch.tensor([[-3.0, 4.0]])]
+BATCHES = [np.array([[1.0, -2.0], [0.0, 5.0]]), np.array([[-3.0, 4.0]])]
 
 
 def test_bounds_by_coordinate_and_over_all() -> None:
-    found, width = bounds(BATCHES, "coordinate")
+    found, width = latent_bounds(BATCHES, "coordinate")
     assert (found.low.tolist(), found.high.tolist()) == ([-3.0, -2.0], [1.0, 5.0])
     assert (found.provenance, width) == ("raw", 2)
-    over_all, width = bounds(iter(BATCHES), "scalar")
+    over_all, width = latent_bounds(iter(BATCHES), "scalar")
     assert (over_all.low.tolist(), over_all.high.tolist(), width) == ([-3.0], [5.0], 2)
 
 
 def test_bounds_of_another_kind() -> None:
     with pytest.raises(BadPayload, match='did you mean "scalar"'):
-        bounds(BATCHES, "scaler")
+        latent_bounds(BATCHES, "scaler")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_latents_that_are_not_finite_have_no_bounds(bad: float) -> None:
+def test_latents_that_are_not_finite_have_no_latent_bounds(bad: float) -> None:
     with pytest.raises(LearnerFault, match="NaN or infinite"):
-        bounds([*BATCHES, torch.tensor([[bad, 0.0]])], "scalar")
+        latent_bounds([*BATCHES, np.array([[bad, 0.0]])], "scalar")
+
+
+def test_a_choice_with_pytorch_is_that_of_the_same_network_by_hand() -> None:
+    data = views(labels=False)
+    question = Choose(models(4), "a b c all", (1.0, 2.0, 1.0), *known())
+    trained = DeviceContext(SMALL, data, "cpu", 0, np.random.default_rng(0))
+    assert trained.network.manifest == Small.manifest
+    found, wanted = newcomer.choose(question, trained), newcomer.choose(question, device(data))
+    assert found.assignment.cluster == wanted.assignment.cluster
+    for name in ("information", "errors", "odds", "agreement", "likelihood"):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), abs=1e-5), name
