@@ -54,8 +54,10 @@ from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.choosing import chosen, members
 from shoal.core.inference.nearness import log_densities
-from shoal.core.privacy.accountant import Poll, Unmetered
+from shoal.core.privacy.accountant import R, T, Unmetered
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn
+from shoal.core.privacy.payment import Payment
 from shoal.core.server_kit import placing
 from shoal.core.types import Tensors
 from shoal.simulation.learners import learner_of
@@ -240,9 +242,9 @@ def projected(context: DeviceContext, encoder: Tensors, projector: Tensors) -> F
 class Noted(Unmetered):
     """Notes the scores of a vote."""
 
-    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
         self.scores = exact()
-        return 0
+        return super().pay(payment, lambda: self.scores, noised)
 
 
 def voted(

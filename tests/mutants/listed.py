@@ -346,8 +346,8 @@ MUTANTS = (
     mutant(
         "a release is paid for after it was drawn",
         "fedclient/store/ledger.py",
-        '        self._file.append(debit)\n        crash.point("device.debited")\n',
-        '        crash.point("device.debited")\n        self._file.append(debit)\n',
+        '            self._file.append(debit)\n            crash.point("device.debited")\n',
+        '            crash.point("device.debited")\n            self._file.append(debit)\n',
         "tests/crash/test_ledger.py",
     ),
     mutant(

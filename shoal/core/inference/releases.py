@@ -8,8 +8,9 @@ from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.context import DataContext
 from shoal.core.inference.moments import check_classes
-from shoal.core.privacy.accountant import Order
-from shoal.core.privacy.release import ExactMoments, release
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import description
+from shoal.core.privacy.release import ExactMoments, release, release_sums
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.privacy.terms import terms
@@ -34,9 +35,8 @@ def released(
     Raises Refused where the samples are too few, the owner's budget has no room, or the owner lets nothing
     leave without a guarantee; and what `moments` and `sums` raise.
     """
-    data = context.version()
     if not privacy.calibrated:
-        context.account.unprotected(OPEN[privacy.mode], data)
+        context.unprotected(OPEN[privacy.mode])
         # The papers do not consider repeated samples.
         distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
         return release(moments(distinct), privacy, digest(projector), context.noise)
@@ -44,10 +44,13 @@ def released(
         raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
     check_classes(classes)
     agreed = terms(privacy, sum(len(context.part(part)) for part in parts), classes)
-    purpose = f"data described, with {agreed.classes} classes" if agreed.classes else "data described"
-    order = Order(purpose, privacy, agreed, digest(encoder), digest(projector), data)
+    hashed = digest(projector)
 
     def exact() -> ExactSums:
         return sums(agreed.classes, context.distinct(parts, labels=agreed.classes > 0))
 
-    return context.account.release(order, exact)
+    def noised(found: ExactSums, entropy: Entropy) -> Descriptor:
+        return release_sums(found, privacy, agreed, hashed, entropy)
+
+    asked = description(privacy, agreed, digest(encoder), hashed, context.version())
+    return context.pay(asked, exact, noised)

@@ -10,8 +10,9 @@ from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.parts import Ballot, FloatArray, Integers
 from shoal.core.inference.context import DataContext
 from shoal.core.inference.nearness import log_densities
-from shoal.core.privacy.accountant import Poll
-from shoal.core.privacy.noise.vote import scores
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import drawn, scores
+from shoal.core.privacy.payment import voting
 from shoal.core.types import Array
 
 
@@ -26,7 +27,6 @@ def voted(
     described: the question's. projected: the projected latents (B, l) of the samples with these numbers, in
     any order, each computed so that no other sample changes it. Raises OverBudget.
     """
-    poll = Poll("a vote for a model", question.epsilon, question.digest, context.version())
 
     def exact() -> Integers:
         first = np.unique(context.distinct(context.usable, labels=False), return_index=True)[1]
@@ -36,5 +36,8 @@ def voted(
             raise BadPayload(f"densities of {dims} dimensions came with a projector to {found.shape[1]}")
         return scores(log_densities(found, described.clusters))
 
-    choice = context.account.vote(poll, exact)
+    def noised(found: Integers, entropy: Entropy) -> int:
+        return drawn(found, question.epsilon, entropy)
+
+    choice = context.pay(voting(question.epsilon, question.digest, context.version()), exact, noised)
     return Voted(Ballot(question.keys[choice], question.epsilon))

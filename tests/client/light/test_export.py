@@ -28,7 +28,7 @@ from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.newcomer import InferenceContext
-from shoal.core.privacy.accountant import Share
+from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.core.inference.graphs import graph
@@ -95,7 +95,7 @@ def test_scores_latents_moments_and_choice_agree(name: str) -> None:
 
 
 class _Open:
-    def summed(self, share: Share) -> None:
+    def summed(self, update: MaskedUpdate) -> None:
         raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:

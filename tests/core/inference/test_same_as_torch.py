@@ -18,14 +18,16 @@ from shoal.core.exchange.choosing import Choose, Chosen, ClusterDensities
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.choosing.vote import Voted, vote_on
 from shoal.core.exchange.messages import Describe, Score
-from shoal.core.exchange.parts import Integers, PrivacySettings
+from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference import newcomer
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.inference.moments import project, standardized
 from shoal.core.inference.newcomer import InferenceContext
-from shoal.core.privacy.accountant import NoAccount, Poll, Share
+from shoal.core.privacy.accountant import MaskedUpdate, R, T, Unmetered
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import STEPS
+from shoal.core.privacy.payment import Payment
 from shoal.core.types import Array, Tensors
 
 SMALL = builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
@@ -143,12 +145,15 @@ def test_the_choice_where_the_clusters_data_are_known() -> None:
             choose(wrong, context)  # type: ignore[operator]
 
 
-class Noted(NoAccount):
-    """Votes for the likeliest cluster, and notes the scores."""
+class Noted(Unmetered):
+    """Notes the scores of a vote, and draws from the same seed."""
 
-    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
-        self.poll, self.scores = poll, exact()
-        return int(self.scores.argmax())
+    def __init__(self) -> None:
+        super().__init__(np.random.default_rng(1).bytes)
+
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        self.payment, self.scores = payment, exact()
+        return super().pay(payment, lambda: self.scores, noised)
 
 
 def test_the_vote_and_the_compact_choice() -> None:
@@ -161,7 +166,7 @@ def test_the_vote_and_the_compact_choice() -> None:
     assert isinstance(one, Voted)
     assert isinstance(other, Voted)
     assert other.ballot == one.ballot
-    assert light.account.poll == trained.account.poll
+    assert light.account.payment == trained.account.payment
     assert light.account.scores == pytest.approx(trained.account.scores, abs=1e-4 * STEPS)
     one, other = choosing.perform(compacted, trained), newcomer.perform(compacted, light)
     assert isinstance(one, Chosen)
@@ -192,7 +197,7 @@ def test_the_description(mode: str, classes: int) -> None:
 class _Open:
     """An owner who lets everything leave in the open."""
 
-    def summed(self, share: Share) -> None:
+    def summed(self, update: MaskedUpdate) -> None:
         raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:
