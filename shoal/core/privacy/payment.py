@@ -20,8 +20,8 @@ class Payment:
     """kind: of what is asked. cost: for one sample.
 
     question: SHA-256 of each thing besides the data that decides the answer, such as encoder and projector;
-    () for what is never given again, but made and paid for each time. data: version of all of the device's data,
-    labels apart (`shoal.core.data.version`). facts: the terms, from which the cost follows.
+    () for what is never given again, but made and paid for each time. data: version of all of the device's
+    data, labels apart (`shoal.core.data.version`). facts: the terms, from which the cost follows.
     """
 
     kind: str
