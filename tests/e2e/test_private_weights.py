@@ -91,7 +91,7 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 of_server = status.released[each.name]
                 assert of_server.epsilon == pytest.approx(statement(entries, budget).epsilon)
                 assert 3.9 < of_server.epsilon <= 4.0
-                noted = await coordinator.storage.journal.releases("first")
+                noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
                 assert {each.release for each in chosen(entries, Release)} <= {each.release for each in noted}
             shown = text.privacy(status.released, status.central)
             assert shown[-1].startswith(
