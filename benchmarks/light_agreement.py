@@ -43,7 +43,6 @@ from shoal.core.inference.describing import moments_of, projected
 from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.network import batches
 from shoal.core.inference.newcomer import NoClassifier
-from shoal.core.privacy.accountant import NoAccount, Share
 from shoal.core.server_kit import placing
 from shoal.core.types import Array, Tensors
 from shoal.shell import learners
@@ -152,9 +151,8 @@ def placed(name: str, seed: int) -> tuple[str, str]:
         )
         graph = export(learner, sample_of(new.x.shape[1:], False), {}).data
         views, server, found = Views.of(new), result.card.server(), list[str]()
-        account = _Open()
-        trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed), account=account)
-        light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise, account)
+        trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed))
+        light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise)
         found.extend(_cluster(server, result.state, each) for each in (trained, light))
     return found[0], found[1]
 
@@ -181,16 +179,6 @@ def _read(path: Path, label: str) -> Dataset:
     x = np.delete(table, names.index(label), axis=1) if label in names else table
     y = table[:, names.index(label)].astype(np.int64) if label in names else None
     return Dataset(x.astype(np.float32), y)
-
-
-class _Open(NoAccount):
-    """An owner who lets everything leave in the open, as in both examples."""
-
-    def summed(self, share: Share) -> None:
-        raise AssertionError
-
-    def unprotected(self, what: str, data: str) -> None:
-        pass
 
 
 LATENT = ("latents", "moments")

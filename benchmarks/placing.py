@@ -52,8 +52,10 @@ from shoal.core.inference.describing import projected
 from shoal.core.inference.nearness import log_densities
 from shoal.core.inference.network import class_scores, softmax
 from shoal.core.inference.newcomer import chosen, members, vote
-from shoal.core.privacy.accountant import Poll, Unmetered
+from shoal.core.privacy.accountant import R, T, Unmetered
+from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn
+from shoal.core.privacy.payment import Payment
 from shoal.core.server_kit import placing
 from shoal.core.types import Tensors
 from shoal.simulation.learners import learner_of
@@ -234,9 +236,9 @@ def predictions(context: DeviceContext, model: Tensors) -> FloatArray:
 class Noted(Unmetered):
     """Notes the scores of a vote."""
 
-    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
         self.scores = exact()
-        return 0
+        return super().pay(payment, lambda: self.scores, noised)
 
 
 def voted(

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,9 +30,9 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.simulate import simulate
-from shoal.core.exchange.parts import Descriptor
-from shoal.core.privacy.accountant import Order, Unmetered
-from shoal.core.privacy.sums import ExactSums
+from shoal.core.privacy.accountant import R, T, Unmetered
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import Payment
 from shoal.simulation import images
 from shoal.simulation.fleet import Fleet, Holding, numbered
 from shoal.simulation.images import rotate
@@ -49,13 +49,14 @@ class Ledger(Unmetered):
 
     def __init__(self, noise: np.random.Generator) -> None:
         super().__init__(noise.bytes)
-        self._made: dict[tuple[Any, ...], Descriptor] = {}
+        self._made: list[tuple[Payment, Any]] = []
 
-    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
-        key = (order.encoder, order.projector, order.settings, order.terms)
-        if key not in self._made:
-            self._made[key] = super().release(order, exact)
-        return self._made[key]
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        for made, answer in self._made:
+            if made.answers(payment):
+                return cast(R, answer)
+        self._made.append((payment, super().pay(payment, exact, noised)))
+        return cast(R, self._made[-1][1])
 
 
 @dataclass(frozen=True)

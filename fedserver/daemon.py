@@ -118,7 +118,7 @@ async def _lead(
         socket = config.state / SOCKET
         listeners = await listen(coordinator, config.listen, socket, access, config.addresses)
         facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
-        await coordinator.storage.identities.note_event(Event.START, **facts)
+        await coordinator.storage.note(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
         if access is not None and access.operators.address:
@@ -175,7 +175,7 @@ async def _end(
         await listeners.stop_accepting()
         await listeners.stop(grace)
     with contextlib.suppress(StorageFault):
-        await coordinator.storage.identities.note_event(Event.STOP)
+        await coordinator.storage.note(Event.STOP)
     await coordinator.close()
     for name in (ADDRESS, JOIN, SOCKET):
         (config.state / name).unlink(missing_ok=True)
@@ -190,11 +190,11 @@ def _write_address(path: Path, address: str) -> None:
 
 async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
     """What the listeners need for TLS. The server's own certificate is renewed if necessary."""
-    if newest := await storage.identities.newest_line():
+    if newest := await storage.call(storage.identities.audit.newest):
         authority.clock.began_after(newest)
     if authority.refresh():
         log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
-        await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
+        await storage.note(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
     return Access(
         await Peers.open(storage, authority),
         config.join_listen,

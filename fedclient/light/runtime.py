@@ -93,7 +93,7 @@ class LightRuntime:
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):
-            self._context.account.unprotected(what, self._context.version())
+            self._context.unprotected(what)
         return newcomer.perform(asked, self._context)
 
     def _open(self, asked: Open) -> Opened:

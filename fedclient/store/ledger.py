@@ -22,50 +22,44 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_bytes
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from fedclient.store.consent import Consents
 from fedclient.store.failures import Failures
-from fedclient.store.ledger_file import HINT, LedgerFile
+from fedclient.store.ledger_file import LedgerFile
 from fedclient.store.unsettled import Unsettled
-from shoal.core.errors import BadPayload, DeviceFault, DiskFull, NoConsent, OverBudget, Unprotected
-from shoal.core.exchange.parts import Descriptor, Integers
+from shoal.core.errors import DeviceFault, DiskFull, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.accountant import Lesson, Order, Poll, Share, Tally
+from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.privacy.asks import WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
     Book,
-    Cast,
-    Counted,
     Debit,
     Entry,
     Failed,
     GivenBack,
     Open,
-    Paid,
     Release,
     Reserved,
     Summed,
-    Training,
     chosen,
     paid,
 )
 from shoal.core.privacy.noise.chance import Entropy
-from shoal.core.privacy.noise.vote import drawn
-from shoal.core.privacy.release import noisy_count, release_sums
+from shoal.core.privacy.payment import VOTE, Payment
 from shoal.core.privacy.report import OF_TRAINING, OPEN
-from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import RunId, Tensors
 from shoal.shell import crash
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 DAY = 86400.0
 CHANGES, RESERVATIONS = 20, 1000
@@ -108,11 +102,6 @@ class Ledger:
     def _holder(self) -> str:
         return self._consents.holder if self._consents else ""
 
-    @property
-    def _now(self) -> tuple[float, str, str, str]:
-        """When a payment is made, from which data, for which run, and by which device."""
-        return self._clock(), self._source, self._run, self._holder
-
     def entries(self) -> list[Entry]:
         """All lines, and then the failures that have none. Raises LedgerFault if the ledger was changed or is
         damaged."""
@@ -121,7 +110,7 @@ class Ledger:
     def verify(self) -> list[Entry]:
         """All lines, after the releases on the disk were verified too. Raises LedgerFault."""
         entries = list(self._file.read().entries)
-        kept = {each.number for each in paid(entries) if not isinstance(each, Training)}
+        kept = {each.number for each in paid(entries) if each.payment.question}
         for each in chosen(entries, Release):
             if each.debit in kept:
                 self._file.bytes_of(each)
@@ -129,92 +118,54 @@ class Ledger:
 
     # -- what is paid for -------------------------------------------------------------------------------
 
-    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
-        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `exact`
+        and `noised` do.
+
+        What can be given again is on the disk on return. Trained weights may not leave before
+        `unsettled.settle`: a disk that is full by then costs no second debit.
+        """
+
+        def again(found: Release) -> R:
+            return cast(R, payload_from_bytes(self._file.bytes_of(found)).parts[payment.kind])
+
         self.unsettled.settle()
         book = self._file.read()
-        if (found := self._recalled(book, order)) is not None:
-            return found
+        if (found := self._released(book, payment, self._since)) is not None:
+            return again(found)
         try:
-            self._check(book, Debit.of(order, 0, 0.0))
+            self._check(book, payment)
         except OverBudget:
-            if (old := self._released_ever(book, order)) is None:
+            if (found := self._released_ever(book, payment)) is None:
                 raise
-            return self._descriptor(old)
-        sums = exact()  # the author's code may fail or hang: so before the debit, and without the lock
+            return again(found)
+        value = exact()  # the author's code may fail or hang: so before the debit, and without the lock
         with self._file.locked() as book:
-            if (found := self._recalled(book, order)) is not None:
-                return found
-            debit = Debit.of(order, book.next, *self._now)
-            self._pay(book, debit)
-            descriptor = release_sums(sums, order.settings, order.terms, order.projector)
-            crash.point("device.drawn")
-            data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
-            self.unsettled.store(book, debit, data)
-        return descriptor
-
-    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
-        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
-        does.
-
-        A disk that is full by then costs no second debit: nothing may leave before `unsettled.settle`.
-        """
-        self.unsettled.settle()
-        with self._file.locked() as book:
-            training = Training.of(lesson, book.next, *self._now)
-            self._pay(book, training)
-        found = work(token_bytes)
+            if (found := self._released(book, payment, self._since)) is not None:
+                return again(found)
+            self._check(book, payment)
+            self._file.check_room()
+            debit = Debit(book.next, self._clock(), payment, self._source, self._run, self._holder)
+            self._file.append(debit)
+            crash.point("device.debited")
+            if payment.question:  # no one who shares the ledger may pay for the same before it is stored
+                answer = noised(value, token_bytes)
+                crash.point("device.drawn")
+                stored: Any = {payment.kind: answer}
+                self.unsettled.store(book, debit, payload_to_bytes(Payload(payment.kind, stored)))
+                return answer
+        answer = noised(value, token_bytes)  # training takes long, so without the lock
         crash.point("device.drawn")
-        self.unsettled.add(training, digest(found))
+        self.unsettled.add(debit, digest(cast(Tensors, answer)))
         with suppress(DiskFull):
             self.unsettled.settle()
-        return found
-
-    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
-        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
-
-        def made(number: int) -> Counted:
-            return Counted.of(tally, number, *self._now)
-
-        return self._number(tally, made, exact, lambda value: noisy_count(value, tally.rho))
-
-    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
-        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
-
-        def made(number: int) -> Cast:
-            return Cast.of(poll, number, *self._now)
-
-        return self._number(poll, made, exact, lambda scores: drawn(scores, poll.epsilon))
-
-    def _number(
-        self,
-        asked: Tally | Poll,
-        made: Callable[[int], Paid],
-        exact: Callable[[], T],
-        noised: Callable[[T], int],
-    ) -> int:
-        """An earlier number for this, or else a new one. made: the debit with this number."""
-        self.unsettled.settle()
-        book = self._file.read()
-        if (found := self._earlier(book, asked)) is not None:
-            return found
-        self._check(book, made(0))
-        value = exact()  # the author's code: before the debit, and without the lock
-        with self._file.locked() as book:
-            if (found := self._earlier(book, asked)) is not None:
-                return found
-            debit = made(book.next)
-            self._pay(book, debit)
-            number = noised(value)
-            crash.point("device.drawn")
-            self.unsettled.store(book, debit, str(number).encode())
-        return number
+        return answer
 
     # -- what a run may do ------------------------------------------------------------------------------
 
     def agree(self, whole: WholeRun, data: str) -> None:
         """Keep what a run asks for in all, for its owner, before its first task, and reserve what it costs.
-        data: as in `Order`. Where this is reserved already, nothing happens. A description that an
+        data: as in `Payment`. Where this is reserved already, nothing happens. A description that an
         earlier run has paid for costs nothing again.
 
         Raises OverBudget where what the run has not spent yet does not fit, and NoConsent or Unprotected
@@ -236,26 +187,24 @@ class Ledger:
             with self._file.locked() as book:  # another run may have come first
                 self._check_changes(book)
                 self._check_whole(book, whole.cost)
-                rho, curve = whole.cost.rho, whole.cost.curve
-                self._file.append(
-                    Reserved(self._clock(), self._run, rho, curve, data, self._source, self._holder)
-                )
+                found = Reserved(self._clock(), self._run, whole.cost, data, self._source, self._holder)
+                self._file.append(found)
                 crash.point("device.reserved")
 
     def _without_what_is_released(self, book: Book, whole: WholeRun) -> WholeRun:
-        """The same at less cost, where `release` will give its description again: an earlier one of this
+        """The same at less cost, where `pay` will give its description again: an earlier one of this
         window, or any where there is no room for another one. What this run has paid itself counts with the
         rest of what it pays."""
-        if whole.order is None:
+        if whole.description is None:
             return whole
-        rest = replace(whole, cost=whole.cost - whole.order.terms.cost)
-        if (found := self._released(book, whole.order, self._since)) is not None:
+        rest = replace(whole, cost=whole.cost - whole.description.cost)
+        if (found := self._released(book, whole.description, self._since)) is not None:
             made = book.paid_for(found)
             return whole if (made.run, made.holder) == (self._run, self._holder) else rest
         try:
             self._check_whole(book, whole.cost)
         except OverBudget:
-            return rest if self._released_ever(book, whole.order) else whole
+            return rest if self._released_ever(book, whole.description) else whole
         return whole
 
     def _has_reserved(self, book: Book, cost: Cost) -> bool:
@@ -344,23 +293,22 @@ class Ledger:
                 f"ask the run's operator for {ask}, or set privacy.{setting} in this device's settings",
             )
 
-    def summed(self, share: Share) -> None:
+    def summed(self, update: MaskedUpdate) -> None:
         """See `shoal.core.privacy.accountant`: a line for each sum, before the update leaves.
 
         Raises NoConsent for less noise than the run has announced; DeviceFault, LedgerFault, StorageFault.
         """
-        if share.noise < (announced := self._announced_noise):
+        if update.noise < (announced := self._announced_noise):
             raise NoConsent(
                 f"run {self._run} has announced noise of {announced:g} in its sums of updates, and asks for "
-                f"{share.noise:g}",
+                f"{update.noise:g}",
                 f"`fedclient consent revoke {self._run}` refuses the run; ask its operator",
             )
         with self._file.locked() as book:
-            known = book.masked(share.cohort, self._holder)
+            known = book.masked(update.cohort, self._holder)
             if known is None:
-                line = Summed(self._clock(), self._run, **asdict(share), holder=self._holder)
-                self._file.append(line)
-            elif known != share.masked:  # a task that is done again after a crash gives the same bytes
+                self._file.append(Summed(self._clock(), self._run, update, self._holder))
+            elif known != update.masked:  # a task that is done again after a crash gives the same bytes
                 raise DeviceFault(
                     "another update has left for this sum already, so this device has no part in it any more",
                     "nothing has to be done: the next round has a new sum",
@@ -378,47 +326,22 @@ class Ledger:
 
     # -- the budget, and the files ----------------------------------------------------------------------
 
-    def _check(self, book: Book, debit: Paid) -> None:
+    def _check(self, book: Book, payment: Payment) -> None:
         """Raises OverBudget."""
         recent = book.within(self._source, self._since)
         of_this_run = book.of_run(self._run) if self._run else None
-        what = "a vote" if isinstance(debit, Cast) else ""
+        what = "a vote" if payment.kind == VOTE else ""
         run, since = self._run, self._since
         others = book.held(since, but=run), book.held_for(run, since, but=self._holder)
-        self._budget.check(debit.cost, recent, book.spent, of_this_run, what, *others)
+        self._budget.check(payment.cost, recent, book.spent, of_this_run, what, *others)
 
-    def _pay(self, book: Book, debit: Paid) -> None:
-        self._check(book, debit)
-        self._file.check_room()
-        self._file.append(debit)
-        crash.point("device.debited")
-
-    def _recalled(self, book: Book, order: Order) -> Descriptor | None:
-        """An earlier release for such an order, of the present window."""
-        found = self._released(book, order, self._since)
-        return None if found is None else self._descriptor(found)
-
-    def _released(self, book: Book, order: Order, since: float) -> Release | None:
-        """One that is gone from the disk has to be paid again."""
-        found = book.released(order, self._source, since)
+    def _released(self, book: Book, asked: Payment, since: float, in_part: bool = False) -> Release | None:
+        """What answers this already. One that is gone from the disk has to be paid again."""
+        found = book.released(asked, self._source, since, in_part)
         return found if found and self._file.path_of(found.debit).exists() else None
 
-    def _released_ever(self, book: Book, order: Order) -> Release | None:
+    def _released_ever(self, book: Book, asked: Payment) -> Release | None:
         """An old release is better than none. And a device that was placed as a newcomer and trains now has
         released all samples without classes; but earlier classes belong to other labels."""
-        if (found := self._released(book, order, -math.inf)) is not None:
-            return found
-        found = self._released(book, order.without_classes, -math.inf)
-        return None if found is None or self._descriptor(found).classes else found
-
-    def _descriptor(self, found: Release) -> Descriptor:
-        part = payload_from_bytes(self._file.bytes_of(found)).parts.get("descriptor")
-        if not isinstance(part, Descriptor):
-            raise BadPayload(f"{self._file.path_of(found.debit)} does not contain a descriptor", HINT)
-        return part
-
-    def _earlier(self, book: Book, asked: Tally | Poll) -> int | None:
-        found = book.released(asked, self._source, self._since)
-        if found is None or not self._file.path_of(found.debit).exists():
-            return None
-        return int(self._file.bytes_of(found))
+        whole = self._released(book, asked, -math.inf)
+        return whole or self._released(book, asked, -math.inf, in_part=True)

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fedclient.config import ClientConfig
@@ -12,23 +13,21 @@ from shoal.core.privacy.budget import NOTHING_LEFT, Budget
 from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.ledger import (
     Book,
-    Cast,
-    Counted,
+    Debit,
     Entry,
     Failed,
     FailedBefore,
     GivenBack,
     Open,
-    Paid,
     Release,
     Reserved,
     Summed,
-    Training,
     chosen,
     paid,
     spent,
     versions,
 )
+from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import Statement, if_updates_are_others, of_weights
 
 SHORT = 12
@@ -49,7 +48,7 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
         budget.group_size,
         tuple(dict.fromkeys(left_open)),
         len(chosen(entries, Failed)) + sum(each.times for each in chosen(entries, FailedBefore)),
-        any(data in (None, each.data) for each in chosen(entries, Training)),
+        any(data in (None, each.payment.data) for each in paid(entries, TRAINING)),
     )
 
 
@@ -64,7 +63,7 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
         found = statement(entries, budget, data)
         return {**found.facts(), "detailed": found.of_both_neighbors, "left": left}
 
-    sources = {each.data: each.source for each in paid(entries)}
+    sources = {each.payment.data: each.source for each in paid(entries)}
 
     def recent(data: str) -> Cost:
         return book.within(sources.get(data, ""), since)
@@ -110,7 +109,7 @@ def sums_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str,
         noised = rho < math.inf
         found[run] = {
             "updates": len(own),
-            "fewest": min(each.fewest for each in own),
+            "fewest": min(each.update.fewest for each in own),
             "epsilon": epsilon_of(rho, budget.delta) if noised else None,
             "if_others": if_updates_are_others(rho, budget.delta) if noised else None,
         }
@@ -139,7 +138,7 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     kept = {each.debit: each.release for each in chosen(entries, Release)}
     return [
-        {**vars(each), "release": kept.get(each.number)} if isinstance(each, Paid) else vars(each)
+        asdict(each) | ({"release": kept.get(each.number)} if isinstance(each, Debit) else {})
         for each in entries
         if not isinstance(each, Release)
     ]
@@ -158,15 +157,16 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
         elif isinstance(each, FailedBefore):
             lines.append(f"{each.times} tasks failed then, which are only counted; the newest follow")
         elif isinstance(each, Summed):
-            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {_summed(each)}")
+            lines.append(f"{_clock(each.at)}  data {each.update.data[:SHORT]}  {_summed(each)}")
         elif isinstance(each, Reserved):
             of_all = f"epsilon {budget.epsilon_of(each.cost):.4g} is reserved for all of it"
             lines.append(f"{_clock(each.at)}  run {each.run}  {of_all}")
         elif isinstance(each, GivenBack):
             lines.append(f"{_clock(each.at)}  run {each.run}  what it has not spent is free again")
-        elif not isinstance(each, Release):
-            what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
-            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
+        elif isinstance(each, Open):
+            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {each.what}: no guarantee")
+        elif isinstance(each, Debit):
+            lines.append(f"{_clock(each.at)}  data {each.payment.data[:SHORT]}  {_paid(each, budget, kept)}")
     for data, figures in found["data"].items():
         more = f", and more from {_clock(figures['more_from'])} on" if figures["more_from"] else ""
         lines.append(f"data {data[:SHORT]}: {figures['detailed']}; {figures['left']:.4g} is left{more}")
@@ -183,10 +183,11 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
 
 
 def _summed(each: Summed) -> str:
-    noise = f", with noise of {each.noise:g} times that in the sum" if each.noise else ""
+    sent = each.update
+    noise = f", with noise of {sent.noise:g} times that in the sum" if sent.noise else ""
     return (
-        f"run {each.run}  a masked update of norm {each.clip:g} at most{noise}: the server learns a sum over "
-        f"{each.fewest} to {each.devices} devices"
+        f"run {each.run}  a masked update of norm {sent.clip:g} at most{noise}: the server learns a sum over "
+        f"{sent.fewest} to {sent.devices} devices"
     )
 
 
@@ -201,13 +202,14 @@ def _sums(run: str, figures: Mapping[str, Any], budget: Budget) -> str:
     )
 
 
-def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
-    if isinstance(each, Training):
-        how = f"noise {each.noise:.4g}, {each.steps} steps"
-    else:
-        how = each.part if isinstance(each, Counted) else "a cluster" if isinstance(each, Cast) else each.mode
+def _paid(each: Debit, budget: Budget, kept: Container[int]) -> str:
+    paid_for = each.payment
+    asked = ", ".join(
+        f"{name} {fact:.4g}" if isinstance(fact, float) else f"{name} {fact}"
+        for name, fact in paid_for.facts.items()
+    )
     lost = "" if each.number in kept else "; not finished, so nothing was released"
-    return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
+    return f"{paid_for.kind}: epsilon {budget.epsilon_of(paid_for.cost):.4g} (asked: {asked}){lost}"
 
 
 def _clock(at: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from fedclient.store.ledger_file import LedgerFile
-from shoal.core.privacy.ledger import Book, Paid, Release
+from shoal.core.privacy.ledger import Book, Debit, Release
 from shoal.shell import crash
 from shoal.shell.disk import write
 
@@ -18,14 +18,14 @@ class Unsettled:
 
     def __init__(self, file: LedgerFile, clock: Callable[[], float]) -> None:
         self._file, self._clock = file, clock
-        self._made: list[tuple[Paid, str, bytes | None]] = []
+        self._made: list[tuple[Debit, str, bytes | None]] = []
 
-    def add(self, debit: Paid, release: str, data: bytes | None = None) -> None:
+    def add(self, debit: Debit, release: str, data: bytes | None = None) -> None:
         """Keep what was made for a debit. release: its SHA-256. data: its bytes; None for weights, which are
         not stored with the ledger."""
         self._made.append((debit, release, data))
 
-    def store(self, book: Book, debit: Paid, data: bytes) -> None:
+    def store(self, book: Book, debit: Debit, data: bytes) -> None:
         """Store what was released for a debit in a ledger that is locked, or else keep it."""
         self.add(debit, sha256(data).hexdigest(), data)
         self._settle(book)

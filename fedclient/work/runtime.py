@@ -162,7 +162,7 @@ class Runtime:
         if isinstance(message, SECURE) and self._identity is not None:
             context.signer = signer_of(self._identity)
         for what in left_open(message):
-            context.account.unprotected(what, context.version())
+            context.unprotected(what)
         if getattr(message, "private", None) is not None:  # it is going to be paid: is there room for it?
             check_room(self._store.folder, sum(each.blob.size for each in task.payload.weights()))
         with columns_named(self._file, self._data):

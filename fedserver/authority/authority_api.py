@@ -43,15 +43,15 @@ class AuthorityApi:
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
         """Create a token and its join string, which is returned and not stored. Raises ConfigError."""
-        token, secret = await self._storage.identities.add_token(terms)
+        token, secret = await self._storage.call(self._storage.identities.tokens.add, terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
 
     async def tokens(self) -> list[Token]:
-        return await self._storage.identities.tokens()
+        return await self._storage.call(self._storage.identities.tokens.all)
 
     async def revoke_token(self, token: str) -> Token:
-        return await self._storage.identities.revoke_token(token)
+        return await self._storage.call(self._storage.identities.tokens.revoke, token)
 
     # -- devices --------------------------------------------------------------------------------------------
 
@@ -59,12 +59,16 @@ class AuthorityApi:
         """Every device that has ever joined, by name."""
         coordinator = self._coordinator
         await self._storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
-        seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
+        seen = {
+            each.device: each.last_seen for each in await self._storage.call(self._storage.journal.devices)
+        }
         return [Known(each, seen.get(each.device)) for each in self._peers.known()]
 
     @to_the_end
     async def approve(self, device: DeviceId) -> Known:
-        return await self._changed(await self._storage.identities.approve(device))
+        return await self._changed(
+            await self._storage.call(self._storage.identities.registry.approve, device)
+        )
 
     @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
@@ -73,7 +77,9 @@ class AuthorityApi:
                 f"{display[:64]!r} is not a valid display name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
             )
-        return await self._changed(await self._storage.identities.rename(device, display))
+        return await self._changed(
+            await self._storage.call(self._storage.identities.registry.rename, device, display)
+        )
 
     @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
@@ -81,15 +87,20 @@ class AuthorityApi:
 
         The answer names the latest rounds with its updates, also of runs that are over.
         """
-        await self._storage.identities.device(device)  # or there is nothing to revoke
+        await self._storage.call(
+            self._storage.identities.registry.get, device
+        )  # or there is nothing to revoke
         cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
         await self._coordinator.revoked(device)
         counted = []
         for run in list(self._coordinator.runs.values()):  # the models of a run that is over are still in use
-            rounds = await self._storage.reports.rounds_of(run.run, device)
+            rounds = await self._storage.call(self._storage.reports.rounds_of, run.run, device)
             if not run.active:  # the round that was open when it ended was never combined
                 rounds = [number for number in rounds if number < run.engine.round]
-            known = [await self._storage.journal.rounds(run.run, number - 1, most=1) for number in rounds]
+            known = [
+                await self._storage.call(self._storage.journal.timeline.read, run.run, number - 1, most=1)
+                for number in rounds
+            ]
             present = run.engine.state.progress + 1  # of the round that is open
             trained = list(dict.fromkeys(page[0].progress if page else present for page in known))
             counted += [(run.run, number) for number in trained]
@@ -108,7 +119,7 @@ class AuthorityApi:
         before = device in barred
         barred.add(device)  # before the disk has it, so that no report gets in between
         try:
-            known = await self._storage.identities.revoke(device, reason)
+            known = await self._storage.call(self._storage.identities.registry.revoke, device, reason)
         except DiskFull:  # nothing was written, and the operator gets the error: the device stays as it was
             if not before:
                 barred.discard(device)
@@ -134,7 +145,7 @@ class AuthorityApi:
     async def add_root(self) -> Root:
         name, pair = new_root(self._authority.federation)
         self._authority.check_room()
-        await self._storage.identities.note_event(Event.AUTHORITY_ADDED, authority=name)
+        await self._storage.note(Event.AUTHORITY_ADDED, authority=name)
         self._authority.add(name, pair)
         self._coordinator.end_sessions()
         return await self._found(name)
@@ -153,7 +164,7 @@ class AuthorityApi:
                 "wait until devices have renewed, and give operators new certificates; with --force, devices "
                 "must rejoin",
             )
-        await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
+        await self._storage.note(Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
         self._coordinator.end_sessions()
         return replace(found, signs=True)
@@ -169,7 +180,7 @@ class AuthorityApi:
                 "with --force, devices must rejoin",
             )
         self._authority.check_droppable(name)
-        await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)
+        await self._storage.note(Event.AUTHORITY_DROPPED, authority=name, forced=force)
         self._authority.drop(name)
         self._coordinator.end_sessions()
 

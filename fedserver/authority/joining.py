@@ -59,6 +59,7 @@ class JoinService:
 
     def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._authority, self._address = peers, peers.authority, address
+        self._storage = peers.storage
         self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
         self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
         self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
@@ -81,12 +82,17 @@ class JoinService:
         self._take(joining.nonce)
         token, address = f"token {joining.token}", f"join strings from {caller}"
         self._check(token, "with this join string")
-        known = await self._peers.storage.identities.has_token(joining.token)
+        known = await self._storage.call(self._storage.identities.tokens.has, joining.token)
         if not known:
             self._check(address, "with unknown join strings from this address")
         key = key_of_request(joining.csr)
-        admission = await self._peers.storage.identities.join(
-            joining, key, self._authority.joining.pin, self._authority, caller
+        admission = await self._storage.call(
+            self._storage.identities.admission.join,
+            joining,
+            key,
+            self._authority.joining.pin,
+            self._authority,
+            caller,
         )
         return self._answer(admission, token, *(() if known else (address,)))
 
@@ -101,8 +107,14 @@ class JoinService:
             self._check(address, "with unknown certificates from this address")
         key = key_of_request(rejoining.csr)
         pin = self._authority.joining.pin
-        admission = await self._peers.storage.identities.rejoin(
-            rejoining, named, key, pin, self._authority, caller
+        admission = await self._storage.call(
+            self._storage.identities.admission.rejoin,
+            rejoining,
+            named,
+            key,
+            pin,
+            self._authority,
+            caller,
         )
         answer = self._answer(admission, certified, *(() if known else (address,)))
         assert isinstance(answer, IssuedIdentity)  # a device that is not approved is refused
@@ -111,7 +123,9 @@ class JoinService:
     async def renew(self, peer: Named, csr: bytes) -> IssuedIdentity:
         """Renew a certificate, for a device that was authorized. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
-        admission = await self._peers.storage.identities.renew(peer.device, peer.serial, key, self._authority)
+        admission = await self._storage.call(
+            self._storage.identities.admission.renew, peer.device, peer.serial, key, self._authority
+        )
         answer = self._answer(admission)
         assert isinstance(answer, IssuedIdentity)
         return answer

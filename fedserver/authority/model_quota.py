@@ -17,19 +17,22 @@ class ModelQuota:
 
     def __init__(self, peers: Peers, most: int) -> None:
         self._peers, self._most = peers, most
+        self._storage = peers.storage
 
     async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
         """Whether a device may have the models of these clusters today, beside those that it has had."""
         if not self._most or self._peers.role(device) is not Role.INFER_ONLY:
             return True
-        had = await self._peers.storage.identities.models_of_today(device, run)
+        had = await self._storage.call(self._storage.identities.registry.models_of_today, device, run)
         return len(had.union(clusters)) <= self._most
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
         """Count the models of these clusters, with a line of the audit log. Raises TooOften."""
         if self._peers.role(device) is not Role.INFER_ONLY:
             return
-        if not await self._peers.storage.identities.spend_models(device, run, clusters, self._most):
+        if not await self._storage.call(
+            self._storage.identities.registry.spend_models, device, run, clusters, self._most
+        ):
             raise TooOften(
                 f"device {device} may have the models of {self._most} clusters of run {run} in a day",
                 "try again tomorrow, or ask the server's operator; the server's setting is cadence.clusters",

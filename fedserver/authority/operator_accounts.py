@@ -42,7 +42,7 @@ class OperatorAccounts:
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "OperatorAccounts":
-        return cls(storage, authority, await storage.identities.operators())
+        return cls(storage, authority, await storage.call(storage.identities.operators.all))
 
     # -- at every call --------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class OperatorAccounts:
             )
         issued: Issued = self.authority.issue_operator(name, key_of_request(csr), ttl)
         bundle, authorities = tuple(self.authority.roots), self.authority.bundle
-        added = await self.storage.identities.add_operator(name, role, issued, bundle)
+        added = await self.storage.call(self.storage.identities.operators.add, name, role, issued, bundle)
         self._known[name] = added
         self._calls.cut(name)
         return IssuedOperator(added, issued.pem, authorities, self.address)
@@ -136,7 +136,7 @@ class OperatorAccounts:
             raise TooOften(f"operator {name} renews its certificate too often", "try again in a minute")
         issued: Issued = self.authority.issue_operator(name, key_in(found), ttl)
         bundle, authorities = tuple(self.authority.roots), self.authority.bundle
-        renewed = await self.storage.identities.renew_operator(name, issued, bundle)
+        renewed = await self.storage.call(self.storage.identities.operators.renew, name, issued, bundle)
         self._known[name] = renewed
         return IssuedOperator(renewed, issued.pem, authorities, self.address)
 
@@ -152,7 +152,9 @@ class OperatorAccounts:
     @to_the_end
     async def revoke(self, name: str, reason: str) -> tuple[Operator, int]:
         """Revoke an operator; also return how many open calls were cut. Raises NotFound."""
-        self._known[name] = await self.storage.identities.revoke_operator(name, reason[:LONGEST_REASON])
+        self._known[name] = await self.storage.call(
+            self.storage.identities.operators.revoke, name, reason[:LONGEST_REASON]
+        )
         return self._known[name], self._calls.cut(name)
 
 

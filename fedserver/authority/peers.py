@@ -42,8 +42,8 @@ class Peers:
         return cls(
             storage,
             authority,
-            await storage.identities.devices(),
-            await storage.identities.gap_was_accepted(),
+            await storage.call(storage.identities.registry.all),
+            await storage.call(storage.identities.gap.was_accepted),
         )
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
@@ -53,11 +53,15 @@ class Peers:
         """
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)
-            if device := await self.storage.identities.take_up(peer, shown, self.authority):
+            if device := await self.storage.call(
+                self.storage.identities.gap.take_up, peer, shown, self.authority
+            ):
                 self.learn(device)
         known, certified = self._check(peer)
         if certified.first_used is None:
-            self.learn(await self.storage.identities.use_certificate(certified.serial))
+            self.learn(
+                await self.storage.call(self.storage.identities.registry.use_certificate, certified.serial)
+            )
             known, _ = self._check(peer)
         return known
 

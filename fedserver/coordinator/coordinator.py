@@ -28,12 +28,13 @@ from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.store import BlobCacheCalls, Storage
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
@@ -99,12 +100,12 @@ class Coordinator:
         storage = await Storage.open(state, elsewhere)
         coordinator = cls(storage, settings)
         try:
-            await storage.history.begin_start.when_space()
+            await storage.when_space(storage.history.begin_start)
             crash.point("server.booted")
-            coordinator.conflicts = await storage.history.conflicts()
-            if found := await storage.clean_up():
+            coordinator.conflicts = await storage.call(storage.history.conflicts)
+            if found := await storage.call(storage.store.clean_up):
                 log.info(found)
-            coordinator.known = len(await storage.journal.devices())
+            coordinator.known = len(await storage.call(storage.journal.devices))
             crash.point("server.scrubbed")
             coordinator._background.append(await coordinator.recovery.begin())
         except BaseException as error:
@@ -196,7 +197,7 @@ class Coordinator:
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins
         nothing new; work that has begun may end."""
-        if mark and (why := await self.storage.history.check_mark(device, mark)):
+        if mark and (why := await self.storage.call(self.storage.history.check_mark, device, mark)):
             if device not in self.conflicts:
                 log.error("device %s has seen %s; from now on new work is refused", device, why)
             self.conflicts[device] = why
@@ -251,9 +252,13 @@ class Coordinator:
         if run in self.recovery.pending:
             raise Unavailable(f"run {run} is being checked after the server's start", "try again in a moment")
 
-    async def add(self, record: RunRecord, recipe: Recipe, state: State, blobs: BlobCacheCalls) -> None:
+    async def add(self, record: RunRecord, recipe: Recipe, state: State, blobs: BlobCache) -> None:
         """Add a run that is new, or that was found at the start."""
-        reports = await self.storage.reports.of_round(record.run, record.round) if record.asked else []
+        reports = (
+            await self.storage.call(self.storage.reports.of_round, record.run, record.round)
+            if record.asked
+            else []
+        )
         run = Run(
             record,
             recipe,
@@ -270,7 +275,7 @@ class Coordinator:
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
         run.held = bool(self.conflicts)
         expected = {*record.memory.fleet, *record.asked, *itertools.chain(*record.stepped_in)}
-        for device, standing in (await self.storage.journal.standings()).items():
+        for device, standing in (await self.storage.call(self.storage.journal.standings)).items():
             if device in expected and standing is DeviceStanding.REVOKED and run.active:
                 await run.feed(Left(device, "it was revoked", for_good=True))
         await run.advance()
@@ -418,12 +423,12 @@ class Coordinator:
             for visitor in seen:
                 visitor.noted = True
             try:
-                await self.storage.journal.note_devices(records)
+                await self.storage.call(self.storage.journal.note_devices, records)
             except DiskFull:
                 for visitor in seen:
                     visitor.noted = False
         if traffic := self.meter.take():
             try:
-                await self.storage.journal.add_traffic(traffic)
+                await self.storage.call(self.storage.journal.add_traffic, traffic)
             except DiskFull:
                 self.meter.give_back(traffic)

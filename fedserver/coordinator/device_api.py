@@ -155,7 +155,8 @@ class DeviceApi(Link):
     async def _mark(self, known: str = "") -> str:
         """The current mark, or the one that is known already; "" during a conflict, so that a device keeps
         the mark that proves the conflict."""
-        return "" if self._coordinator.conflicts else known or await self._coordinator.storage.history.mark()
+        storage = self._coordinator.storage
+        return "" if self._coordinator.conflicts else known or await storage.call(storage.history.mark)
 
     def _visitor(self) -> Visitor:
         """The state of the device. Raises SessionLost if this session is not the device's newest."""

@@ -68,6 +68,7 @@ class OperatorApi:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
+        self._storage = coordinator.storage
 
     async def start_run(self, spec: RunSpec, initial: Weights | None) -> RunId:
         """Start a run, which is on disk on return. initial: weights that were uploaded to this server before.
@@ -84,9 +85,9 @@ class OperatorApi:
     async def cost(self, run: RunId) -> str:
         """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
         coordinator, found = self._coordinator, self._coordinator.run(run)
-        stated = await coordinator.storage.runs.statements_of_all() or {}
+        stated = await coordinator.storage.statements_of_all() or {}
         paid = [device for device, each in stated.items() if each.cost]
-        able = coordinator.able(found, await coordinator.storage.journal.trainers())
+        able = coordinator.able(found, await self._storage.call(self._storage.journal.trainers))
         return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
@@ -142,7 +143,7 @@ class OperatorApi:
         chosen = [self._over(run)] if run else [each for each in over if each is not last]
         deleted = {}
         for each in chosen:
-            if number := await coordinator.in_turn(coordinator.storage.runs.prune(each.run)):
+            if number := await coordinator.in_turn(self._storage.call(self._storage.runs.prune, each.run)):
                 deleted[each.run] = number
         return deleted
 
@@ -204,7 +205,7 @@ class OperatorApi:
     async def log(self, run: RunId, after: int) -> list[LogLine]:
         """The next lines of a run's log with numbers above `after`; none if there are no more."""
         self._coordinator.run(run)
-        return await self._coordinator.storage.journal.log_lines(run, after)
+        return await self._storage.call(self._storage.journal.log_lines, run, after)
 
     async def history(
         self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
@@ -215,23 +216,25 @@ class OperatorApi:
         Raises NotFound.
         """
         self._coordinator.run(run)
-        return await self._coordinator.storage.journal.rounds(run, after, devices=devices, most=most)
+        return await self._storage.call(
+            self._storage.journal.timeline.read, run, after, devices=devices, most=most
+        )
 
     async def placements(self, run: RunId, device: DeviceId, after: int) -> list[PlacementRecord]:
         """The next records of what newcomers were answered, with numbers above `after`; none if there are no
         more. run, device: only those of this run or device; "": of all. Raises NotFound."""
         if run:
             self._coordinator.run(run)
-        return await self._coordinator.storage.journal.placements(run, device, after)
+        return await self._storage.call(self._storage.journal.placements.read, run, device, after)
 
     async def status(self, *, released: bool = True) -> ServerStatus:
         """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
         timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
-        standings = await coordinator.storage.journal.standings()
+        standings = await self._storage.call(self._storage.journal.standings)
         devices = []
-        for record in await coordinator.storage.journal.devices():
+        for record in await self._storage.call(self._storage.journal.devices):
             if standings.pop(record.device, None) is DeviceStanding.REVOKED:
                 continue
             visitor = coordinator.visitors.get(record.device)
@@ -240,10 +243,10 @@ class OperatorApi:
         uncalled = [device for device, each in standings.items() if each is DeviceStanding.APPROVED]
         devices = sorted([*devices, *(DeviceStatus(device, "expected") for device in uncalled)], key=_name)
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
-        known = await coordinator.storage.journal.trainers()
+        known = await self._storage.call(self._storage.journal.trainers)
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
-        stated = await coordinator.storage.runs.statements_of_all() if released else {}
+        stated = await coordinator.storage.statements_of_all() if released else {}
         short = [
             notice
             for run in active
@@ -262,15 +265,15 @@ class OperatorApi:
 
     def frames(self, blob: BlobRef, start: int) -> AsyncGenerator[Frame, None]:
         """The same in the messages in which they travel."""
-        return transfer.read(self._coordinator.storage.blobs, blob, start, Line())
+        return transfer.read(self._storage.blobs, blob, start, Line())
 
     async def uploaded(self, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived."""
-        return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
+        return await asyncio.to_thread(self._storage.blobs.uploaded, OWNER, blob)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
-        blobs = self._coordinator.storage.blobs
+        blobs = self._storage.blobs
         with transfer.expected(self._coordinator, blob.size - start) as arrived:
             receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
             return await transfer.write(receiving, chunks, arrived)
@@ -311,13 +314,13 @@ class OperatorApi:
         found, storage = self._coordinator.run(run), self._coordinator.storage
         if found.standing is not Standing.FAILED:
             return
-        names = (await storage.runs.checkpoints(run))[0][1]
+        names = (await storage.call(storage.runs.checkpoints, run))[0][1]
         if lost := await damage.lost_blob(storage, names):
             raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
         blobs = storage.blob_cache(run)
-        state = await blobs.load_state(found.state_type)
+        state = await storage.call(blobs.load_state, found.state_type)
         recipe = await asyncio.to_thread(recipe_of, found.spec)
-        record = await storage.runs.reactivate.when_space(run)
+        record = await storage.when_space(storage.runs.reactivate, run)
         await self._coordinator.add(record, recipe, state, blobs)
         await self._coordinator.run(run).note("an operator resumed it after its failure")
 
@@ -341,22 +344,22 @@ class OperatorApi:
     async def _remove(self, run: RunId) -> None:
         if run not in self._coordinator.recovery.unreadable:
             self._over(run)
-        await self._coordinator.storage.runs.remove.when_space(run)
+        await self._storage.when_space(self._storage.runs.remove, run)
         self._coordinator.runs.pop(run, None)
         self._coordinator.recovery.unreadable.pop(run, None)
         self._coordinator.changed.fire()
 
     async def _show(self, found: Run) -> RunStatus:
         run, storage = found.run, self._coordinator.storage
-        if not self._coordinator.storage.full:
+        if not self._storage.full:
             await self._coordinator.write_journal()
-        known = await storage.journal.trainers()
-        outcomes = await storage.runs.outcomes(run)
-        traffic = {each.device: each for each in await storage.journal.traffic(run)}
+        known = await storage.call(storage.journal.trainers)
+        outcomes = await storage.call(storage.runs.outcomes, run)
+        traffic = {each.device: each for each in await storage.call(storage.journal.traffic, run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
             with suppress(DiskFull):  # a new model is shown once there is space for it
-                models[key] = await found.blobs.weights(model)
+                models[key] = await storage.call(found.blobs.weights, model)
         return RunStatus(
             self._coordinator.summary(found, known),
             clusters_of(state),
@@ -364,7 +367,7 @@ class OperatorApi:
             outcomes.abandoned,
             outcomes.missing,
             models,
-            await storage.runs.statements(run),
+            await storage.call(storage.runs.statements, run),
             promise(state),
             found.spec,
             outcomes.accuracies,
@@ -375,8 +378,8 @@ class OperatorApi:
     async def _clusters(self, found: Run) -> list[ClusterVersions]:
         storage = self._coordinator.storage
         versions = {
-            number: await found.blobs.models_of(found.state_type, number)
-            for number in await storage.runs.versions(found.run)
+            number: await storage.call(found.blobs.models_of, found.state_type, number)
+            for number in await storage.call(storage.runs.versions, found.run)
         }
         return [
             ClusterVersions(
@@ -387,7 +390,7 @@ class OperatorApi:
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
-        run = self._id_of(spec, await storage.runs.removed())
+        run = self._id_of(spec, await storage.call(storage.runs.removed))
         name, given = initial.blob.sha256 if initial else "", spec.name or run
         spec = replace(spec, name=given, software=shoal.__version__, initial=name)
         blobs, model = storage.blob_cache(run), None
@@ -396,16 +399,16 @@ class OperatorApi:
             if spec.graph:
                 await self._adopt_graph(run, spec, initial)
             if initial is not None:
-                await storage.runs.adopt(run, OWNER, initial)
-                model = await blobs.load(initial)
+                await storage.call(storage.runs.adopt, run, OWNER, initial)
+                model = await storage.call(blobs.load, initial)
             state = await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
-            checkpoint = await blobs.store_state(recipe.state, state)
+            checkpoint = await storage.call(blobs.store_state, recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
             waiting = self._coordinator.connected(spec.labels, polling=True)
-            await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
+            await storage.call(storage.runs.add, replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
-            await storage.runs.release(run)
+            await storage.call(storage.runs.release, run)
             raise
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
@@ -425,7 +428,7 @@ class OperatorApi:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
         whose weights are not the run's."""
         storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
-        await storage.runs.adopt(run, OWNER, stored)
+        await storage.call(storage.runs.adopt, run, OWNER, stored)
         tensors = await asyncio.to_thread(storage.blobs.read, stored)
         graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
         if initial is not None:

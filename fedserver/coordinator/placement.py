@@ -219,7 +219,7 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
     if graph is not None:
         visitor.grant([graph.sha256], run.run)
     if isinstance(found, Message):
-        payload = await run.blobs.question(found)
+        payload = await run.storage.call(run.blobs.question, found)
         names = [weights.blob.sha256 for weights in payload.weights()]
         clusters = [found.cluster] if isinstance(found, Tune) else await _clusters_of(answer, names)
         await spend(visitor.device, run.run, clusters)
@@ -243,7 +243,7 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
         assignment.reason,
         [found.cluster],
     )
-    model = await run.blobs.weights(answer.state.models[found.cluster])
+    model = await run.storage.call(run.blobs.weights, answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, assignment, model, graph)
 
@@ -262,8 +262,9 @@ async def _note(
         )
     record = PlacementRecord(answer.run.run, asked.visitor.device, asked.evidence, outcome, *where)
     record = replace(record, reason=reason, models=tuple(models), progress=answer.state.progress)
+    storage = asked.coordinator.storage
     with suppress(DiskFull):
-        await asked.coordinator.storage.journal.note_placement(record)
+        await storage.call(storage.journal.placements.add, record)
 
 
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
@@ -271,6 +272,5 @@ async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
     models = placing.clusters(answer.state) if len(answer.state.models) > 1 else {}
     if isinstance(answer.found, ChooseCompact):
         return list(models)
-    return [
-        key for key, each in models.items() if (await answer.run.blobs.weights(each)).blob.sha256 in names
-    ]
+    call, weights = answer.run.storage.call, answer.run.blobs.weights
+    return [key for key, each in models.items() if (await call(weights, each)).blob.sha256 in names]

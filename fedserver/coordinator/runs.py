@@ -17,10 +17,11 @@ from fedserver.coordinator.recipe import Recipe, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
-from fedserver.store.store import BlobCacheCalls, Storage
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of
 from shoal.core.engine.events import (
     Abandon,
@@ -94,7 +95,7 @@ class Run:
         state: State,
         reported: Sequence[DeviceId],
         storage: Storage,
-        blobs: BlobCacheCalls,
+        blobs: BlobCache,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
         meter: Meter,
@@ -188,7 +189,7 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
+        await self.storage.when_space(self.storage.runs.end, self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -200,7 +201,7 @@ class Run:
         """Let no more rounds open, until `go_on`. A round that is open may end."""
         if self.active and not self.paused:
             self.paused, self._stood_since = reason, self._now()
-            await self.storage.runs.pause.when_space(self.run, reason)
+            await self.storage.when_space(self.storage.runs.pause, self.run, reason)
             self.recorder.event(PAUSED, reason)
             await self.note(f"paused: {reason}")
             self.changed.fire()
@@ -208,7 +209,7 @@ class Run:
     async def go_on(self) -> None:
         """End a pause. Time did not pass in it, so the deadline of an open round is later by its length."""
         if self.active and self.paused:
-            await self.storage.runs.pause.when_space(self.run, "")
+            await self.storage.when_space(self.storage.runs.pause, self.run, "")
             self._stood += self._now() - self._stood_since
             self.paused = ""
             self.recorder.event(RESUMED, "an operator resumed it")
@@ -218,8 +219,8 @@ class Run:
 
     async def change(self, spec: RunSpec, state: State) -> None:
         """Change the policy of a run that goes on, and the number of its rounds."""
-        checkpoint = await self.blobs.store_state.when_space(self.state_type, state)
-        await self.storage.runs.change.when_space(self.run, spec, self.engine.round, checkpoint)
+        checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, state)
+        await self.storage.when_space(self.storage.runs.change, self.run, spec, self.engine.round, checkpoint)
         self.spec, self.terms, self._basis = spec, terms_of_run(spec, state), basis_of(state)
         await self.feed(Changed(spec.policy, state))
         await self.advance()
@@ -236,18 +237,18 @@ class Run:
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
             )
-        kept = await self.storage.runs.versions(self.run)
+        kept = await self.storage.call(self.storage.runs.versions, self.run)
         if round not in kept:
             raise NotFound(
                 f"run {self.run} does not have the models that round {round} opened with",
                 f"it has those of rounds {', '.join(map(str, kept))}",
             )
-        names = dict(await self.storage.runs.checkpoints(self.run))[round]
+        names = dict(await self.storage.call(self.storage.runs.checkpoints, self.run))[round]
         if found := await damage.lost_blob(self.storage, names):
             raise NotFound(
                 f"the models of round {round} cannot be used: {found}", "roll back to another round"
             )
-        earlier = await self.blobs.load_state(self.state_type, round)
+        earlier = await self.storage.call(self.blobs.load_state, self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
         if combining:  # the run ended meanwhile, so the result of these reports will never count
@@ -269,7 +270,7 @@ class Run:
     async def note(self, text: str, device: DeviceId = "") -> None:
         """Add a line to the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
-        await self.storage.journal.log.when_space(self.run, text, device)
+        await self.storage.when_space(self.storage.journal.log, self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a running reduction, but at most for this many seconds."""
@@ -337,18 +338,18 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self.storage.runs.open_round.when_space(self.run, effect.devices, effect.title)
+        await self.storage.when_space(self.storage.runs.open_round, self.run, effect.devices, effect.title)
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _step_in(self, effect: SteppedIn) -> None:
-        await self.storage.runs.step_in.when_space(self.run, effect.devices)
+        await self.storage.when_space(self.storage.runs.step_in, self.run, effect.devices)
         crash.point("server.stepped-in")
         await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
 
     async def _offer(self, effect: Offer) -> None:
-        payload = await self.blobs.payload.when_space(effect.message)
+        payload = await self.storage.when_space(self.blobs.payload, effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload, self.terms)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
@@ -367,18 +368,24 @@ class Run:
             accuracy=None if self._abandoned else self.recorder.accuracy,
         )
         with self._meter.phase(self.run, "checkpoint"):
-            checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
+            checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
         crash.point("server.state-stored")
         with self._meter.phase(self.run, "save"):
             history = self.recorder.closed(
                 closed,
                 effect.state,
-                await self.blobs.names_of.when_space(effect.state.models),
+                await self.storage.when_space(self.blobs.names_of, effect.state.models),
                 self.engine.plan.tasks,
                 self._meter.take_round(self.run),
             )
-            await self.storage.runs.save_round.when_space(
-                self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
+            await self.storage.when_space(
+                self.storage.runs.save_round,
+                self.run,
+                closed,
+                checkpoint,
+                effect.abandoned_in_a_row,
+                effect.memory,
+                history,
             )
         crash.point("server.round-tidied")
         if (basis := basis_of(effect.state)) is not self._basis:

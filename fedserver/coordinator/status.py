@@ -69,7 +69,7 @@ async def unplaced(storage: Storage) -> list[str]:
     """A sentence for each run to which newcomers come again and again whose data are unlike those of all
     devices, as far as the server learns of it: not of those that choose their model themselves."""
     found: dict[RunId, Counter[DeviceId]] = {}
-    for run, device, times in await storage.journal.unplaced(time.time() - RECENT):
+    for run, device, times in await storage.call(storage.journal.placements.unplaced, time.time() - RECENT):
         found.setdefault(run, Counter())[device] = times
     return [_unplaced(run, devices) for run, devices in found.items()]
 

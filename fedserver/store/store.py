@@ -7,11 +7,11 @@ With `Elsewhere`, the database is on PostgreSQL and the blobs are in a folder or
 reach; the state folder then has the keys, the lock and the addresses of one server, and of a bucket's blobs
 those that it uses.
 
-`Store` is the folder itself, for use by one thread. `Storage` offers the same to callers on an event loop:
-each method of a part becomes an awaitable call on the one thread that owns the store.
+`Store` is the folder itself, for use by one thread. `Storage` is for callers on an event loop: they await
+calls of the store's methods, which run one after another on the one thread that owns it.
 
-    await storage.reports.add(record)
-    await storage.runs.save_round.when_space(run, closed, checkpoint, 0)
+    await storage.call(storage.reports.add, record)
+    await storage.when_space(storage.runs.save_round, run, closed, checkpoint, 0)
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Generic, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import References
@@ -31,7 +31,7 @@ from fedserver.store.disk_space import DiskSpace
 from fedserver.store.engines import Elsewhere, open_blobs, open_database
 from fedserver.store.engines.blob_folder import is_claimed
 from fedserver.store.history import History
-from fedserver.store.identities.audit import AuditLog
+from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -151,40 +151,25 @@ class Store:
         return found
 
 
-class Call(Generic[P, T]):
-    """A method of the store that is awaited: calls run one after another on the store's thread."""
-
-    def __init__(self, storage: "Storage", method: Callable[P, T]) -> None:
-        self._storage, self._method = storage, method
-
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._storage.on_thread(functools.partial(self._method, *args, **kwargs))
-
-    async def when_space(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for a write that has been decided: on a full disk it waits until there is space."""
-        return await self._storage.when_space(functools.partial(self._method, *args, **kwargs))
-
-
 class Storage:
     """A store for callers that must not block. Created by `open`.
 
-    full: the error of what waits, for disk space in most cases, or None. space: of the state folder's disk.
-    repaired: what was found damaged since the start, and what became of it, for people. lost: done once this
-    process may not write any more. blobs: these are only files, so any thread may use them.
+    store, runs, reports, journal, history, identities: for `call` only. full: the error of what waits, for
+    disk space in most cases, or None. space: of the state folder's disk. repaired: what was found damaged
+    since the start, and what became of it, for people. lost: done once this process may not write any more.
+    blobs: these are only files, so any thread may use them.
     """
 
     def __init__(self, store: Store, thread: ThreadPoolExecutor, space: DiskSpace) -> None:
-        self._store, self._thread, self.space = store, thread, space
+        self.store, self._thread, self.space = store, thread, space
         self._ending = asyncio.Event()
         self.lost, self.is_deposed = asyncio.wrap_future(store.database.lost), store.is_deposed
         self._waiting: dict[object, DiskFull] = {}
         self._filled = asyncio.Event()
         self._stood, self._stood_since = 0.0, 0.0
         self.blobs = store.blobs
-        self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
-        self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
-        self.identities = IdentityCalls(self, store.identities)
-        self.clean_up, self.check_rows = Call(self, store.clean_up), Call(self, store.check_rows)
+        self.runs, self.reports, self.journal = store.runs, store.reports, store.journal
+        self.history, self.identities = store.history, store.identities
 
     @classmethod
     async def open(cls, state: Path, elsewhere: Elsewhere | None = None) -> "Storage":
@@ -206,11 +191,11 @@ class Storage:
 
     @property
     def repaired(self) -> list[str]:
-        return [*self._store.database.repaired, *self.blobs.restored]
+        return [*self.store.database.repaired, *self.blobs.restored]
 
-    async def on_thread(self, work: Callable[[], T]) -> T:
+    async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do this on the store's thread, with the context of this call, such as an operator's name."""
-        within = contextvars.copy_context().run
+        within, work = contextvars.copy_context().run, functools.partial(method, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, within, _repairing, work)
 
     async def damage(self, name: str, within: float = 0.0) -> str:
@@ -227,14 +212,14 @@ class Storage:
         if self.blobs.copies.away is not None:
             await self._until_possible(lambda: asyncio.to_thread(self.blobs.copies.probe))
 
-    async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread; repeat it as long as the disk is full, no file can be opened, or
-        the bucket is away.
+    async def when_space(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for a write that has been decided; it is repeated as long as the disk is full, no file can
+        be opened, or the bucket is away.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
         """
-        return await self._until_possible(lambda: self.on_thread(work))
+        return await self._until_possible(lambda: self.call(method, *args, **kwargs))
 
     @property
     def full(self) -> DiskFull | None:
@@ -286,9 +271,19 @@ class Storage:
                 self._stood += time.monotonic() - self._stood_since
                 self._filled.clear()
 
-    def blob_cache(self, run: RunId) -> "BlobCacheCalls":
-        """A new blob cache for a run."""
-        return BlobCacheCalls(self, BlobCache(self._store.runs, self._store.blobs, run))
+    async def note(self, event: Event, /, **facts: Any) -> None:
+        """Add a line to the audit log."""
+        await self.call(self.identities.audit.note, event, **facts)
+
+    async def statements_of_all(self) -> dict[DeviceId, Statement]:
+        """What each device has released over all runs. Other calls come in between."""
+        while (found := await self.call(self.runs.statements_of_all)) is None:
+            pass
+        return found
+
+    def blob_cache(self, run: RunId) -> BlobCache:
+        """A new blob cache for a run, whose methods are for `call`, too."""
+        return BlobCache(self.runs, self.blobs, run)
 
     def stop_waiting(self) -> None:
         """Let writes that wait for space fail; they are decided again after the next start."""
@@ -296,7 +291,7 @@ class Storage:
 
     async def close(self) -> None:
         """Finish all pending calls, and release the folder."""
-        await self.on_thread(self._store.close)
+        await self.call(self.store.close)
         self._thread.shutdown()
 
 
@@ -306,93 +301,3 @@ def _repairing(work: Callable[[], T]) -> T:
         return work()
     except DamagedRow:
         return work()
-
-
-class BlobCacheCalls:
-    """`BlobCache`, awaited."""
-
-    def __init__(self, on: Storage, part: BlobCache) -> None:
-        self.payload, self.question = Call(on, part.payload), Call(on, part.question)
-        self.weights, self.load = Call(on, part.weights), Call(on, part.load)
-        self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
-        self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
-        self.names_of = Call(on, part.names_of)
-
-
-class RunCalls:
-    """`Runs`, awaited."""
-
-    def __init__(self, on: Storage, part: Runs) -> None:
-        self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
-        self.names, self.get = Call(on, part.names), Call(on, part.get)
-        self.pause, self.change = Call(on, part.pause), Call(on, part.change)
-        self.reactivate = Call(on, part.reactivate)
-        self.prune, self.remove = Call(on, part.prune), Call(on, part.remove)
-        self.removed = Call(on, part.removed)
-        self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
-        self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
-        self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
-        self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
-        self.statements, self._statements_of_all = Call(on, part.statements), Call(on, part.statements_of_all)
-        self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
-
-    async def statements_of_all(self) -> dict[DeviceId, Statement]:
-        """What each device has released over all runs. Other calls come in between."""
-        while (found := await self._statements_of_all()) is None:
-            pass
-        return found
-
-
-class ReportCalls:
-    """`Reports`, awaited."""
-
-    def __init__(self, on: Storage, part: Reports) -> None:
-        self.add, self.get, self.of_round = Call(on, part.add), Call(on, part.get), Call(on, part.of_round)
-        self.withdraw, self.rounds_of = Call(on, part.withdraw), Call(on, part.rounds_of)
-
-
-class JournalCalls:
-    """`Journal`, awaited."""
-
-    def __init__(self, on: Storage, part: Journal) -> None:
-        self.log, self.log_lines = Call(on, part.log), Call(on, part.log_lines)
-        self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
-        self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
-        self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
-        self.standings = Call(on, part.standings)
-        self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
-        self.note_placement = Call(on, part.placements.add)
-        self.placements = Call(on, part.placements.read)
-        self.unplaced = Call(on, part.placements.unplaced)
-
-
-class HistoryCalls:
-    """`History`, awaited."""
-
-    def __init__(self, on: Storage, part: History) -> None:
-        self.begin_start, self.mark = Call(on, part.begin_start), Call(on, part.mark)
-        self.check_mark, self.conflicts = Call(on, part.check_mark), Call(on, part.conflicts)
-
-
-class IdentityCalls:
-    """`Identities`, awaited."""
-
-    def __init__(self, on: Storage, part: Identities) -> None:
-        tokens, registry, admission = part.tokens, part.registry, part.admission
-        self.add_token, self.tokens = Call(on, tokens.add), Call(on, tokens.all)
-        self.revoke_token, self.has_token = Call(on, tokens.revoke), Call(on, tokens.has)
-        self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
-        self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
-        self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
-        self.models_of_today = Call(on, registry.models_of_today)
-        self.count_models_of_today = Call(on, registry.count_models_of_today)
-        self.spend_models = Call(on, registry.spend_models)
-        self.use_certificate = Call(on, registry.use_certificate)
-        self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
-        self.renew = Call(on, admission.renew)
-        self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
-        self.note_event, self.newest_line = Call(on, part.audit.note), Call(on, part.audit.newest)
-        operators = part.operators
-        self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
-        self.renew_operator = Call(on, operators.renew)
-        self.revoke_operator = Call(on, operators.revoke)

@@ -161,7 +161,7 @@ class Collector:
         coordinator = self._coordinator
         if self._status is None or time.monotonic() - self._asked >= FRESH:
             self._status, self._asked = await OperatorApi(coordinator).status(), time.monotonic()
-        known = await coordinator.storage.journal.trainers()
+        known = await coordinator.storage.call(coordinator.storage.journal.trainers)
         runs = tuple(coordinator.summary(run, known) for run in coordinator.runs.values())
         return Figures(
             replace(self._status, runs=runs),

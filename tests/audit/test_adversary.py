@@ -327,7 +327,7 @@ def test_nothing_of_the_data_leaves_outside_the_ledger(tmp_path: Path, data: Dat
     assert expected <= set(answered), answered
     assert "masked" not in answered, "the owner allows no update to leave, under masks or not"
     assert chosen(ledger.entries(), Reserved), "lies about what a run costs change nothing"
-    spent = total(each.cost for each in paid(ledger.entries()))
+    spent = total(each.payment.cost for each in paid(ledger.entries()))
     assert budget.epsilon_of(spent) <= budget.total_epsilon * (1 + 1e-6)
 
 
@@ -350,4 +350,4 @@ def test_where_sums_are_allowed_one_update_leaves_under_masks_and_its_masks_are_
     assert len(given) == 1, "lists of too few devices, or of others, and a second list get nothing"
     assert len(given[0]) == FEWEST
     (line,) = chosen(device.ledger.verify(), Summed)
-    assert (line.devices, line.fewest) == (FEWEST, 6)
+    assert (line.update.devices, line.update.fewest) == (FEWEST, 6)

@@ -89,4 +89,4 @@ def test_no_second_update_leaves_under_the_mask_of_another(tmp_path: Path, data:
             assert again.code == "device-fault"
             assert sent(ask(device, message, number)) == first
     (line,) = chosen(device.ledger.verify(), Summed)
-    assert line.data == device.runtime._context.version()
+    assert line.update.data == device.runtime._context.version()

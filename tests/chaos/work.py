@@ -27,12 +27,12 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import DeviceFault
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.accountant import Order, Share
+from shoal.core.privacy.accountant import MaskedUpdate, R, T
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, chosen
-from shoal.core.privacy.sums import ExactSums
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import Payment
 from shoal.core.types import DeviceId
 from shoal.simulation import images
 from shoal.simulation.images import rotate
@@ -88,18 +88,18 @@ class Recalled:
         made = chosen(Ledger(folder, BUDGET).entries(), Debit)
         self._ledger = Ledger(folder, BUDGET, made[-1].source if made else "")
 
-    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
         """Raises LookupError for what the device's ledger has no release of."""
-        return self._ledger.release(order, _nothing_new)
+        return self._ledger.pay(payment, _nothing_new, noised)
 
-    def summed(self, share: Share) -> None:
+    def summed(self, update: MaskedUpdate) -> None:
         raise AssertionError
 
     def unprotected(self, what: str, data: str) -> None:
         pass
 
 
-def _nothing_new() -> ExactSums:
+def _nothing_new() -> Any:
     raise LookupError("a release counted that the device's ledger does not have")
 
 

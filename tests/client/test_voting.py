@@ -30,7 +30,8 @@ from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.newcomer import vote
 from shoal.core.privacy.accountant import Unmetered
-from shoal.core.privacy.ledger import Cast, Open, Release, chosen
+from shoal.core.privacy.ledger import Open, Release, chosen, paid
+from shoal.core.privacy.payment import VOTE
 from shoal.core.types import Tensors
 from tests.audit.bounds import epsilon_bound
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
@@ -90,14 +91,14 @@ def test_one_name_leaves_and_is_paid_for_once(newcomer: WorkConfig, store: BlobS
     found, link = placed(newcomer, store, question(newcomer, 2.0))
     assert found.assignment.cluster == "near"
     ledger = Ledger(newcomer.account, newcomer.privacy)
-    (cast,), (release,) = chosen(ledger.verify(), Cast), chosen(ledger.entries(), Release)
-    assert (cast.epsilon, cast.run, release.debit) == (2.0, "r1", cast.number)
+    (debit,), (release,) = paid(ledger.verify(), VOTE), chosen(ledger.entries(), Release)
+    assert (debit.payment.facts, debit.run, release.debit) == ({"epsilon": 2.0}, "r1", debit.number)
     assert chosen(ledger.entries(), Open) == []
     assert link.shown[-1] == Ballot("near", 2.0)
     assert found.model is not None
     again, _ = placed(newcomer, store, question(newcomer, 2.0))
     assert again.assignment.cluster == "near"
-    assert len(chosen(ledger.entries(), Cast)) == 1, "the same question has the same answer, at no cost"
+    assert len(paid(ledger.entries(), VOTE)) == 1, "the same question has the same answer, at no cost"
 
 
 def test_the_owners_budget_decides_whether_it_votes(newcomer: WorkConfig, store: BlobStore) -> None:

@@ -153,7 +153,7 @@ async def live(root: Path) -> None:
             await start(coordinator, MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
-        rounds = await storage.runs.rounds("toy")
+        rounds = await storage.call(storage.runs.rounds, "toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
             "same": same_models(models(coordinator), expected()),
@@ -161,7 +161,7 @@ async def live(root: Path) -> None:
             "stored": [
                 f"{each.round} {report.device}"
                 for each in rounds
-                for report in await storage.reports.of_round("toy", each.round)
+                for report in await storage.call(storage.reports.of_round, "toy", each.round)
             ],
         }
     (root / "end.json").write_text(json.dumps(end))

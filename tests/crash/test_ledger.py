@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from fedclient.store import ledger as module
 from fedclient.store.ledger import Ledger
 from shoal.core.errors import OverBudget
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Book, Debit, Release, Training, chosen, spent
+from shoal.core.privacy.ledger import Book, Debit, Release, chosen, spent
+from shoal.core.privacy.ledger import paid as paid_for
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import TRAINING
 from shoal.core.types import Tensors
 from shoal.shell import crash
-from tests.client.store.test_ledger import exact, order, sent
-from tests.client.store.test_ledger_training import lesson, work
+from tests.client.store import paying
+from tests.client.store.paying import exact, lesson, order, released, sent, trained, work
 from tests.client.store.test_reservations import whole
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -41,7 +42,7 @@ TRAINING_POINTS = [
     *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, 6)),
 ]
 
-ALL = replace(whole(1.0), cost=lesson().terms.cost + lesson().terms.cost)
+ALL = replace(whole(1.0), cost=lesson().cost + lesson().cost)
 """Two lessons, of which one is given."""
 RESERVING_POINTS = [
     *("device.reserved", "device.debited", "device.drawn", "device.release-noted", "device.given-back"),
@@ -53,15 +54,15 @@ RESERVING_POINTS = [
 def life(folder: str, point: str, budget: Budget) -> None:
     """In a process of its own: one release. What was drawn and what was sent is written down beside."""
     os.environ[crash.VARIABLE] = point
-    draw = module.release_sums
+    draw = paying.release_sums
 
     def counted(*arguments: Any) -> Descriptor:
         drawn = draw(*arguments)
         note(Path(folder) / "drawn", sent(drawn))
         return drawn
 
-    module.release_sums = counted  # type: ignore[assignment]
-    note(Path(folder) / "sent", sent(Ledger(Path(folder) / "privacy", budget).release(order(), exact)))
+    paying.release_sums = counted  # type: ignore[assignment]
+    note(Path(folder) / "sent", sent(released(Ledger(Path(folder) / "privacy", budget), order(), exact)))
 
 
 def training_life(folder: str, point: str, budget: Budget) -> None:
@@ -73,7 +74,7 @@ def training_life(folder: str, point: str, budget: Budget) -> None:
         note(Path(folder) / "drawn", digest(found).encode())
         return found
 
-    found = Ledger(Path(folder) / "privacy", budget).train(lesson(), drawn)
+    found = trained(Ledger(Path(folder) / "privacy", budget), lesson(), drawn)
     note(Path(folder) / "sent", digest(found).encode())
 
 
@@ -82,7 +83,7 @@ def reserving_life(folder: str, point: str, budget: Budget) -> None:
     os.environ[crash.VARIABLE] = point
     own = Ledger(Path(folder) / "privacy", budget).of("a")
     own.agree(ALL, "d" * 64)
-    own.train(lesson(), work)
+    trained(own, lesson(), work)
     own.keep_only(())
 
 
@@ -117,7 +118,7 @@ def test_a_kill_at_this_point_loses_at_most_what_was_paid(tmp_path: Path, point:
     if paid > kept and budget is TIGHT:
         assert ended[0] == 1
         with pytest.raises(OverBudget):
-            ledger.release(order(), exact)
+            released(ledger, order(), exact)
         assert noted(tmp_path / "sent") == []
     else:
         assert ended[0] == 0
@@ -133,7 +134,7 @@ def test_a_kill_in_training_never_sends_what_is_not_paid(tmp_path: Path, point: 
     assert lived(tmp_path, point, budget, training_life) == -signal.SIGKILL
     ended = [lived(tmp_path, "", budget, training_life) for _ in range(2)]
     entries = Ledger(tmp_path / "privacy", budget).verify()
-    paid = len(chosen(entries, Training))
+    paid = len(paid_for(entries, TRAINING))
     drawn, left = noted(tmp_path / "drawn"), noted(tmp_path / "sent")
     assert len(drawn) == len(set(drawn)) <= paid  # each task draws new noise, and each is paid
     assert len(left) == ended.count(0)
@@ -151,10 +152,10 @@ def test_a_kill_at_this_point_loses_no_reservation_and_counts_none_twice(tmp_pat
     book = Book.of(ledger.verify())
     if book.held(0.0):  # what was paid of it counts as paid, and not as reserved
         assert (book.held(0.0) + book.spent).curve == pytest.approx(ALL.cost.curve)
-    before = len(chosen(book.entries, Training))
+    before = len(paid_for(book.entries, TRAINING))
     assert lived(tmp_path, "", budget, reserving_life) == 0
     book = Book.of(ledger.verify())
     assert not book.held(0.0), "the run is over"
     assert book.spent == spent(book.entries)
-    assert len(chosen(book.entries, Training)) == before + 1
-    ledger.of("b").agree(replace(ALL, cost=lesson().terms.cost), "d" * 64)
+    assert len(paid_for(book.entries, TRAINING)) == before + 1
+    ledger.of("b").agree(replace(ALL, cost=lesson().cost), "d" * 64)

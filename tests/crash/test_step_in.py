@@ -26,22 +26,22 @@ async def first_round(root: Path) -> None:
             await start(coordinator, policy=POLICY)
         d0, d1 = await hands(coordinator, 0), await hands(coordinator, 1)
         d2 = await hands(coordinator, 2)
-        reports = coordinator.storage.reports
+        storage = coordinator.storage
         await d0.link.next_task(0.0)
-        if await reports.get("toy", 1, "d1") is None:
+        if await storage.call(storage.reports.get, "toy", 1, "d1") is None:
             assert (await d1.do(await d1.task(), honest(1))).outcome is Outcome.ACCEPTED
             failed = await d0.task()
             await d2.link.next_task(0.0)
             failure = Failure("learner-failed", "out of memory")
             await d0.link.report(Report(failed.run, failed.round, failed.attempt, failure))
-        if await reports.get("toy", 1, "d2") is None:
+        if await storage.call(storage.reports.get, "toy", 1, "d2") is None:
             task = await d2.task()
             assert task.round == 1
             await d2.do(task, honest(2))
-        while not (rounds := await coordinator.storage.runs.rounds("toy")):  # noqa: ASYNC110 -- nothing tells it
+        while not (rounds := await storage.call(storage.runs.rounds, "toy")):  # noqa: ASYNC110 -- nothing tells it
             await asyncio.sleep(0.01)
         (found,) = rounds
-        counted = [report.device for report in await reports.of_round("toy", 1)]
+        counted = [report.device for report in await storage.call(storage.reports.of_round, "toy", 1)]
     (root / "end.json").write_text(json.dumps([found.asked, found.reported, counted]))
 
 

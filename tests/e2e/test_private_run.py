@@ -143,7 +143,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
                 assert set(mirrored.unprotected) == PLAIN
-            noted = await coordinator.storage.journal.releases("first")
+            noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
             assert {each.release for each in noted} - PLAIN == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
@@ -166,7 +166,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             entries = ledger(tmp_path, light, budget).verify()
             assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
             assert (await OperatorApi(coordinator).status()).released["light"].epsilon == pytest.approx(5.0)
-            noted = await coordinator.storage.journal.releases("first")
+            noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
             assert chosen(entries, Release)[0].release in {each.release for each in noted}
 
             placed = await place(coordinator, tmp_path, members[1], budget, "first")

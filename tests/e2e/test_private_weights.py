@@ -12,8 +12,9 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.integrity.records import RunSpec
+from shoal.core.privacy import payment
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Counted, Debit, Failed, Open, Release, Training, chosen
+from shoal.core.privacy.ledger import Failed, Open, Release, chosen, paid
 from shoal.core.privacy.report import WEIGHTS
 from shoal.demo import fleet, processes
 
@@ -58,8 +59,9 @@ def test_a_run_finishes_where_nothing_may_leave_in_the_open(algorithm: str, tmp_
             assert any("final evaluation" in line and "accuracy" in line for line in lines)
             for each in members:
                 entries = ledger(tmp_path, each, budget).verify()
-                kinds = (Training, Debit, Counted, Open, Failed)
-                assert [len(chosen(entries, kind)) for kind in kinds] == [4, 1, 1, 0, 0]
+                kinds = (payment.TRAINING, payment.DESCRIPTOR, payment.ACCURACY)
+                assert [len(paid(entries, kind)) for kind in kinds] == [4, 1, 1]
+                assert chosen(entries, Open) == chosen(entries, Failed) == []
                 own = statement(entries, budget)
                 assert 4.2 < own.epsilon < 4.5
                 assert str(own) == f"epsilon {own.epsilon:.4g} at delta 1e-06"
@@ -84,15 +86,12 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
             assert status.summary.stage == "finished"
             for each in members:
                 entries = ledger(tmp_path, each, budget).verify()
-                assert [len(chosen(entries, kind)) for kind in (Training, Release, Open)] == [
-                    ROUNDS,
-                    ROUNDS,
-                    0,
-                ]
+                assert len(paid(entries, payment.TRAINING)) == len(chosen(entries, Release)) == ROUNDS
+                assert chosen(entries, Open) == []
                 of_server = status.released[each.name]
                 assert of_server.epsilon == pytest.approx(statement(entries, budget).epsilon)
                 assert 3.9 < of_server.epsilon <= 4.0
-                noted = await coordinator.storage.journal.releases("first")
+                noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
                 assert {each.release for each in chosen(entries, Release)} <= {each.release for each in noted}
             shown = text.privacy(status.released, status.central)
             assert shown[-1].startswith(

@@ -127,9 +127,11 @@ def test_devices_with_certificates_train_and_one_dies_in_every_exchange(tmp_path
         assert [each.what for each in chosen(entries, Open)] == [OPEN["summed"]]
         assert chosen(entries, Failed) == []
         sums = chosen(entries, Summed)  # one of each round, also where the work was done twice
-        assert len({each.cohort for each in sums}) == len(sums) == SECURE["rounds"]
-        assert {(each.run, each.devices, each.fewest, each.clip, each.noise) for each in sums} == {
-            ("secure", 8, 6, SECURE["central_clip"], 0.0)
+        sent = [each.update for each in sums]
+        assert len({each.cohort for each in sent}) == len(sums) == SECURE["rounds"]
+        assert {each.run for each in sums} == {"secure"}
+        assert {(each.devices, each.fewest, each.clip, each.noise) for each in sent} == {
+            (8, 6, SECURE["central_clip"], 0.0)
         }
 
 

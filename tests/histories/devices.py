@@ -40,7 +40,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import work_key
-from shoal.core.privacy.accountant import NoAccount
+from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.secure.cohort import Unsigned
 from shoal.core.types import DeviceId, Tensors
@@ -83,7 +83,7 @@ def answer(number: int, message: Message, seed: int, salt: int, values: int) -> 
 class Context:
     """What a device half of secure aggregation is given, without data and PyTorch."""
 
-    signer, account = Unsigned(), NoAccount()
+    signer = Unsigned()
 
     def __init__(self, memory: Tensors | None, secret: Entropy) -> None:
         self.memory, self.secret = memory, secret
@@ -94,6 +94,9 @@ class Context:
 
     def version(self) -> str:
         return ""
+
+    def summed(self, update: MaskedUpdate) -> None:
+        pass
 
 
 def summed(number: int, message: Message, seed: int, salt: int, values: int, context: Context) -> Message:

@@ -106,7 +106,8 @@ MUTANTS = (
     mutant(
         "a round is offered before it is stored",
         "fedserver/coordinator/runs.py",
-        "        await self.storage.runs.open_round.when_space(self.run, effect.devices, effect.title)\n",
+        "        await self.storage.when_space("
+        "self.storage.runs.open_round, self.run, effect.devices, effect.title)\n",
         "",
         "tests/server/coordinator/test_coordinator.py",
     ),
@@ -346,8 +347,8 @@ MUTANTS = (
     mutant(
         "a release is paid for after it was drawn",
         "fedclient/store/ledger.py",
-        '        self._file.append(debit)\n        crash.point("device.debited")\n',
-        '        crash.point("device.debited")\n        self._file.append(debit)\n',
+        '            self._file.append(debit)\n            crash.point("device.debited")\n',
+        '            crash.point("device.debited")\n            self._file.append(debit)\n',
         "tests/crash/test_ledger.py",
     ),
     mutant(

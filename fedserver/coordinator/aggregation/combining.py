@@ -53,7 +53,7 @@ def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
 async def _combined(run: "Run", effect: Reduce) -> State:
     server_half, state, tasks = run.server_half, run.engine.state, run.engine.plan.tasks
     storage, workers = run.storage, run.workers
-    records = await storage.reports.of_round(run.run, effect.round)
+    records = await storage.call(storage.reports.of_round, run.run, effect.round)
     counted = [record for record in records if record.device in effect.devices]
     reports = StoredReports(counted, tasks, storage.blobs)
     repairs = _repairs(storage, counted)

@@ -13,7 +13,7 @@ class Losses:
 
     async def of(self, storage: Storage, run: RunId) -> list[float]:
         """Round by round, oldest first."""
-        while rounds := await storage.journal.rounds(run, self._last, devices=False):
+        while rounds := await storage.call(storage.journal.timeline.read, run, self._last, devices=False):
             for each in rounds:
                 if each.round <= self._last:  # another call has read it meanwhile
                     continue

@@ -52,7 +52,7 @@ class Caretaker:
         """Make the copies that are missing, and delete those that are not needed any more."""
         newest: set[str] = set()
         for run in list(self._coordinator.runs.values()):
-            for _, names in (await self._storage.runs.checkpoints(run.run))[:1]:
+            for _, names in (await self._storage.call(self._storage.runs.checkpoints, run.run))[:1]:
                 newest.update(names)
         if newest != self._copied:
             try:
@@ -67,7 +67,7 @@ class Caretaker:
 
         pace: bytes that are read per second at most; 0 for no limit.
         """
-        await self._storage.check_rows()
+        await self._storage.call(self._storage.store.check_rows)
         for run in list(self._coordinator.runs.values()):
             try:
                 await self._check_run(run, pace)
@@ -79,19 +79,21 @@ class Caretaker:
                 self._copied = set()
 
     async def _check_run(self, run: Run, pace: float) -> None:
-        for place, (number, names) in enumerate(await self._storage.runs.checkpoints(run.run)):
+        for place, (number, names) in enumerate(
+            await self._storage.call(self._storage.runs.checkpoints, run.run)
+        ):
             if place == 0:
                 await self._coordinator.in_turn(self._check_newest(run, number, names))
             elif found := await damage.lost_blob(self._storage, names, pace):
                 await self._coordinator.in_turn(self._drop(run, number, found))
         if run.active and run.engine.stage is Stage.OPEN:
             number, expected = run.engine.round, sorted(run.engine.reported)
-            records = await self._storage.reports.of_round(run.run, number)
+            records = await self._storage.call(self._storage.reports.of_round, run.run, number)
             if lost := await damage.lost_reports(self._storage, records, expected, pace):
                 await self._coordinator.in_turn(damage.withdraw(run, number, lost))
 
     async def _check_newest(self, run: Run, number: int, names: list[str]) -> None:
-        current = await self._storage.runs.checkpoints(run.run)
+        current = await self._storage.call(self._storage.runs.checkpoints, run.run)
         if not current or current[0][0] != number:
             return
         _, lost = await damage.examine(run, names)
@@ -99,9 +101,9 @@ class Caretaker:
             await damage.go_back(run, lost)
 
     async def _drop(self, run: Run, number: int, found: str) -> None:
-        kept = [each for each, _ in await self._storage.runs.checkpoints(run.run)]
+        kept = [each for each, _ in await self._storage.call(self._storage.runs.checkpoints, run.run)]
         if number in kept[1:]:
-            await self._storage.runs.drop_checkpoint.when_space(run.run, number)
+            await self._storage.when_space(self._storage.runs.drop_checkpoint, run.run, number)
             text = f"the checkpoint that round {number} opens with is lost: {found}"
             log.error("run %s: %s", run.run, text)
             await run.note(text)

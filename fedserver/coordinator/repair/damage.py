@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.store import BlobCacheCalls, Storage
+from fedserver.store.store import Storage
 from shoal.core.engine.events import Damaged, RolledBack
 from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.rounds import Stage
@@ -85,7 +86,7 @@ async def withdraw(run: "Run", round: int, lost: Mapping[DeviceId, str], stage: 
         return
     lost = {device: why for device, why in lost.items() if device in run.engine.reported}
     for device, why in lost.items():
-        await run.storage.reports.withdraw.when_space(run.run, round, device)
+        await run.storage.when_space(run.storage.reports.withdraw, run.run, round, device)
         said = f"an ACKNOWLEDGED report of round {round} is lost and requested again: {why}"
         log.error("run %s: %s: %s", run.run, device, said)
         await run.note(said, device)
@@ -93,11 +94,12 @@ async def withdraw(run: "Run", round: int, lost: Mapping[DeviceId, str], stage: 
         await run.advance(Damaged(round, tuple(sorted(lost)), WITHDRAWN))
 
 
-async def restored(blobs: BlobCacheCalls, name: str, storage: Storage) -> tuple[bool, str]:
+async def restored(blobs: BlobCache, name: str, storage: Storage) -> tuple[bool, str]:
     """Whether a blob was damaged and is sound again, and if it is not, what is wrong with it."""
     before = len(storage.blobs.restored)
     lost = await storage.damage(name)
-    if lost and await blobs.restore(name):
+    is_restored = bool(lost) and await storage.call(blobs.restore, name)
+    if is_restored:
         storage.blobs.restored.append(f"{lost}; it was written again from memory")
         lost = ""
     return not lost and len(storage.blobs.restored) > before, lost
@@ -142,10 +144,10 @@ def complained(run: "Run", names: Iterable[str]) -> list[str]:
 
 async def sound_checkpoint(run: "Run", storage: Storage, below: int) -> int:
     """The newest round before `below` whose checkpoint is sound. Raises NotFound."""
-    for number, names in await storage.runs.checkpoints(run.run):
+    for number, names in await storage.call(storage.runs.checkpoints, run.run):
         if number < below and not await lost_blob(storage, names):
             try:
-                await run.blobs.load_state(run.state_type, number)
+                await run.storage.call(run.blobs.load_state, run.state_type, number)
             except (DamagedRow, DataFault):
                 continue
             return number
@@ -158,7 +160,7 @@ async def begin_again(run: "Run", round: int, found: str) -> None:
         return
     reported = sorted(run.engine.reported)
     for device in reported:
-        await run.storage.reports.withdraw.when_space(run.run, round, device)
+        await run.storage.when_space(run.storage.reports.withdraw, run.run, round, device)
     run.engine.feed(Damaged(round, tuple(reported), found))  # whose tasks no one gets: the round ends here
     await go_back(run, found)
 
@@ -174,12 +176,12 @@ async def go_back(run: "Run", found: str) -> None:
         log.error("run %s: %s, and there is no other checkpoint", run.run, found)
         await run.pause(f"its current models are lost ({found}), and there is no older checkpoint")
         return
-    earlier = await run.blobs.load_state(run.state_type, number)
+    earlier = await run.storage.call(run.blobs.load_state, run.state_type, number)
     reason = (
         f"the current models are lost ({found}): the run went back to those after round {earlier.progress}"
     )
     log.error("run %s: %s", run.run, reason)
     state = rolled_back(run.engine.state, earlier)
     await run.feed(RolledBack(state, reason))
-    await run.storage.runs.drop_checkpoint.when_space(run.run, broken)
+    await run.storage.when_space(run.storage.runs.drop_checkpoint, run.run, broken)
     await run.advance()

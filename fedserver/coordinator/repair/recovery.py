@@ -20,9 +20,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.integrity.records import RunRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.store import BlobCacheCalls, Storage
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.errors import DataFault, NotFound, ShoalError, StorageFault, Unavailable
 from shoal.core.types import RunId
@@ -32,7 +33,7 @@ log = logging.getLogger("shoal.server")
 AT_ONCE = 1.0
 """How many seconds a start waits for the runs, so that small ones are available before the first call."""
 
-Add = Callable[[RunRecord, Recipe, State, BlobCacheCalls], Awaitable[None]]
+Add = Callable[[RunRecord, Recipe, State, BlobCache], Awaitable[None]]
 
 
 class Recovery:
@@ -54,9 +55,9 @@ class Recovery:
         Returns the task that continues after this call; raises early disk errors.
         """
         records: list[RunRecord] = []
-        for run in await self._storage.runs.names():
+        for run in await self._storage.call(self._storage.runs.names):
             try:
-                records.append(await self._storage.runs.get(run))
+                records.append(await self._storage.call(self._storage.runs.get, run))
             except (DamagedRow, DataFault) as error:
                 self._set_aside(run, None, error)
         self.pending = {record.run: record for record in records}
@@ -98,15 +99,15 @@ class Recovery:
             self._set_aside(record.run, record, error)
         del self.pending[record.run]
 
-    async def _restored(self, record: RunRecord, blobs: BlobCacheCalls) -> tuple[RunRecord, State, Recipe]:
+    async def _restored(self, record: RunRecord, blobs: BlobCache) -> tuple[RunRecord, State, Recipe]:
         """The run as it can continue. A checkpoint that cannot be read is treated like a damaged one."""
         recipe = await asyncio.to_thread(recipe_of, record.spec)
         while True:
             record = await self._check.check(record)
             try:
-                return record, await blobs.load_state(recipe.state), recipe
+                return record, await self._storage.call(blobs.load_state, recipe.state), recipe
             except (DamagedRow, DataFault) as error:
-                if len(await self._storage.runs.versions(record.run)) < 2:
+                if len(await self._storage.call(self._storage.runs.versions, record.run)) < 2:
                     raise
                 record = await self._check.drop(record, str(error))
 
@@ -142,7 +143,7 @@ class StartupCheck:
 
     async def drop(self, record: RunRecord, found: str) -> RunRecord:
         """The run without its newest checkpoint, which cannot be read."""
-        (number, _), (older, _), *_ = await self._storage.runs.checkpoints(record.run)
+        (number, _), (older, _), *_ = await self._storage.call(self._storage.runs.checkpoints, record.run)
         await self._drop(record.run, number, found)
         return _back_at(record, older)
 
@@ -151,9 +152,9 @@ class StartupCheck:
 
         It works meanwhile, and may delete some itself.
         """
-        for number, names in (await self._storage.runs.checkpoints(run))[1:]:
+        for number, names in (await self._storage.call(self._storage.runs.checkpoints, run))[1:]:
             found = await self._damage(names, PACE)
-            if found and number in dict(await self._storage.runs.checkpoints(run)):
+            if found and number in dict(await self._storage.call(self._storage.runs.checkpoints, run)):
                 await self._drop(run, number, found)
 
     def summary(self) -> str:
@@ -165,7 +166,7 @@ class StartupCheck:
 
     async def _with_a_sound_checkpoint(self, record: RunRecord) -> RunRecord:
         lost: list[tuple[int, str]] = []
-        for number, names in await self._storage.runs.checkpoints(record.run):
+        for number, names in await self._storage.call(self._storage.runs.checkpoints, record.run):
             if found := await self._damage(names):
                 lost.append((number, found))
                 continue
@@ -175,14 +176,16 @@ class StartupCheck:
         raise NotFound(f"no checkpoint is sound: {lost[0][1]}", "restore a backup of the state folder")
 
     async def _withdraw_damaged_reports(self, record: RunRecord) -> None:
-        for report in await self._storage.reports.of_round(record.run, record.round):
+        for report in await self._storage.call(self._storage.reports.of_round, record.run, record.round):
             if found := await self._damage(report.blobs):
-                await self._storage.reports.withdraw.when_space(record.run, record.round, report.device)
+                await self._storage.when_space(
+                    self._storage.reports.withdraw, record.run, record.round, report.device
+                )
                 said = f"an ACKNOWLEDGED report of round {record.round} is lost and requested again: {found}"
                 await self._say(record.run, said, report.device)
 
     async def _drop(self, run: RunId, number: int, found: str) -> None:
-        await self._storage.runs.drop_checkpoint.when_space(run, number)
+        await self._storage.when_space(self._storage.runs.drop_checkpoint, run, number)
         await self._say(run, f"the checkpoint that round {number} opens with is lost: {found}")
 
     async def _damage(self, names: Iterable[str], pace: float = float("inf")) -> str:
@@ -200,7 +203,7 @@ class StartupCheck:
 
     async def _say(self, run: RunId, text: str, device: str = "") -> None:
         log.error("run %s: %s%s", run, f"{device}: " if device else "", text)
-        await self._storage.journal.log.when_space(run, text, device)
+        await self._storage.when_space(self._storage.journal.log, run, text, device)
 
 
 def _back_at(record: RunRecord, round: int) -> RunRecord:

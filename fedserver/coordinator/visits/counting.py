@@ -49,6 +49,7 @@ class Counting:
 
     def __init__(self, coordinator: "Coordinator", barred: Collection[DeviceId]) -> None:
         self._coordinator, self._barred = coordinator, barred
+        self._storage = coordinator.storage
         self._waiting: list[_Waiting] = []
         self._groups = set[asyncio.Task[None]]()
 
@@ -121,7 +122,7 @@ class Counting:
             return
         crash.point("server.report-checked")
         try:
-            await self._coordinator.storage.reports.add([each.arrival for each in group])
+            await self._storage.call(self._storage.reports.add, [each.arrival for each in group])
         except (NotFound, Taken, DiskFull) as fault:
             if len(group) > 1:  # one of them cannot be stored, which the others do not have to pay for
                 for each in group:
@@ -134,7 +135,7 @@ class Counting:
             records = [each.record for each in group if each.run is run]
             await run.advance(*(Reported(each.device, each.round, each.attempt) for each in records))
         crash.point("server.report-counted")
-        mark = await self._coordinator.storage.history.mark()
+        mark = await self._storage.call(self._storage.history.mark)
         for each in group:
             _settle(each, Receipt(Outcome.ACCEPTED, mark=mark))
 

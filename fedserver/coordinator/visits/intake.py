@@ -80,7 +80,7 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
-        await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
+        await coordinator.storage.note(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     names = tuple(weights.blob.sha256 for weights in report.result.weights())
     try:
@@ -116,7 +116,7 @@ async def _answered(
 
 async def _not_counted(coordinator: Coordinator, device: DeviceId, report: Report, why: str) -> Receipt:
     """The receipt for a report that is not expected. why: unless one of this device was counted before."""
-    stored = await coordinator.storage.reports.get(report.run, report.round, device)
+    stored = await coordinator.storage.call(coordinator.storage.reports.get, report.run, report.round, device)
     if stored is not None:
         if isinstance(report.result, Payload) and stored.data == payload_to_bytes(report.result):
             return Receipt(Outcome.DUPLICATE, "the same report was counted before")

@@ -78,7 +78,7 @@ class Authorization:
                 caller = device or "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"device": device, "call": call, "reason": error.code, "address": address}
-                await self._peers.storage.identities.note_event(Event.DENIED, **facts)
+                await self._peers.storage.note(Event.DENIED, **facts)
             raise
         return device, certificate
 

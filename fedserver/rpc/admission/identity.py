@@ -65,6 +65,7 @@ class Verified:
 
     def __init__(self, peers: Peers, placements: int) -> None:
         self._peers, self._placements = peers, placements
+        self._storage = peers.storage
 
     def identify(self, context: Context) -> DeviceId:
         return peer_of(context).device
@@ -77,13 +78,15 @@ class Verified:
         device = peer_of(context).device
         if self._peers.role(device) is not Role.INFER_ONLY:
             return 0
-        return await self._peers.storage.identities.count_models_of_today(device)
+        return await self._storage.call(self._storage.identities.registry.count_models_of_today, device)
 
     async def placed(self, context: Context) -> None:
         device = peer_of(context).device
         if self._peers.role(device) is not Role.INFER_ONLY:
             return
-        if not await self._peers.storage.identities.spend_placement(device, self._placements):
+        if not await self._storage.call(
+            self._storage.identities.registry.spend_placement, device, self._placements
+        ):
             raise TooOften(
                 f"device {device} has had its {self._placements} placements of today",
                 "try again tomorrow; the server's setting is cadence.placements",

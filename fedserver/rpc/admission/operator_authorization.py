@@ -55,6 +55,6 @@ class OperatorAuthorization:
                 caller = f"operator {name}" if name else "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"operator": name, "call": call, "reason": error.code, "address": address}
-                await self._accounts.storage.identities.note_event(Event.DENIED, **facts)
+                await self._accounts.storage.note(Event.DENIED, **facts)
             raise
         return name

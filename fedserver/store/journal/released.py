@@ -81,7 +81,7 @@ async def record_report(
 async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
     if found:
         with suppress(DiskFull):
-            await storage.journal.note_releases(found)
+            await storage.call(storage.journal.note_releases, found)
 
 
 def _vote(run: RunId, device: DeviceId, ballot: Ballot, question: str) -> ReleaseRecord:

@@ -53,8 +53,9 @@ from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.describing import describe, described, latent_bounds
 from shoal.core.inference.network import batches
-from shoal.core.privacy.accountant import Lesson, Tally
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import counting, training
+from shoal.core.privacy.release import noisy_count
 from shoal.core.privacy.report import OPEN
 from shoal.core.types import Tensors
 
@@ -130,11 +131,11 @@ def privately(
     agreed = private.terms(asked, settings, len(samples))
     private.attempt(context.learner, model, samples)
 
-    def work(entropy: Entropy) -> Tensors:
+    def work(_: None, entropy: Entropy) -> Tensors:
         private.train(context.learner, model, samples, settings, agreed, context.seed, entropy)
         return tensors_of(model)
 
-    trained = context.account.train(Lesson("weights", agreed, context.version()), work)
+    trained = context.pay(training(agreed, context.version()), lambda: None, work)
     done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
     return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
 
@@ -153,7 +154,7 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     if message.bounds == WIDTH:
         known = network.latents(x[:1]).shape[1]
         return evaluated(context, samples, accuracy, loss, latents=known, f1=f1, auc=auc)
-    context.account.unprotected(OPEN["bounds"], context.version())
+    context.unprotected(OPEN["bounds"])
     found, number = latent_bounds(map(network.latents, batches(network, x)), message.bounds)
     return evaluated(context, samples, accuracy, loss, bounds=found, latents=number, f1=f1, auc=auc)
 
@@ -167,13 +168,15 @@ def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:
 def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluated:
     """With a guarantee: how many samples are classified rightly, with noise, of a number that is public."""
     samples = context.samples(message.part)
-    part = f"{message.part} part"
-    asked = Tally("accuracy", rho, digest(message.model), part, context.version())
+    asked = counting(rho, digest(message.model), message.part, context.version())
 
     def exact() -> int:
         return correct(context.learner, context.load(message.model), samples)
 
-    share = context.account.count(asked, exact) / len(samples)
+    def noised(count: int, entropy: Entropy) -> int:
+        return noisy_count(count, rho, entropy)
+
+    share = context.pay(asked, exact, noised) / len(samples)
     return Evaluated(min(max(share, 0.0), 1.0), 0.0, len(samples), rho=rho)
 
 
@@ -200,7 +203,7 @@ def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
 
 
 def _represent(message: Represent, context: DeviceContext) -> Represented:
-    context.account.unprotected(OPEN["prototypes"], context.version())
+    context.unprotected(OPEN["prototypes"])
     return Represented(prototypes(context, message.by_class), len(context.samples("train")))
 
 

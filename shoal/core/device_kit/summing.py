@@ -25,7 +25,7 @@ from shoal.core.exchange.summing import (
     Unmasked,
     task_of,
 )
-from shoal.core.privacy import accountant
+from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.privacy.noise.bulk import draw_many
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import Manifest
@@ -84,15 +84,15 @@ def _train(message: TrainMasked, context: "DeviceContext", member: Member | None
     task, letters = task_of(message, message.clip, message.noise), message.letters.by_device
     words, after = members.masked(member, message.session, letters, to_words(steps), task)
     manifest = member.manifest
-    context.account.summed(
-        accountant.Share(
-            manifest.digest.hex(),
-            devices,
-            manifest.threshold,
-            message.clip,
-            message.noise,
-            context.version(),
-            sha256(words.tobytes()).hexdigest(),
+    context.summed(
+        MaskedUpdate(
+            cohort=manifest.digest.hex(),
+            devices=devices,
+            fewest=manifest.threshold,
+            clip=message.clip,
+            noise=message.noise,
+            data=context.version(),
+            masked=sha256(words.tobytes()).hexdigest(),
         )
     )
     context.remember(after.to_tensors())

@@ -1,6 +1,7 @@
 """What a device has that uses models: a network, data, random numbers, and the account of releases."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,8 +11,13 @@ from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
 from shoal.core.errors import BadPayload, DeviceFault, near
 from shoal.core.inference.network import Network
-from shoal.core.privacy.accountant import Account, NoAccount
+from shoal.core.privacy.accountant import Account, MaskedUpdate
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import Payment
 from shoal.core.types import Array
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 PARTS = ("train", "held_out", "test")
 ALL = ("train", "held_out")
@@ -30,7 +36,7 @@ class InferenceContext:
         self.network = network
         self.views = views
         self.noise = noise
-        self.account: Account = NoAccount() if account is None else account
+        self.account = account
         self._inputs: dict[str, Array] = {}
         self._version = ""
         self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
@@ -90,3 +96,24 @@ class InferenceContext:
         if key not in self._distinct:
             self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
         return self._distinct[key]
+
+    # -- what leaves ------------------------------------------------------------------------------------
+
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        """Pay for an answer with a guarantee: see `Account.pay`. Raises DeviceFault without an account."""
+        if self.account is None:
+            raise DeviceFault(
+                "no privacy account is kept here, so nothing can be released with a guarantee",
+                "give the device context an account",
+            )
+        return self.account.pay(payment, exact, noised)
+
+    def unprotected(self, what: str) -> None:
+        """Note that this leaves without a guarantee. Raises Unprotected where the owner does not allow it."""
+        if self.account is not None:
+            self.account.unprotected(what, self.version())
+
+    def summed(self, update: MaskedUpdate) -> None:
+        """Note that an update leaves under masks: see `Account.summed`."""
+        if self.account is not None:
+            self.account.summed(update)

@@ -25,8 +25,9 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
 from shoal.core.inference.context import InferenceContext
 from shoal.core.inference.network import batches
-from shoal.core.privacy.accountant import Order
-from shoal.core.privacy.release import ExactMoments, release
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import description
+from shoal.core.privacy.release import ExactMoments, release, release_sums
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.sums import ExactSums, sums_of
 from shoal.core.privacy.terms import terms
@@ -68,10 +69,9 @@ def described(
     leave without a guarantee; DeviceFault if labels are needed and missing, LearnerFault if the author's code
     fails, and BadPayload for a projector that does not fit the latents.
     """
-    data = context.version()
     if not privacy.calibrated:
         labels = _labels(context, parts) if classes else None
-        context.account.unprotected(OPEN[privacy.mode], data)
+        context.unprotected(OPEN[privacy.mode])
         # The papers do not consider repeated samples.
         distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
         found = (moments or moments_of)(
@@ -82,11 +82,16 @@ def described(
         raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
     check_classes(classes)
     agreed = terms(privacy, sum(len(context.part(part)) for part in parts), classes)
-    purpose = f"data described, with {agreed.classes} classes" if agreed.classes else "data described"
-    order = Order(purpose, privacy, agreed, digest(encoder), digest(projector), data)
-    return context.account.release(
-        order, lambda: exact_sums(context, encoder, projector, parts, agreed.classes)
-    )
+    hashed = digest(projector)
+
+    def exact() -> ExactSums:
+        return exact_sums(context, encoder, projector, parts, agreed.classes)
+
+    def noised(found: ExactSums, entropy: Entropy) -> Descriptor:
+        return release_sums(found, privacy, agreed, hashed, entropy)
+
+    asked = description(privacy, agreed, digest(encoder), hashed, context.version())
+    return context.pay(asked, exact, noised)
 
 
 def exact_sums(

@@ -24,8 +24,9 @@ from shoal.core.inference.describing import apart, describe, projected
 from shoal.core.inference.nearness import STRANGE, Nearness, log_densities, nearness
 from shoal.core.inference.network import class_scores, softmax
 from shoal.core.inference.odds import Odds, odds
-from shoal.core.privacy.accountant import Poll
-from shoal.core.privacy.noise.vote import scores
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import drawn, scores
+from shoal.core.privacy.payment import voting
 from shoal.core.types import Array, ModelKey, Tensors
 
 HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
@@ -106,7 +107,6 @@ def vote(question: Vote, context: InferenceContext) -> Voted:
     """The cluster that a private vote of all samples but those of a test part names. Repeated samples count
     once. Raises OverBudget."""
     described = question.opened(carrying(context.network.manifest, question.scale))
-    poll = Poll("a vote for a model", question.epsilon, question.digest, context.version())
 
     def exact() -> Integers:
         parts = context.usable
@@ -115,7 +115,10 @@ def vote(question: Vote, context: InferenceContext) -> Voted:
         _check_dims(points, described.clusters)
         return scores(log_densities(points, described.clusters))
 
-    choice = context.account.vote(poll, exact)
+    def noised(found: Integers, entropy: Entropy) -> int:
+        return drawn(found, question.epsilon, entropy)
+
+    choice = context.pay(voting(question.epsilon, question.digest, context.version()), exact, noised)
     return Voted(Ballot(question.keys[choice], question.epsilon))
 
 

@@ -13,23 +13,21 @@ is paid for by itself. What the device cannot read or does not know, it refuses.
 """
 
 import json
-import math
 import re
-import typing
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from types import NoneType
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from shoal.core.data.from_json import value_of
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import MAX_RHO, MIN_NOISE, MIN_RHO, PrivateTraining
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, PrivacySettings
-from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.cost import Cost, epsilon_of, rho_of
+from shoal.core.privacy.payment import Payment
 from shoal.core.privacy.report import OPEN, as_computed
 from shoal.core.privacy.sums import REPLACED
 
-MOST, LISTED = 1 << 40, 256
-"""The largest number of rounds and the like, and the longest list. No run has as many."""
+MOST = 1 << 40
+"""The largest number of rounds and the like. No run has as many."""
 WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 """A name that is shown to people: of an algorithm, a package, or a kind of messages."""
 NAME = re.compile(r"[0-9a-f]{64}")
@@ -119,14 +117,14 @@ class RunTerms:
 class WholeRun:
     """algorithm: its name. asks: of this device. cost: of all of that, for one sample.
 
-    order: of the descriptor, where it is known by what the device is to describe its data: an earlier release
+    description: of the data, where it is known by what the device is to describe them: an earlier release
     may do, and then it costs nothing. Its cost is a part of `cost`.
     """
 
     algorithm: str
     asks: Asks
     cost: Cost
-    order: Order | None = None
+    description: Payment | None = None
 
     def facts(self, delta: float, group_size: int) -> dict[str, Any]:
         """For the owner, at the owner's delta and group size.
@@ -150,7 +148,7 @@ class WholeRun:
 def read_terms(text: str) -> RunTerms:
     """The terms of a run. Raises BadPayload for what is none, cannot be, or is not known to this version."""
     try:
-        found: RunTerms = _read(RunTerms, json.loads(text))
+        found: RunTerms = value_of(RunTerms, json.loads(text))
     except (ValueError, TypeError, OverflowError, RecursionError):
         raise BadPayload("the terms of the run cannot be read", UPDATE) from None
     return found
@@ -158,24 +156,3 @@ def read_terms(text: str) -> RunTerms:
 
 def _is_word(name: str) -> bool:
     return WORD.fullmatch(name) is not None
-
-
-def _read(kind: Any, value: Any) -> Any:
-    """A value of this type, of what JSON has for it. Raises TypeError, OverflowError, and as `kind` does."""
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind in (int, float, bool, str):
-        if type(value) is not kind or (kind is float and not math.isfinite(value)):
-            raise TypeError(f"{value!r} is no {kind.__name__}")
-        return value
-    if is_dataclass(kind):
-        types = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or value.keys() != {each.name for each in fields(kind)}:
-            raise TypeError(f"{value!r} is no {kind}")
-        return kind(**{name: _read(types[name], each) for name, each in value.items()})  # type: ignore[operator]
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list) or len(value) > LISTED:
-            raise TypeError(f"{value!r} is no list")
-        return tuple(_read(str, each) for each in value)
-    (some,) = (each for each in typing.get_args(kind) if each is not NoneType)
-    return None if value is None else _read(some, value)

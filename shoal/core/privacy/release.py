@@ -38,7 +38,7 @@ class ExactMoments:
 Noise = Callable[[ExactMoments, float, np.random.Generator], tuple[FloatArray, FloatArray]]
 
 
-def noisy_count(count: int, rho: float, entropy: Entropy = token_bytes) -> int:
+def noisy_count(count: int, rho: float, entropy: Entropy) -> int:
     """A count that one sample moves by at most 1, with discrete Gaussian noise that costs `rho`."""
     return count + draw(1 / (2 * Fraction(rho)), 1, Chance(entropy))[0]
 

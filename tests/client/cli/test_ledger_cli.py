@@ -14,7 +14,7 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import epsilon_of, rho_for
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN
 from tests.client.cli.test_cli import Ended, call
-from tests.client.store.test_ledger import exact, order
+from tests.client.store.paying import exact, order, released
 
 SETTINGS = (
     "server: 127.0.0.1:1\ninsecure_loopback: true\n"
@@ -35,12 +35,12 @@ def fedclient(*arguments: object) -> Ended:
 
 def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     config = read(settings, {})
-    ledger_of(config).release(order(), exact)
-    Ledger(config.account, config.privacy, "another file").release(order(data="b"), exact)
+    released(ledger_of(config), order(), exact)
+    released(Ledger(config.account, config.privacy, "another file"), order(data="b"), exact)
     shown = fedclient("ledger", "-c", settings, "--json")
     assert shown.code == 0
     first, second = shown.data["entries"]
-    assert (first["mode"], first["number"], second["number"]) == ("balanced", 1, 2)
+    assert (first["payment"]["facts"]["mode"], first["number"], second["number"]) == ("balanced", 1, 2)
     assert len(first["release"]) == 64
     assert shown.data["budget"]["epsilon"] == 8.0
     of_data, total = shown.data["data"]["d" * 64], shown.data["total"]
@@ -59,7 +59,7 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
 
 def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Path) -> None:
     ledger = ledger_of(read(settings, {}))
-    ledger.release(order(), exact)
+    released(ledger, order(), exact)
     ledger.failed("r1", "bug")
     replaced = "epsilon 5 at delta 1e-06 (8.581 where one sample is replaced by another)"
     wanted = f"{replaced}; besides, the server learned that 1 task failed; "
@@ -71,7 +71,7 @@ def test_an_epsilon_stands_beside_the_other_and_not_beside_failures(settings: Pa
 
 def test_when_more_of_the_budget_is_free(settings: Path) -> None:
     """Unless all of it that there ever is was spent."""
-    ledger_of(read(settings, {})).release(order(), exact)
+    released(ledger_of(read(settings, {})), order(), exact)
     shown = fedclient("ledger", "-c", settings, "--json").data
     (of_data,) = shown["data"].values()
     assert of_data["more_from"] == pytest.approx(shown["entries"][0]["at"] + 30 * DAY)
@@ -84,7 +84,7 @@ def test_when_more_of_the_budget_is_free(settings: Path) -> None:
 
 def test_what_left_without_a_guarantee_leaves_no_number_to_be_misled_by(settings: Path) -> None:
     ledger = ledger_of(read(settings, {}))
-    ledger.release(order(), exact)
+    released(ledger, order(), exact)
     ledger.unprotected(OPEN["paper"], "d" * 64)
     shown = fedclient("status", "-c", settings, "--json").data["privacy"]
     assert shown["total"]["epsilon"] is None
@@ -96,7 +96,7 @@ def test_what_left_without_a_guarantee_leaves_no_number_to_be_misled_by(settings
 
 def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: Path) -> None:
     config = read(settings, {})
-    ledger_of(config).release(order(), exact)
+    released(ledger_of(config), order(), exact)
     path = config.state / "privacy" / LEDGER
     path.write_bytes(path.read_bytes().replace(b'"rho": 0', b'"rho": 1'))
     for options in ((), ("--verify",)):

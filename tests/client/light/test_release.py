@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -142,12 +141,11 @@ def test_the_same_noise_gives_the_same_bytes_and_the_same_ledger(
     work: WorkConfig, server: Callable[[], MemoryServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only here is the noise from a seed, and the time is fixed."""
-    draw = ledgers.release_sums
     for module in (with_torch, without_torch):
         monkeypatch.setattr(module, "Ledger", AtNoon)
     left, lines = [], []
     for kind in RUNNERS:
-        monkeypatch.setattr(ledgers, "release_sums", partial(draw, entropy=Random(SEED).randbytes))
+        monkeypatch.setattr(ledgers, "token_bytes", Random(SEED).randbytes)
         own = replace(work, blobs=tmp_path / kind / "blobs", account=tmp_path / kind / "privacy")
         left.append(sent(server(), own, kind))
         lines.append((own.account / LEDGER).read_bytes())
@@ -166,4 +164,4 @@ def test_a_device_that_changes_its_runtime_sends_what_it_has_paid_for(
     assert sent(server(), work, second) == before
     entries = Ledger(work.account, work.privacy).verify()
     assert [len(chosen(entries, kind)) for kind in (Debit, Release)] == [1, 1]
-    assert chosen(entries, Debit)[0].cost.epsilon(1e-6) == pytest.approx(5.0)
+    assert chosen(entries, Debit)[0].payment.cost.epsilon(1e-6) == pytest.approx(5.0)

@@ -20,7 +20,7 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, chosen
 from shoal.core.privacy.report import OPEN
 from tests.client.cli.test_cli import Ended, call
-from tests.client.store.test_ledger import exact, order
+from tests.client.store.paying import exact, order, released
 from tests.waiting import HANG
 
 DATA = "d" * 64
@@ -178,7 +178,7 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     path.write_text("privacy: {allow_plain_weights: false}\n")
     settings = read(path, {})
     settings.consents.allows("r1", OPEN["off"])
-    ledger_of(settings).of("r2").release(order(), exact)
+    released(ledger_of(settings).of("r2"), order(), exact)
 
     def fedclient(*arguments: object) -> Ended:
         return asyncio.run(call("consent", *arguments, "-c", path))

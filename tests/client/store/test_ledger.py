@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fedclient.config import WorkConfig
-from fedclient.store import ledger as module
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import HEAD, LEDGER, RELEASES
@@ -22,34 +21,14 @@ from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.exchange.payload import Payload, encode
-from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.accountant import Order
+from shoal.core.exchange.payload import encode
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
 from shoal.core.privacy.sums import ExactSums, sums_of
-from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.shell import disk
-
-BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
-SAMPLES, DIMS, CLASSES = 400, 3, 3
-
-
-def exact() -> ExactSums:
-    chance = np.random.default_rng(0)
-    latents, labels = chance.normal(size=(SAMPLES, DIMS)), np.arange(SAMPLES) % CLASSES
-    return sums_of([(latents, labels)], 1.0, DIMS, CLASSES)
-
-
-def order(settings: PrivacySettings = BALANCED, encoder: str = "e", data: str = "d") -> Order:
-    hashes = {name: value * 64 for name, value in {"encoder": encoder, "data": data}.items()}
-    agreed = replace(terms(settings, SAMPLES, CLASSES), classes=CLASSES)
-    return Order("a test", settings, agreed, projector="a" * 64, **hashes)
-
-
-def sent(descriptor: Descriptor) -> bytes:
-    return payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
+from tests.client.store import paying
+from tests.client.store.paying import CLASSES, DIMS, SAMPLES, exact, order, released, sent
 
 
 @pytest.fixture
@@ -61,61 +40,61 @@ def ledger(tmp_path: Path) -> Ledger:
 def draws(monkeypatch: pytest.MonkeyPatch) -> list[Descriptor]:
     """Every release that was drawn."""
     drawn: list[Descriptor] = []
-    draw = module.release_sums
+    draw = paying.release_sums
 
     def counted(*arguments: Any) -> Descriptor:
         drawn.append(draw(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(module, "release_sums", counted)
+    monkeypatch.setattr(paying, "release_sums", counted)
     return drawn
 
 
 def test_the_same_data_and_encoder_send_the_same_bytes_for_nothing(
     ledger: Ledger, tmp_path: Path, draws: list[Descriptor]
 ) -> None:
-    first = sent(ledger.release(order(), exact))
+    first = sent(released(ledger, order(), exact))
 
     def never() -> ExactSums:
         raise AssertionError("what was released is not computed again")
 
     again = Ledger(tmp_path, Budget(epsilon=0.0, total_epsilon=0.0))  # nothing may be spent any more
-    assert [sent(again.release(order(), never)) for _ in range(3)] == [first] * 3
+    assert [sent(released(again, order(), never)) for _ in range(3)] == [first] * 3
     assert len(draws) == 1
     (debit,) = chosen(again.verify(), Debit)
-    assert spent(again.entries()) == debit.cost == order().terms.cost
+    assert spent(again.entries()) == debit.payment.cost == order().cost
     assert (tmp_path / RELEASES / "1").read_bytes() == first
 
 
 def test_what_was_told_with_classes_answers_for_all_samples_too(
     ledger: Ledger, draws: list[Descriptor]
 ) -> None:
-    first = sent(ledger.release(order(), exact))
-    assert sent(ledger.release(order().without_classes, exact)) == first
+    first = sent(released(ledger, order(), exact))
+    assert sent(released(ledger, order(classes=0), exact)) == first
     assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
 
 
 def placed(ledger: Ledger) -> bytes:
     """What a newcomer releases: all samples together, of which no label is known."""
     one = sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0)
-    return sent(ledger.release(order().without_classes, lambda: one))
+    return sent(released(ledger, order(classes=0), lambda: one))
 
 
 def test_a_newcomer_that_trains_tells_of_its_classes_where_the_budget_has_room(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, Budget(epsilon=8.0))
     first = placed(ledger)
-    assert sent(ledger.release(order(), exact)) != first
-    assert [each.classes for each in chosen(ledger.verify(), Debit)] == [0, CLASSES]
+    assert sent(released(ledger, order(), exact)) != first
+    assert [each.payment.facts["classes"] for each in chosen(ledger.verify(), Debit)] == [0, CLASSES]
 
 
 def test_where_it_has_none_it_tells_again_what_it_told_for_nothing(
     ledger: Ledger, draws: list[Descriptor]
 ) -> None:
     first = placed(ledger)
-    assert sent(ledger.release(order(), exact)) == first
+    assert sent(released(ledger, order(), exact)) == first
     assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
     with pytest.raises(OverBudget):
-        ledger.release(order(encoder="f"), exact)
+        released(ledger, order(encoder="f"), exact)
 
 
 def test_another_encoder_another_source_or_other_terms_are_paid_anew(tmp_path: Path) -> None:
@@ -123,24 +102,24 @@ def test_another_encoder_another_source_or_other_terms_are_paid_anew(tmp_path: P
     ledger, other = Ledger(tmp_path, budget), Ledger(tmp_path, budget, "another file")
     orders = [order(), order(encoder="f"), order(data="c"), order(PrivacySettings("explicit", 4.0, 1e-6))]
     owners = (ledger, ledger, other, ledger)
-    assert len({sent(own.release(each, exact)) for own, each in zip(owners, orders, strict=True)}) == 4
+    assert len({sent(released(own, each, exact)) for own, each in zip(owners, orders, strict=True)}) == 4
     assert [each.number for each in chosen(ledger.verify(), Debit)] == [1, 2, 3, 4]
-    assert spent(ledger.entries()).rho == pytest.approx(sum(each.terms.rho for each in orders))
-    assert spent(ledger.entries(), orders[2].data) == orders[2].terms.cost
+    assert spent(ledger.entries()).rho == pytest.approx(sum(each.cost.rho for each in orders))
+    assert spent(ledger.entries(), orders[2].data) == orders[2].cost
 
 
 def test_over_budget_is_refused_with_what_is_left_and_nothing_is_drawn(
     ledger: Ledger, tmp_path: Path, draws: list[Descriptor]
 ) -> None:
-    ledger.release(order(), exact)
+    released(ledger, order(), exact)
     with pytest.raises(OverBudget, match=r"of epsilon 5 for these data, 5 is spent") as refused:
-        ledger.release(order(encoder="f"), exact)
+        released(ledger, order(encoder="f"), exact)
     assert "nothing is left" in refused.value.message
     assert "set privacy.epsilon to 7.43 or more in this device's settings" in refused.value.hint
     for data in ("b", "c"):
-        Ledger(tmp_path, Budget(), f"{data}.npz").release(order(data=data), exact)
+        released(Ledger(tmp_path, Budget(), f"{data}.npz"), order(data=data), exact)
     with pytest.raises(OverBudget, match=r"of epsilon 10 for all releases of this device, 9\.412 is spent"):
-        Ledger(tmp_path, Budget(), "a.npz").release(order(data="a"), exact)
+        released(Ledger(tmp_path, Budget(), "a.npz"), order(data="a"), exact)
     assert len(draws) == len(chosen(ledger.entries(), Debit)) == 3
 
 
@@ -148,9 +127,9 @@ def test_an_owner_who_counts_in_groups_is_not_overruled(tmp_path: Path) -> None:
     """Four samples of one person cost sixteen times as much, unless the run has made the noise for four."""
     ledger = Ledger(tmp_path, Budget(group_size=4))
     with pytest.raises(OverBudget):
-        ledger.release(order(), exact)
+        released(ledger, order(), exact)
     four = PrivacySettings("explicit", 5.0, 1e-6, group_size=4)
-    assert ledger.release(order(four), exact).privacy == four
+    assert released(ledger, order(four), exact).privacy == four
 
 
 class Crash(BaseException):
@@ -202,7 +181,7 @@ def test_a_crash_at_any_step_loses_budget_and_never_draws_twice(
         calls = crashing(number)
         left: list[bytes] = []
         try:
-            left.append(sent(Ledger(folder, budget).release(order(), exact)))
+            left.append(sent(released(Ledger(folder, budget), order(), exact)))
             died = False
         except Crash:
             died = True
@@ -213,7 +192,7 @@ def test_a_crash_at_any_step_loses_budget_and_never_draws_twice(
         paid = len(chosen(ledger.entries(), Debit))
         assert len(draws) <= paid  # on the disk before it is drawn
         try:
-            left.append(sent(ledger.release(order(), exact)))
+            left.append(sent(released(ledger, order(), exact)))
         except OverBudget:  # the budget is for one release, and it was lost
             lost += 1
             assert paid == 1
@@ -231,7 +210,7 @@ def test_a_crash_at_any_step_loses_budget_and_never_draws_twice(
 def test_every_changed_lost_or_moved_line_is_found(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, Budget(epsilon=100.0, total_epsilon=100.0))
     for encoder in "abc":
-        ledger.release(order(encoder=encoder), exact)
+        released(ledger, order(encoder=encoder), exact)
     ledger.unprotected("bounds of latents", "d" * 64)
     path = tmp_path / LEDGER
     whole = path.read_bytes()
@@ -240,7 +219,7 @@ def test_every_changed_lost_or_moved_line_is_found(tmp_path: Path) -> None:
 
     def refused(changed: bytes) -> None:
         path.write_bytes(changed)
-        for use in (ledger.verify, lambda: ledger.release(order(), exact)):
+        for use in (ledger.verify, lambda: released(ledger, order(), exact)):
             with pytest.raises(LedgerFault) as fault:
                 use()
             assert "Restore the folder from a backup" in fault.value.hint
@@ -271,15 +250,15 @@ def test_every_changed_lost_or_moved_line_is_found(tmp_path: Path) -> None:
 
 def test_a_release_that_was_changed_is_not_sent_and_one_that_is_gone_is_paid_anew(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, Budget(epsilon=100.0, total_epsilon=100.0))
-    first, path = sent(ledger.release(order(), exact)), tmp_path / RELEASES / "1"
+    first, path = sent(released(ledger, order(), exact)), tmp_path / RELEASES / "1"
     path.write_bytes(first[:-1] + b"?")
-    for use in (ledger.verify, lambda: ledger.release(order(), exact)):
+    for use in (ledger.verify, lambda: released(ledger, order(), exact)):
         with pytest.raises(LedgerFault, match="is not what was released"):
             use()
     path.unlink()
     with pytest.raises(LedgerFault, match="is gone"):
         ledger.verify()
-    assert sent(ledger.release(order(), exact)) != first
+    assert sent(released(ledger, order(), exact)) != first
     assert len(chosen(ledger.entries(), Debit)) == 2
 
 
@@ -291,15 +270,15 @@ def test_a_failing_disk_stops_the_release(
 
     monkeypatch.setattr(disk.os, "fsync", broken)
     with pytest.raises(StorageFault, match="Input/output error"):
-        ledger.release(order(), exact)
+        released(ledger, order(), exact)
     assert draws == []
 
 
 def test_two_processes_do_not_pay_at_once(ledger: Ledger, tmp_path: Path, draws: list[Descriptor]) -> None:
     with disk.lock(tmp_path / "lock"), pytest.raises(ConfigError, match="in use by another process"):
-        ledger.release(order(), exact)
+        released(ledger, order(), exact)
     assert draws == []
-    ledger.release(order(), exact)
+    released(ledger, order(), exact)
 
 
 def test_what_leaves_without_a_guarantee_is_noted_once_or_not_allowed(ledger: Ledger, tmp_path: Path) -> None:
@@ -320,7 +299,7 @@ def test_a_failing_author_costs_nothing(ledger: Ledger) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        ledger.release(order(), failing)
+        released(ledger, order(), failing)
     assert ledger.entries() == []
 
 

@@ -21,17 +21,16 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.accountant import Poll, Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Release, Training, chosen, paid
+from shoal.core.privacy.ledger import Release, chosen, paid
+from shoal.core.privacy.payment import TRAINING
 from shoal.simulation.images import unit
-from tests.client.store.test_ledger import exact, order, sent
+from tests.client.store import paying
+from tests.client.store.paying import ONE_COUNT, ONE_VOTE, exact, order, sent
 
 pytest.importorskip("opacus", reason="Opacus is not installed")
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-COUNT = Tally("accuracy", 0.01, "m" * 64, "test part", "d" * 64)
-VOTE = Poll("a vote for a model", 1.0, "q" * 64, "d" * 64)
 Ask = Callable[[Ledger], object]
 
 
@@ -65,15 +64,15 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
 
 
 def released(ledger: Ledger) -> object:
-    return sent(ledger.release(order(), exact))
+    return sent(paying.released(ledger, order(), exact))
 
 
 def counted(ledger: Ledger) -> object:
-    return ledger.count(COUNT, lambda: 100)
+    return paying.counted(ledger, ONE_COUNT, lambda: 100)
 
 
 def voted(ledger: Ledger) -> object:
-    return ledger.vote(VOTE, lambda: np.array([0, -1, -2]))
+    return paying.voted(ledger, ONE_VOTE, lambda: np.array([0, -1, -2]))
 
 
 @pytest.mark.parametrize("ask", [released, counted, voted])
@@ -118,13 +117,13 @@ def test_what_was_not_stored_is_not_noted_in_another_ledger(tmp_path: Path, disk
     ledger = Ledger(tmp_path, Budget())
     disk.room = 3
     with pytest.raises(DiskFull):
-        ledger.count(COUNT, lambda: 100)
+        paying.counted(ledger, ONE_COUNT, lambda: 100)
     disk.room = 1 << 30
     for path in [each for each in tmp_path.rglob("*") if each.is_file()]:
         path.unlink()
-    Ledger(tmp_path, Budget()).vote(VOTE, lambda: np.array([0, -1, -2]))
+    paying.voted(Ledger(tmp_path, Budget()), ONE_VOTE, lambda: np.array([0, -1, -2]))
     before = ledger.verify()
-    ledger.vote(VOTE, lambda: np.array([0, -1, -2]))
+    paying.voted(ledger, ONE_VOTE, lambda: np.array([0, -1, -2]))
     assert ledger.verify() == before
 
 
@@ -151,7 +150,7 @@ class Trainer:
 
     def lines(self) -> tuple[int, list[str]]:
         entries = self.ledger.verify()
-        return len(chosen(entries, Training)), [each.release for each in chosen(entries, Release)]
+        return len(paid(entries, TRAINING)), [each.release for each in chosen(entries, Release)]
 
 
 def test_training_that_does_not_fit_on_the_disk_is_paid_once(tmp_path: Path, disk: FullDisk) -> None:

@@ -11,12 +11,12 @@ from fedclient.store.failures import FAILURES
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import rows, statement, text
-from shoal.core.privacy.accountant import Tally
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Counted, Failed, FailedBefore, chosen, spent
+from shoal.core.privacy.ledger import Failed, FailedBefore, chosen, paid, spent
+from shoal.core.privacy.payment import ACCURACY
+from tests.client.store.paying import ONE_COUNT, counted
 
 LINES, NEWEST = 5, 7
-COUNT = Tally("accuracy", 0.01, "m" * 64, "test part", "d" * 64)
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def test_the_first_failures_are_lines_and_of_the_others_the_newest_are_kept(
 def test_no_failure_takes_the_place_of_a_debit(ledger: Ledger, tmp_path: Path) -> None:
     for _ in range(30):
         ledger.failed("r1", "bug")
-    ledger.count(COUNT, lambda: 5)
+    counted(ledger, ONE_COUNT, lambda: 5)
     for _ in range(30):
         ledger.failed("r1", "bug")
     entries = Ledger(tmp_path, Budget()).verify()
-    assert len(chosen(entries, Counted)) == 1
-    assert spent(entries).rho == COUNT.rho
+    assert len(paid(entries, ACCURACY)) == 1
+    assert spent(entries).rho == ONE_COUNT.cost.rho
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,19 @@ from fedclient.store.consent import RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts, sums_by_run, text
 from shoal.core.errors import DeviceFault, NoConsent, NotFound
-from shoal.core.privacy.accountant import Lesson, Poll, Share
+from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
 from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.ledger import Summed, chosen
+from shoal.core.privacy.payment import training, voting
 from shoal.core.privacy.report import IN_SUMS, NO_WEIGHTS, OPEN, WEIGHTS
+from tests.client.store.paying import trained, voted
 
 
-def share(number: int, noise: float = 0.0) -> Share:
-    return Share(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64, f"{number:064x}")
+def share(number: int, noise: float = 0.0) -> MaskedUpdate:
+    return MaskedUpdate(f"{number:064x}", 10, 7, 0.5, noise, "d" * 64, f"{number:064x}")
 
 
 def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -> None:
@@ -30,7 +32,7 @@ def test_each_sum_has_one_line_although_its_task_is_done_again(tmp_path: Path) -
     for number in (1, 2, 2, 1, 3):
         ledger.summed(share(number, 1.5))
     entries = Ledger(tmp_path, Budget()).verify()
-    assert [int(each.cohort, 16) for each in chosen(entries, Summed)] == [1, 2, 3]
+    assert [int(each.update.cohort, 16) for each in chosen(entries, Summed)] == [1, 2, 3]
     (found,) = sums_by_run(entries, Budget()).values()
     assert found["updates"] == 3
     assert found["epsilon"] == pytest.approx(epsilon_of(3 / (2 * 1.5**2), 1e-6))
@@ -80,7 +82,7 @@ def test_no_update_leaves_with_less_noise_than_its_owner_was_shown(tmp_path: Pat
     own.summed(share(3, 1.0))
     own.summed(share(4, 2.0))
     own.of("r2").summed(share(5))
-    assert [each.noise for each in chosen(own.verify(), Summed)] == [0.0, 0.5, 1.0, 2.0, 0.0]
+    assert [each.update.noise for each in chosen(own.verify(), Summed)] == [0.0, 0.5, 1.0, 2.0, 0.0]
 
 
 def test_a_run_that_adds_less_noise_than_it_announced_is_consented_to_again(tmp_path: Path) -> None:
@@ -130,8 +132,8 @@ def test_naming_many_other_runs_makes_no_announced_noise_forgotten(
 
 def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
     """A vote has a curve, as training has one; and sums are of weights."""
-    poll = Poll("a vote for a model", 1.0, "e" * 64, "d" * 64)
-    lesson = Lesson("weights", TrainingTerms(1.0, 2.0, 0.5, 4, Cost(curve=(1e-3,) * len(ORDERS))), "d" * 64)
+    poll = voting(1.0, "e" * 64, "d" * 64)
+    lesson = training(TrainingTerms(1.0, 2.0, 0.5, 4, Cost(curve=(1e-3,) * len(ORDERS))), "d" * 64)
 
     def said(name: str, *steps: Callable[[Ledger], object]) -> str:
         ledger = Ledger(tmp_path / name, Budget(allow_plain_weights=True)).of("r1")
@@ -140,10 +142,10 @@ def test_what_is_said_of_the_weights_is_what_left(tmp_path: Path) -> None:
         return str(facts(ledger.entries(), Budget())["weights"])
 
     def vote(ledger: Ledger) -> object:
-        return ledger.vote(poll, lambda: np.zeros(3, np.int64))
+        return voted(ledger, poll, lambda: np.zeros(3, np.int64))
 
     def train(ledger: Ledger) -> object:
-        return ledger.train(lesson, lambda entropy: {})
+        return trained(ledger, lesson, lambda entropy: {})
 
     def mask(ledger: Ledger) -> object:
         ledger.unprotected(OPEN["summed"], "d" * 64)

@@ -4,7 +4,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedclient.config import WorkConfig
@@ -19,27 +18,16 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
 from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.accountant import Lesson
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.dpsgd import TrainingTerms
-from shoal.core.privacy.ledger import Open, Release, Training, chosen, spent
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.ledger import Debit, Open, Release, chosen, paid, spent
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS
 from shoal.core.types import Tensors
-from tests.client.store.test_ledger import exact, order
+from tests.client.store.paying import exact, lesson, order, released, trained, work
 
 EPSILON = 2.0
-
-
-def lesson(data: str = "d") -> Lesson:
-    """About epsilon 2."""
-    curve = tuple(0.085 * order for order in ORDERS)
-    return Lesson("weights", TrainingTerms(1.0, 1.1, 0.1, 20, Cost(curve=curve)), data * 64)
-
-
-def work(entropy: Entropy) -> Tensors:
-    return {"w": np.frombuffer(entropy(8), np.float64)}
 
 
 @pytest.fixture
@@ -49,23 +37,23 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_it_is_paid_before_any_noise_and_noted_after(ledger: Ledger, tmp_path: Path) -> None:
     def watched(entropy: Entropy) -> Tensors:
-        (paid,) = Ledger(tmp_path, Budget()).entries()
-        assert isinstance(paid, Training)
-        assert paid.cost == lesson().terms.cost
+        (debit,) = Ledger(tmp_path, Budget()).entries()
+        assert isinstance(debit, Debit)
+        assert debit.payment.cost == lesson().cost
         return work(entropy)
 
-    weights = ledger.train(lesson(), watched)
+    weights = trained(ledger, lesson(), watched)
     entries = ledger.verify()
     (release,) = chosen(entries, Release)
     assert release.release == digest(weights)
-    assert spent(entries) == spent(entries, "d" * 64) == lesson().terms.cost
+    assert spent(entries) == spent(entries, "d" * 64) == lesson().cost
     assert spent(entries, "c" * 64) == Cost()
 
 
 def test_the_same_task_again_is_paid_and_drawn_anew(ledger: Ledger) -> None:
-    first, second = ledger.train(lesson(), work), ledger.train(lesson(), work)
+    first, second = trained(ledger, lesson(), work), trained(ledger, lesson(), work)
     assert digest(first) != digest(second)
-    assert [each.number for each in chosen(ledger.verify(), Training)] == [1, 2]
+    assert [each.number for each in paid(ledger.verify(), TRAINING)] == [1, 2]
 
 
 def test_what_fails_after_it_was_paid_stays_paid(ledger: Ledger) -> None:
@@ -73,22 +61,22 @@ def test_what_fails_after_it_was_paid_stays_paid(ledger: Ledger) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        ledger.train(lesson(), failing)
-    assert spent(ledger.verify()) == lesson().terms.cost
+        trained(ledger, lesson(), failing)
+    assert spent(ledger.verify()) == lesson().cost
     assert "epsilon 1.9" in text(ledger.entries(), Budget())
     assert "not finished, so nothing was released" in text(ledger.entries(), Budget())
 
 
 def test_descriptors_and_weights_share_one_budget(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.release(order(), exact)  # all of epsilon 5 for these data
+    released(ledger, order(), exact)  # all of epsilon 5 for these data
     with pytest.raises(OverBudget, match="of epsilon 5 for these data, 5 is spent"):
-        ledger.train(lesson(), work)
+        trained(ledger, lesson(), work)
     wide = Ledger(tmp_path, Budget(epsilon=8.0, total_epsilon=8.0))
     with suppress(OverBudget):
         for _ in range(100):
-            wide.train(lesson(), work)
+            trained(wide, lesson(), work)
     entries = wide.verify()
-    done = len(chosen(entries, Training))
+    done = len(paid(entries, TRAINING))
     assert 2 <= done < 99
     assert [each.number for each in entries if not isinstance(each, Release)] == list(range(1, done + 2))
     budget = Budget(epsilon=8.0, total_epsilon=8.0)
@@ -100,11 +88,11 @@ def test_descriptors_and_weights_share_one_budget(ledger: Ledger, tmp_path: Path
 
 def test_a_person_of_several_samples_pays_more(tmp_path: Path) -> None:
     with pytest.raises(OverBudget):
-        Ledger(tmp_path, Budget(group_size=4)).train(lesson(), work)
+        trained(Ledger(tmp_path, Budget(group_size=4)), lesson(), work)
 
 
 def test_a_changed_curve_is_found(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.train(lesson(), work)
+    trained(ledger, lesson(), work)
     path = tmp_path / LEDGER
     whole = path.read_bytes()
     for changed in (whole.replace(b'"steps": 20', b'"steps": 2'), whole.replace(b"0.10625", b"0.00001", 1)):

@@ -13,13 +13,13 @@ from fedclient.store.ledger import CHANGES, DAY, Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import by_run, facts, ledger_of, text
 from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
-from shoal.core.privacy.accountant import Order, Tally
 from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
 from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
+from shoal.core.privacy.payment import Payment, counting
 from tests.client.cli.test_cli import call
-from tests.client.store.test_ledger import exact, order, sent
+from tests.client.store.paying import counted, exact, order, released, sent, settings_of
 from tests.client.store.test_ledger_windows import Clock
 
 DATA, SOURCE, DELTA = "d" * 64, "digits.npz", 1e-6
@@ -33,8 +33,8 @@ def whole(rho: float, opened: tuple[str, ...] = ()) -> WholeRun:
     return WholeRun("fedavg", Asks(1, accuracies=10, rho=rho / 10, opened=opened), Cost(rho))
 
 
-def tally(rho: float, number: int = 0) -> Tally:
-    return Tally("accuracy", rho, f"{number:064x}", "test part", DATA)
+def count_of(rho: float, number: int = 0) -> Payment:
+    return counting(rho, f"{number:064x}", "test", DATA)
 
 
 def ledger(folder: Path, clock: Clock, device: str = "one", budget: Budget = BUDGET) -> Ledger:
@@ -65,24 +65,25 @@ def test_of_two_runs_that_each_fit_the_second_is_refused_before_it_costs_anythin
 def test_no_release_of_another_run_takes_what_is_reserved(own: Ledger) -> None:
     own.of("a").agree(whole(0.6 * ALL), DATA)
     with pytest.raises(OverBudget, match="reserved for other runs"):
-        own.of("b").count(tally(0.5 * ALL), lambda: 1)
-    own.of("b").count(tally(0.4 * ALL), lambda: 1)
+        counted(own.of("b"), count_of(0.5 * ALL), lambda: 1)
+    counted(own.of("b"), count_of(0.4 * ALL), lambda: 1)
     for number in range(6):
-        own.of("a").count(tally(0.1 * ALL, number), lambda: 1)
+        counted(own.of("a"), count_of(0.1 * ALL, number), lambda: 1)
     with pytest.raises(OverBudget):
-        own.of("a").count(tally(0.1 * ALL, 7), lambda: 1)
+        counted(own.of("a"), count_of(0.1 * ALL, 7), lambda: 1)
 
 
 def test_what_is_paid_of_a_reservation_counts_once(own: Ledger, clock: Clock) -> None:
     own.of("a").agree(whole(0.6 * ALL), DATA)
     since = clock() - 30 * DAY
     for number in range(4):
-        own.of("a").count(tally(0.1 * ALL, number), lambda: 1)
+        counted(own.of("a"), count_of(0.1 * ALL, number), lambda: 1)
         book = Book.of(own.entries())
         assert (book.spent + book.held(since)).rho == pytest.approx(0.6 * ALL)
         own.of("a").agree(whole(0.6 * ALL), DATA)  # before the next task
     assert len(chosen(own.verify(), Reserved)) == 1
-    own.of("a").count(tally(0.4 * ALL, 9), lambda: 1)  # a round that is repeated costs more than was reserved
+    # A round that is repeated costs more than was reserved.
+    counted(own.of("a"), count_of(0.4 * ALL, 9), lambda: 1)
     book = Book.of(own.entries())
     assert book.held(since) == Cost()
     own.of("a").agree(whole(0.6 * ALL), DATA)  # and the run is not refused for what it has spent
@@ -90,7 +91,7 @@ def test_what_is_paid_of_a_reservation_counts_once(own: Ledger, clock: Clock) ->
 
 def test_what_is_left_is_free_when_the_run_is_over(own: Ledger, clock: Clock) -> None:
     own.of("a").agree(whole(0.9 * ALL), DATA)
-    own.of("a").count(tally(0.1 * ALL), lambda: 1)
+    counted(own.of("a"), count_of(0.1 * ALL), lambda: 1)
     own.keep_only(("a", "other"))
     assert chosen(own.entries(), GivenBack) == []
     for _ in range(2):
@@ -119,15 +120,15 @@ def test_what_one_device_pays_is_not_taken_from_what_another_has_reserved(
     one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
     one.of("a").agree(whole(0.3 * ALL), DATA)
     two.of("a").agree(whole(0.3 * ALL), DATA)
-    one.of("a").count(tally(0.3 * ALL), lambda: 1)
+    counted(one.of("a"), count_of(0.3 * ALL), lambda: 1)
     with pytest.raises(OverBudget, match="is reserved for other devices in this run"):
-        one.of("a").count(tally(0.5 * ALL, 1), lambda: 1)
-    one.of("a").count(tally(0.1 * ALL, 2), lambda: 1)
+        counted(one.of("a"), count_of(0.5 * ALL, 1), lambda: 1)
+    counted(one.of("a"), count_of(0.1 * ALL, 2), lambda: 1)
     one.of("a").give_back("a")
     assert Book.of(two.entries()).held(0.0).rho == pytest.approx(0.3 * ALL)
     with pytest.raises(OverBudget, match="reserved for other runs"):
         one.of("b").agree(whole(0.4 * ALL), DATA)
-    two.of("a").count(tally(0.3 * ALL, 3), lambda: 1)
+    counted(two.of("a"), count_of(0.3 * ALL, 3), lambda: 1)
     assert not Book.of(two.verify()).held(0.0)
 
 
@@ -138,10 +139,10 @@ def test_a_device_in_one_run_leaves_another_its_part_of_what_a_run_may_spend(
     one, two = ledger(tmp_path, clock, budget=budget), ledger(tmp_path, clock, "two", budget)
     one.of("a").agree(whole(0.5 * fits), DATA)
     two.of("a").agree(whole(0.5 * fits), DATA)
-    one.of("a").count(tally(0.5 * fits), lambda: 1)
+    counted(one.of("a"), count_of(0.5 * fits), lambda: 1)
     with pytest.raises(OverBudget, match="of epsilon 2 for this run"):
-        one.of("a").count(tally(0.1 * fits, 1), lambda: 1)
-    two.of("a").count(tally(0.5 * fits, 2), lambda: 1)
+        counted(one.of("a"), count_of(0.1 * fits, 1), lambda: 1)
+    counted(two.of("a"), count_of(0.5 * fits, 2), lambda: 1)
 
 
 def test_a_server_that_changes_the_terms_again_and_again_fills_no_disk(own: Ledger, clock: Clock) -> None:
@@ -177,13 +178,13 @@ def test_what_one_device_has_spent_leaves_no_room_for_another_in_the_same_run(
 ) -> None:
     one, two = ledger(tmp_path, clock), ledger(tmp_path, clock, "two")
     one.of("a").agree(whole(0.6 * ALL), DATA)
-    one.of("a").count(tally(0.6 * ALL), lambda: 1)
+    counted(one.of("a"), count_of(0.6 * ALL), lambda: 1)
     one.of("b").agree(whole(0.2 * ALL), DATA)
     with pytest.raises(OverBudget, match="the rest of run a"):
         two.of("a").agree(whole(0.6 * ALL), DATA)
     two.of("a").agree(whole(0.2 * ALL), DATA)
-    one.of("b").count(tally(0.2 * ALL, 1), lambda: 1)
-    two.of("a").count(tally(0.2 * ALL, 2), lambda: 1)
+    counted(one.of("b"), count_of(0.2 * ALL, 1), lambda: 1)
+    counted(two.of("a"), count_of(0.2 * ALL, 2), lambda: 1)
 
 
 def test_two_devices_in_one_run_may_not_reserve_more_than_a_run_may_spend(
@@ -223,7 +224,7 @@ def test_a_long_run_keeps_what_it_has_reserved(own: Ledger, clock: Clock) -> Non
     own.of("long").agree(whole(0.9 * ALL), DATA)
     for number in range(9):
         own.of("long").agree(whole(0.9 * ALL), DATA)
-        own.of("long").count(tally(0.1 * ALL, number), lambda: 1)
+        counted(own.of("long"), count_of(0.1 * ALL, number), lambda: 1)
         with pytest.raises(OverBudget):
             own.of("b").agree(whole(0.2 * ALL), DATA)
         clock.day += 20.0
@@ -268,7 +269,7 @@ def test_no_history_passes_the_limit_and_what_fits_at_the_start_fits_to_the_end(
         elif step < 0.85 and left:
             run = chance.choice(sorted(left))
             device, rest = left[run]
-            ledger(tmp_path, clock, device).of(run).count(tally(rest.pop(), number), lambda: 1)
+            counted(ledger(tmp_path, clock, device).of(run), count_of(rest.pop(), number), lambda: 1)
             if not rest:
                 del left[run]
         elif left:
@@ -299,9 +300,9 @@ def test_the_rest_of_a_curve_is_a_curve(tmp_path: Path) -> None:
 
 def test_a_chain_goes_on_where_it_stopped_and_finds_every_change() -> None:
     entries: list[Entry] = [
-        Reserved(1.0, "a", 0.1, (), DATA),
+        Reserved(1.0, "a", Cost(0.1), DATA),
         GivenBack(2.0, "a"),
-        Reserved(3.0, "b", 0.2, (), DATA),
+        Reserved(3.0, "b", Cost(0.2), DATA),
     ]
     chain, data = Chain(), b""
     for entry in entries:
@@ -330,14 +331,14 @@ def test_only_new_lines_are_read_and_a_change_of_an_old_one_is_found(
     taken: list[bytes] = []
     usual = Chain._take
 
-    def counted(self: Chain, line: bytes) -> None:
+    def noted(self: Chain, line: bytes) -> None:
         taken.append(line)
         usual(self, line)
 
-    monkeypatch.setattr(Chain, "_take", counted)
+    monkeypatch.setattr(Chain, "_take", noted)
     own, other = ledger(tmp_path, clock), ledger(tmp_path, clock)
     for number in range(10):
-        own.of("a").count(tally(0.01 * ALL, number), lambda: 1)
+        counted(own.of("a"), count_of(0.01 * ALL, number), lambda: 1)
     assert len(taken) == 20
     assert len(other.entries()) == 20
     taken.clear()
@@ -358,7 +359,7 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
     settings = read(path, {})
     own = Ledger(settings.account, settings.privacy, SOURCE, consents=settings.consents)
     own.of("a").agree(whole(0.6 * ALL), DATA)
-    own.of("a").count(tally(0.1 * ALL), lambda: 1)
+    counted(own.of("a"), count_of(0.1 * ALL), lambda: 1)
     entries = ledger_of(settings).entries()
     assert by_run(entries, BUDGET)["a"]["reserved"] == pytest.approx(BUDGET.epsilon_of(Cost(0.5 * ALL)))
     assert facts(entries, BUDGET)["total"]["left"] == pytest.approx(BUDGET.epsilon_of(Cost(0.4 * ALL)))
@@ -388,16 +389,16 @@ def test_the_owner_sees_what_is_reserved_and_frees_it(tmp_path: Path) -> None:
 # -- a description that an earlier run has paid for ---------------------------------------------------------
 
 
-def described(asked: Order) -> WholeRun:
+def described(asked: Payment) -> WholeRun:
     """Of a run that asks for this description."""
-    return WholeRun("flux", Asks(1, descriptor=asked.settings), asked.terms.cost, asked)
+    return WholeRun("flux", Asks(1, descriptor=settings_of(asked)), asked.cost, asked)
 
 
 def test_a_later_run_costs_nothing_where_its_description_is_paid(own: Ledger) -> None:
     own.of("a").agree(described(order()), DATA)
-    first = own.of("a").release(order(), exact)
+    first = released(own.of("a"), order(), exact)
     own.of("b").agree(described(order()), DATA)
-    assert sent(own.of("b").release(order(), exact)) == sent(first)
+    assert sent(released(own.of("b"), order(), exact)) == sent(first)
     assert [each.run for each in chosen(own.entries(), Reserved)] == ["a"]
     with pytest.raises(OverBudget):
         own.of("c").agree(described(order(encoder="f")), DATA)
@@ -405,8 +406,8 @@ def test_a_later_run_costs_nothing_where_its_description_is_paid(own: Ledger) ->
 
 def test_a_run_is_judged_by_all_that_it_has_paid_itself(own: Ledger) -> None:
     """Its terms name the encoder only once there is one, and then its own release is there already."""
-    own.of("a").agree(replace(described(order()), order=None), DATA)
-    own.of("a").release(order(), exact)
+    own.of("a").agree(replace(described(order()), description=None), DATA)
+    released(own.of("a"), order(), exact)
     before = own.entries()
     own.of("a").agree(described(order()), DATA)
     assert own.entries() == before
@@ -416,14 +417,14 @@ def test_after_the_window_it_is_paid_again_and_given_again_where_there_is_no_roo
     tmp_path: Path, clock: Clock
 ) -> None:
     roomy = ledger(tmp_path, clock, budget=replace(BUDGET, total_epsilon=10.0))
-    first = roomy.of("a").release(order(), exact)
+    first = released(roomy.of("a"), order(), exact)
     clock.day += 31
     roomy.of("b").agree(described(order()), DATA)
     assert [each.run for each in chosen(roomy.entries(), Reserved)] == ["b"]
-    second = roomy.of("b").release(order(), exact)
+    second = released(roomy.of("b"), order(), exact)
     assert sent(second) != sent(first)
     clock.day += 31
     strict = ledger(tmp_path, clock)
     strict.of("c").agree(described(order()), DATA)
-    assert sent(strict.of("c").release(order(), exact)) == sent(second)
+    assert sent(released(strict.of("c"), order(), exact)) == sent(second)
     assert [each.run for each in chosen(roomy.entries(), Reserved)] == ["b"], "nothing is kept for c"

@@ -38,7 +38,8 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.privacy.asks import Asks, RunTerms, read_terms
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
-from shoal.core.privacy.ledger import Open, Reserved, Training, chosen, paid
+from shoal.core.privacy.ledger import Open, Reserved, chosen, paid
+from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import OPEN
 from shoal.core.server_kit.standard import private_training, training
 from shoal.core.types import Tensors
@@ -84,11 +85,11 @@ def test_a_run_that_costs_too_much_in_all_is_refused_before_it_costs_anything(
     assert isinstance(found, Failure)
     assert found.code == "over-budget"
     assert "all of run r1 of epsilon" in found.message
-    assert chosen(Ledger(work.account, budget).entries(), Training) == []
+    assert paid(Ledger(work.account, budget).entries(), TRAINING) == []
     without = perform(runtime, store, lesson(model, 8.0, 20), "", run="r2")
     assert isinstance(without, Payload), "terms are not known: each task is judged by itself"
-    (spent,) = chosen(Ledger(work.account, budget).entries(), Training)
-    assert spent.cost.fits(5.0, 1e-6)
+    (spent,) = paid(Ledger(work.account, budget).entries(), TRAINING)
+    assert spent.payment.cost.fits(5.0, 1e-6)
 
 
 def test_a_run_is_not_refused_for_what_it_has_spent_itself(work: WorkConfig, store: BlobStore) -> None:
@@ -164,7 +165,7 @@ def test_an_algorithm_that_only_the_server_has_is_judged_like_any_other(
     ledger = Ledger(work.account, STRICT)
     (held,) = chosen(ledger.entries(), Reserved)
     assert STRICT.epsilon_of(held.cost) == pytest.approx(known["epsilon"])
-    assert held.cost.curve == pytest.approx(total(each.cost for each in paid(ledger.entries())).curve)
+    assert held.cost.curve == pytest.approx(total(each.payment.cost for each in paid(ledger.entries())).curve)
     again = perform(runtime, store, lesson(model, 4.0), asked, run="r2")
     assert isinstance(again, Failure)
     assert again.code == "over-budget", "its reservation is as good as any"
@@ -187,7 +188,7 @@ def test_a_server_gains_nothing_by_lies_about_an_algorithm_that_no_one_knows(
     assert isinstance(answers[0], Payload), "it may ask for more than it said, as long as that is paid"
     refused = [each.code for each in answers if isinstance(each, Failure)]
     assert refused == ["over-budget"] * len(refused) != []
-    spent = total(each.cost for each in paid(ledger.entries()))
+    spent = total(each.payment.cost for each in paid(ledger.entries()))
     assert spent.fits(STRICT.epsilon, STRICT.delta), "every task is paid by what it asks itself"
 
 

@@ -32,8 +32,9 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.accountant import Lesson, Unmetered
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import Cost, total
+from shoal.core.privacy.payment import Payment
 
 from .conftest import blobs, failing, small
 
@@ -53,11 +54,11 @@ class Noted(Unmetered):
 
     def __init__(self) -> None:
         super().__init__(np.random.default_rng(0).bytes)
-        self.lessons: list[Lesson] = []
+        self.payments: list[Payment] = []
 
-    def train(self, lesson, work):  # type: ignore[no-untyped-def]
-        self.lessons.append(lesson)
-        return super().train(lesson, work)
+    def pay(self, payment, exact, noised):  # type: ignore[no-untyped-def]
+        self.payments.append(payment)
+        return super().pay(payment, exact, noised)
 
 
 def context(learner: Learner | None = None, data: Dataset | None = None) -> DeviceContext:
@@ -100,7 +101,7 @@ def test_no_run_asks_for_an_encoding_of_what_has_a_guarantee(encoding: str) -> N
     with pytest.raises(BadPayload, match="weights with a guarantee leave as they are"):
         standard.perform(TrainEncoded(**vars(task(own)), encoding=encoding), own)
     assert isinstance(own.account, Noted)
-    assert own.account.lessons == [], "nothing was paid"
+    assert own.account.payments == [], "nothing was paid"
     assert own.remembered is None
 
 
@@ -183,7 +184,7 @@ def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -
     assert 0.98 * 3.0 < spent <= 3.0
     account = on.account
     assert isinstance(account, Noted)
-    assert [each.terms.cost.curve for each in account.lessons] == [each.curve for each in found]
+    assert [each.cost.curve for each in account.payments] == [each.curve for each in found]
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.9, 1.0])
@@ -197,7 +198,7 @@ def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
     with pytest.raises(Refused, match="no noise achieves epsilon"):
         trained(on, PrivateTraining(epsilon=1e-4))
     assert isinstance(on.account, Noted)
-    assert on.account.lessons == []
+    assert on.account.payments == []
 
 
 def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
@@ -271,7 +272,7 @@ def test_what_cannot_be_promised_is_refused_unpaid(learner: Learner, reason: str
         trained(on)
     assert hint in fault.value.hint
     assert isinstance(on.account, Noted)
-    assert on.account.lessons == []
+    assert on.account.payments == []
 
 
 def test_group_norm_and_dropout_can_be_trained() -> None:

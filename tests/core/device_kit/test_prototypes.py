@@ -13,7 +13,7 @@ from shoal.core.device_kit import samples, standard
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.errors import DeviceFault, LearnerFault, Unprotected
 from shoal.core.exchange.messages import Represent, Represented
-from shoal.core.privacy.accountant import Share
+from shoal.core.privacy.accountant import MaskedUpdate
 
 from .conftest import context_of, small
 
@@ -84,10 +84,10 @@ def test_the_owner_can_keep_them_from_leaving() -> None:
     noted: list[str] = []
 
     class Strict:
-        def release(self, order: Any, exact: Any) -> Any:
+        def pay(self, payment: Any, exact: Any, noised: Any) -> Any:
             raise AssertionError
 
-        def summed(self, share: Share) -> None:
+        def summed(self, update: MaskedUpdate) -> None:
             raise AssertionError
 
         def unprotected(self, what: str, data: str) -> None:

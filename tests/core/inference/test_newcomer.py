@@ -14,15 +14,17 @@ from shoal.core.exchange.choosing import Choose, Chosen, ClusterDensities
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.choosing.vote import Voted, vote_on
 from shoal.core.exchange.messages import Score
-from shoal.core.exchange.parts import Ballot, Integers
+from shoal.core.exchange.parts import Ballot
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import InferenceContext
 from shoal.core.inference.describing import apart, projected
 from shoal.core.inference.nearness import log_densities
 from shoal.core.inference.newcomer import NoClassifier
-from shoal.core.privacy.accountant import Account, NoAccount, Poll
-from shoal.core.privacy.noise.vote import STEPS, scores
+from shoal.core.privacy.accountant import Account, R, T, Unmetered
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.noise.vote import STEPS, drawn, scores
+from shoal.core.privacy.payment import Payment, voting
 from shoal.core.types import Array, Tensors
 
 SMALL = builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
@@ -127,26 +129,26 @@ def test_where_the_clusters_data_lie_is_evidence_too() -> None:
         newcomer.choose(wrong, device(data))
 
 
-class Noted(NoAccount):
-    """Votes for the likeliest cluster, and notes the scores."""
+class Noted(Unmetered):
+    """Notes what is paid for a vote, and its scores."""
 
-    def vote(self, poll: Poll, exact: Callable[[], Integers]) -> int:
-        self.poll, self.scores = poll, exact()
-        return int(self.scores.argmax())
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        self.payment, self.scores = payment, exact()
+        return super().pay(payment, lambda: self.scores, noised)
 
 
 def test_a_vote_is_by_the_densities_of_distinct_samples_each_computed_by_itself() -> None:
     described, few = ClusterDensities(*known()), views(20, labels=False).train.x
-    asked, account = vote_on(("a", "b", "c"), described, 1.0), Noted()
+    asked, account = vote_on(("a", "b", "c"), described, 1.0), Noted(np.random.default_rng(1).bytes)
     context = device(Views.of(Dataset(np.concatenate([few, few[:7]]))), account)
     answer = newcomer.perform(asked, context)
     assert isinstance(answer, Voted)
-    assert (account.poll.epsilon, account.poll.question) == (1.0, asked.digest)
+    assert account.payment == voting(1.0, asked.digest, context.version())
     assert context.network.seen == [1] * 20  # type: ignore[attr-defined]
     opened = asked.opened(Small.manifest)
     points = projected(device(Views.of(Dataset(few))), opened.encoder, opened.projector, ["train"])
     assert account.scores == pytest.approx(scores(log_densities(points, opened.clusters)), abs=1e-4 * STEPS)
-    assert answer.ballot == Ballot("abc"[int(account.scores.argmax())], 1.0)
+    assert answer.ballot == Ballot("abc"[drawn(account.scores, 1.0, np.random.default_rng(1).bytes)], 1.0)
 
 
 def test_a_compact_choice_comes_back_with_its_models() -> None:

@@ -17,7 +17,10 @@ from shoal.core.errors import BadPayload, ConfigError, LearnerFault
 from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.messages import CountLatents, Evaluate, Evaluated, LatentsCounted
-from shoal.core.privacy.accountant import Tally, Unmetered
+from shoal.core.privacy.accountant import R, T, Unmetered
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import Payment
 from shoal.core.privacy.release import noisy_count
 from shoal.core.privacy.report import OPEN, left_open
 from tests.core.device_kit.conftest import blobs, small
@@ -28,11 +31,11 @@ class Exact(Unmetered):
 
     def __init__(self) -> None:
         super().__init__(np.random.default_rng(0).bytes)
-        self.asked: list[Tally] = []
+        self.asked: list[Payment] = []
 
-    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
-        self.asked.append(tally)
-        return exact()
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        self.asked.append(payment)
+        return exact()  # type: ignore[return-value]
 
 
 def context(learner: Learner | None = None, samples: int = 120) -> DeviceContext:
@@ -49,7 +52,8 @@ def test_without_noise_it_is_the_accuracy_and_the_loss_stays() -> None:
     assert (found.accuracy, found.loss, found.rho) == (exact, 0.0, 0.5)
     assert found.baseline is None, "the share of a class would be exact"
     assert isinstance(on.account, Exact)
-    assert [(each.rho, each.part) for each in on.account.asked] == [(0.5, "held_out part")]
+    (asked,) = on.account.asked
+    assert (asked.cost, asked.facts) == (Cost(0.5), {"part": "held_out", "rho": 0.5})
 
 
 def test_one_sample_moves_the_count_by_at_most_one() -> None:

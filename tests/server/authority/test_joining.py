@@ -14,7 +14,6 @@ from fedserver.authority import issuing, joining, rate_limit
 from fedserver.store.identities import admission
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.store import Call
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange.link import Hello
 from shoal.core.identity import proof
@@ -313,12 +312,8 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         join = await found.token()
         await Peer(join, "d0").join()
-        rows = [
-            dict(row)
-            for row in await Call(found.coordinator.storage, found.coordinator.storage._store.database.query)(
-                "SELECT * FROM tokens"
-            )
-        ]
+        storage = found.coordinator.storage
+        rows = [dict(row) for row in await storage.call(storage.store.database.query, "SELECT * FROM tokens")]
         assert proof.key_of(join.secret) in [row["key"] for row in rows]
         assert join.secret not in b"".join(
             path.read_bytes() for path in found.state.rglob("*") if path.is_file()

@@ -284,17 +284,18 @@ def test_a_renewal_whose_answer_was_lost_can_be_repeated(
 
 def test_a_renewal_changes_nothing_for_one_who_has_a_new_key_or_was_revoked_meanwhile(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        identities, authority = found.coordinator.storage.identities, found.peers.authority
+        storage, authority = found.coordinator.storage, found.peers.authority
+        operators = storage.identities.operators
         former = await person(found, "anna")
         issued = authority.issue_operator("anna", former.key.public_key(), DAY)
         latter = await person(found, "anna")
         with pytest.raises(Unauthenticated, match="has a newer certificate"):
-            await identities.renew_operator("anna", issued, ())
+            await storage.call(operators.renew, "anna", issued, ())
         await found.api.operators.revoke("anna", "")
         issued = authority.issue_operator("anna", latter.key.public_key(), DAY)
         with pytest.raises(Revoked):
-            await identities.renew_operator("anna", issued, ())
-        (anna,) = await identities.operators()
+            await storage.call(operators.renew, "anna", issued, ())
+        (anna,) = await storage.call(operators.all)
         assert anna.revoked
         assert lines_of(found.state, Event.OPERATOR_RENEWED) == []
 

@@ -52,7 +52,7 @@ def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
 def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    authority = SimpleNamespace(authority=None)
+    authority = SimpleNamespace(authority=None, storage=None)
     asked = joining.JoinService(authority, "")  # type: ignore[arg-type]
 
     async def ask(callers: Iterable[str]) -> list[object]:

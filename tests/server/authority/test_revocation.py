@@ -73,7 +73,9 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
             assert fault.code == "revoked"
         log = [
             line.text
-            for line in await found.coordinator.storage.journal.log_lines("toy", 0)
+            for line in await found.coordinator.storage.call(
+                found.coordinator.storage.journal.log_lines, "toy", 0
+            )
             if line.device == "d0"
         ]
         assert log == ["revoked; rounds in which its updates count: 1"]
@@ -94,7 +96,9 @@ def test_the_updates_of_a_revoked_device_are_also_named_for_a_run_that_is_over(t
         ended = await found.api.revoke("d0", "stolen")
         rounds = [number for name, number in ended.counted if name == "toy"]
         assert rounds == list(range(1, run.engine.state.progress + 1)), "as rollbacks count them"
-        (*_, last) = await found.coordinator.storage.journal.log_lines("toy", 0)
+        (*_, last) = await found.coordinator.storage.call(
+            found.coordinator.storage.journal.log_lines, "toy", 0
+        )
         assert last.text == f"revoked; rounds in which its updates count: {', '.join(map(str, rounds))}"
 
     play(story, tmp_path / "s")
@@ -152,7 +156,9 @@ def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count
                     await reporting
             ended = await revoking
         assert ended.counted == ()
-        assert await found.coordinator.storage.reports.of_round("toy", 1) == []
+        assert (
+            await found.coordinator.storage.call(found.coordinator.storage.reports.of_round, "toy", 1) == []
+        )
 
     play(story, tmp_path / "s")
 
@@ -187,7 +193,9 @@ def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, ste
             revoking.cancel()
             await asyncio.wait([revoking])
             await asyncio.gather(*asyncio.all_tasks() - before)  # whatever of it goes on
-            known = await found.coordinator.storage.identities.device("d0")
+            known = await found.coordinator.storage.call(
+                found.coordinator.storage.identities.registry.get, "d0"
+            )
             assert known.standing == found.peers.known()[0].standing
             if steps:
                 _, fault = await refused(link.hello(Hello("toy")))
@@ -200,15 +208,15 @@ def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(found: World) -> None:
-        identities = found.coordinator.storage.identities
-        real = identities.revoke
+        registry = found.coordinator.storage.identities.registry
+        real = registry.revoke
 
-        async def failing(device: str, reason: str) -> Registered:
-            await real(device, reason)
+        def failing(device: str, reason: str) -> Registered:
+            real(device, reason)
             raise StorageFault("shoal.db: disk I/O error")
 
         await found.device("d0")
-        monkeypatch.setattr(identities, "revoke", failing)
+        monkeypatch.setattr(registry, "revoke", failing)
         with pytest.raises(StorageFault):
             await found.api.revoke("d0", "")
         assert isinstance(await found.coordinator.broken, StorageFault)
@@ -221,14 +229,14 @@ def test_a_revocation_that_a_full_disk_refused_changes_nothing(
 ) -> None:
     """Barred in memory and approved on the disk, it would get tasks but each result would be refused."""
 
-    async def full(device: str, reason: str) -> Registered:
+    def full(device: str, reason: str) -> Registered:
         raise DiskFull("shoal.db: no space left", "free some space")
 
     async def story(found: World) -> None:
         _, channels, hands = await at_work(found)
         task = await hands[0].task()
         with monkeypatch.context() as patch:
-            patch.setattr(found.coordinator.storage.identities, "revoke", full)
+            patch.setattr(found.coordinator.storage.identities.registry, "revoke", full)
             with pytest.raises(DiskFull):
                 await found.api.revoke("d0", "stolen")
         assert (await hands[0].do(task, honest(0))).outcome.value == "accepted"

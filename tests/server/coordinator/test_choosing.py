@@ -50,8 +50,8 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
         question = await newcomer.link.place("", WISH)
         found = await given(newcomer, question)
         assert found.keys == (*(f"c{number}" for number in range(20)), "global")
-        assert await coordinator.storage.journal.releases("ifca") == []
-        (record,) = await coordinator.storage.journal.placements("ifca")
+        assert await coordinator.storage.call(coordinator.storage.journal.releases, "ifca") == []
+        (record,) = await coordinator.storage.call(coordinator.storage.journal.placements.read, "ifca")
         assert (record.outcome, record.evidence, record.cluster) == ("handed_out", "wish", "")
         assert (record.models, record.confidence) == (found.keys[:-1], None)
         assert isinstance(question, Question)
@@ -195,7 +195,7 @@ def test_a_vote_is_answered_with_one_model_and_recorded_without_a_confidence(tmp
         assert (answer.assignment.cluster, quota.spent) == ("c1", ["c1"])
         with pytest.raises(BadPayload):
             await newcomer.link.place("flux", Ballot("c9", 1.0))
-        (record,) = await coordinator.storage.journal.placements("flux")
+        (record,) = await coordinator.storage.call(coordinator.storage.journal.placements.read, "flux")
         assert (record.evidence, record.outcome, record.cluster) == ("vote", "placed", "c1")
         await newcomer.link.place("flux", Ballot("c1", 1.0))
         found = (await OperatorApi(coordinator).show("flux")).released
@@ -232,7 +232,7 @@ def test_a_device_that_trains_is_asked_to_fine_tune_the_model_of_its_own_cluster
         assert found.cluster == "global"
         assert same_models({"global": dict(found.model)}, models(coordinator))
         assert quota.spent == ["global"]
-        (record,) = await coordinator.storage.journal.placements("toy")
+        (record,) = await coordinator.storage.call(coordinator.storage.journal.placements.read, "toy")
         assert (record.outcome, record.evidence, record.cluster) == ("placed", "wish", "global")
         assert "fine-tune" in record.reason
 

@@ -288,7 +288,7 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
             await closing
         monkeypatch.setattr(server_half, "reduce", real)
         async with server(tmp_path) as second:
-            (record,) = await second.storage.runs.all()
+            (record,) = await second.storage.call(second.storage.runs.all)
             assert record.round == (1 if grace == 0.0 else 2)
             await serve_all(second)
             assert same_models(models(second), expected())

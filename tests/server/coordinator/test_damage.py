@@ -22,8 +22,8 @@ from tests.waiting import until
 async def newest(coordinator: Coordinator) -> str:
     """The blob of the model that the run continues from."""
     run = coordinator.runs["toy"]
-    last = (await coordinator.storage.runs.versions("toy"))[-1]
-    (weights,) = (await run.blobs.models_of(run.state_type, last)).values()
+    last = (await coordinator.storage.call(coordinator.storage.runs.versions, "toy"))[-1]
+    (weights,) = (await run.storage.call(run.blobs.models_of, run.state_type, last)).values()
     return weights.blob.sha256
 
 
@@ -64,7 +64,7 @@ def test_a_damaged_current_model_is_restored_when_a_device_complains(tmp_path: P
         assert again == task
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
-        assert len(await coordinator.storage.runs.rounds("toy")) == ROUNDS + 1
+        assert len(await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")) == ROUNDS + 1
 
     scenario(story, tmp_path)
 
@@ -111,7 +111,10 @@ def test_a_current_model_that_cannot_be_restored_costs_one_round(tmp_path: Path)
             spoil(tmp_path / "state", name)
             assert await complain(device, task) is Outcome.LATE
             assert "the run went back to those after round 0" in await lines(coordinator)
-            assert [number for number, _ in await coordinator.storage.runs.checkpoints("toy")] == [3, 1]
+            assert [
+                number
+                for number, _ in await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
+            ] == [3, 1]
             await serve_all(coordinator)
             assert coordinator.runs["toy"].engine.state.progress == ROUNDS
 
@@ -144,7 +147,7 @@ def test_a_damaged_report_is_withdrawn_while_it_is_combined_and_asked_again(
     async def story(coordinator: Coordinator) -> None:
         await reports(coordinator, DEVICES - 1)
         run, state = coordinator.runs["toy"], tmp_path / "state"
-        (name,) = (await coordinator.storage.reports.of_round("toy", 1))[0].blobs
+        (name,) = (await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 1))[0].blobs
         path = coordinator.storage.blobs.path(name)
         if harm == "flip":
             spoil(state, name)
@@ -173,14 +176,14 @@ def test_without_the_device_the_round_goes_on_without_the_damaged_report(tmp_pat
         tasks = await asyncio.gather(*(device.task() for device in devices))
         await devices[0].do(tasks[0], honest(0))
         await devices[0].link.leave()
-        (name,) = (await coordinator.storage.reports.of_round("toy", 1))[0].blobs
+        (name,) = (await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 1))[0].blobs
         spoil(tmp_path / "state", name)
         for number in (1, 2):
             await devices[number].do(tasks[number], honest(number))
         run = coordinator.runs["toy"]
         await until(lambda: run.engine.round == 2)
         await OperatorApi(coordinator).show("toy")  # in turn: after the round was stored
-        (closed,) = await coordinator.storage.runs.rounds("toy")
+        (closed,) = await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")
         assert (closed.reported, closed.missing) == (2, {"d0": "its report was damaged on the server's disk"})
 
     scenario(story, tmp_path)
@@ -192,7 +195,7 @@ def test_the_caretaker_finds_damage_that_nobody_has_used(tmp_path: Path) -> None
         state, caretaker = tmp_path / "state", coordinator.caretaker
         await caretaker.copy()
         current = await newest(coordinator)
-        (report,) = (await coordinator.storage.reports.of_round("toy", 2))[0].blobs
+        (report,) = (await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 2))[0].blobs
         for name in (current, report):
             spoil(state, name)
         with closing(sqlite3.connect(state / "shoal.db")) as database, database:
@@ -200,7 +203,7 @@ def test_the_caretaker_finds_damage_that_nobody_has_used(tmp_path: Path) -> None
         await caretaker.check()
         assert quarantined(state) == {current, report}
         assert coordinator.runs["toy"].engine.reported == set()
-        assert await coordinator.storage.runs.versions("toy") == [1, 2]
+        assert await coordinator.storage.call(coordinator.storage.runs.versions, "toy") == [1, 2]
         with closing(sqlite3.connect(state / "shoal.db")) as database:
             assert database.execute("SELECT count(*) FROM rounds WHERE title = 'other'").fetchone() == (0,)
         copy = next((state / "copies").glob("??/*"))
@@ -211,7 +214,7 @@ def test_the_caretaker_finds_damage_that_nobody_has_used(tmp_path: Path) -> None
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
         await caretaker.copy()
-        names = (await coordinator.storage.runs.checkpoints("toy"))[0][1]
+        names = (await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy"))[0][1]
         assert {path.name for path in (state / "copies").glob("??/*")} == set(names)
 
     scenario(story, tmp_path)
@@ -254,7 +257,7 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
             await device.do(await device.task(), honest(0))
         await until(lambda: coordinator.runs["toy"].engine.round == 5)
         await OperatorApi(coordinator).show("toy")
-        kept = await coordinator.storage.runs.checkpoints("toy")
+        kept = await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
         for _ in range(6):
             task = await device.task()
             await device.link.report(
@@ -262,7 +265,7 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
             )
         await until(lambda: coordinator.runs["toy"].engine.round == 11)
         await OperatorApi(coordinator).show("toy")
-        now = await coordinator.storage.runs.checkpoints("toy")
+        now = await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
         assert [names for _, names in now] == [names for _, names in kept]
         assert [number for number, _ in now] == [kept[0][0] + 6, *(number for number, _ in kept[1:])]
 

@@ -133,7 +133,7 @@ def test_a_report_beyond_those_that_a_round_lacks_is_late(tmp_path: Path, groups
         engine = coordinator.runs["toy"].engine
         engine.feed(Changed(replace(POLICY, devices=2, minimum=2), engine.state))
         assert sorted(outcomes(await together(coordinator, reports))) == ["accepted", "accepted", "late"]
-        assert len(await coordinator.storage.reports.of_round("toy", 1)) == 2
+        assert len(await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 1)) == 2
         assert [len(group) for group in groups] == [2]
 
     scenario(story, tmp_path)

@@ -47,7 +47,7 @@ def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Pat
             await DeviceApi(coordinator, "d0").place("ifca", Scores(np.ones(4), 9))
         prototypes = Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1))
         await released.record_evidence(coordinator.storage, "ifca", "d1", prototypes)
-        found = statements(await coordinator.storage.journal.releases("ifca"))
+        found = statements(await coordinator.storage.call(coordinator.storage.journal.releases, "ifca"))
         assert found["d0"].unprotected == (OPEN["figures"],)
         assert found["d1"].unprotected == (OPEN["prototypes"],)
 

@@ -70,7 +70,7 @@ def test_a_damaged_report_is_withdrawn_and_asked_again(
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2)
-            (name,) = (await first.storage.reports.of_round("toy", 1))[1].blobs
+            (name,) = (await first.storage.call(first.storage.reports.of_round, "toy", 1))[1].blobs
         spoil(tmp_path, name)
         async with server(tmp_path) as second:
             assert quarantined(tmp_path) == {name}
@@ -90,7 +90,7 @@ def test_a_run_goes_back_to_the_newest_sound_checkpoint(tmp_path: Path, lost: in
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2 * DEVICES + 1)
-            checkpoints = await first.storage.runs.checkpoints("toy")
+            checkpoints = await first.storage.call(first.storage.runs.checkpoints, "toy")
             assert [number for number, _ in checkpoints] == [3, 2, 1]
         names = only_in(checkpoints, checkpoints[:lost])
         for name in names:
@@ -99,10 +99,10 @@ def test_a_run_goes_back_to_the_newest_sound_checkpoint(tmp_path: Path, lost: in
             assert quarantined(tmp_path) == set(names)
             assert second.runs["toy"].engine.round == 3 - lost
             assert "the checkpoint that round 3 opens with is lost" in await lines(second)
-            assert len(await second.storage.runs.rounds("toy")) == 2 - lost
+            assert len(await second.storage.call(second.storage.runs.rounds, "toy")) == 2 - lost
             await serve_all(second)
             assert same_models(models(second), expected())
-            assert len(await second.storage.runs.rounds("toy")) == ROUNDS + 1
+            assert len(await second.storage.call(second.storage.runs.rounds, "toy")) == ROUNDS + 1
 
     asyncio.run(play())
 
@@ -111,7 +111,7 @@ def test_a_run_without_a_sound_checkpoint_is_set_aside_as_it_is(tmp_path: Path) 
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, DEVICES + 1)
-            checkpoints = await first.storage.runs.checkpoints("toy")
+            checkpoints = await first.storage.call(first.storage.runs.checkpoints, "toy")
         for name in only_in(checkpoints, checkpoints):
             spoil(tmp_path, name)
         for _ in range(2):  # and again at the next start
@@ -119,7 +119,7 @@ def test_a_run_without_a_sound_checkpoint_is_set_aside_as_it_is(tmp_path: Path) 
                 (found,) = OperatorApi(second).runs()
                 assert found.stage == "failed"
                 assert "it cannot be read: no checkpoint is sound: blob" in found.waiting_for
-                assert await second.storage.runs.checkpoints("toy") == checkpoints
+                assert await second.storage.call(second.storage.runs.checkpoints, "toy") == checkpoints
 
     asyncio.run(play())
 
@@ -128,8 +128,8 @@ def test_a_run_that_goes_back_does_not_ask_those_that_stepped_in_later(tmp_path:
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, DEVICES + 1)
-            await first.storage.runs.step_in("toy", ("d9",))
-            database = first.storage._store.database
+            await first.storage.call(first.storage.runs.step_in, "toy", ("d9",))
+            database = first.storage.store.database
 
             def forget_the_format() -> None:
                 with database.transaction():
@@ -138,9 +138,9 @@ def test_a_run_that_goes_back_does_not_ask_those_that_stepped_in_later(tmp_path:
                         ('"format": 1', '"format": 0'),
                     )
 
-            await first.storage.on_thread(forget_the_format)
+            await first.storage.call(forget_the_format)
         async with server(tmp_path) as second:
-            assert await second.storage.runs.versions("toy") == [1]
+            assert await second.storage.call(second.storage.runs.versions, "toy") == [1]
             devices = [await hands(second, number) for number in range(DEVICES)]
             for task in await asyncio.gather(*(device.task() for device in devices)):
                 assert task.round == 1
@@ -157,12 +157,14 @@ def test_an_older_checkpoint_that_is_damaged_is_dropped_while_the_server_works(
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2 * DEVICES + 1)
-            checkpoints = await first.storage.runs.checkpoints("toy")
+            checkpoints = await first.storage.call(first.storage.runs.checkpoints, "toy")
             name = only_in(checkpoints, checkpoints[1:])[0]  # a state has the model before its own, too
         spoil(tmp_path, name)
         async with server(tmp_path) as second:
             await until(lambda: "checkpoint that round 1 opens with is lost" in caplog.text)
-            assert [number for number, _ in await second.storage.runs.checkpoints("toy")] == [3]
+            assert [
+                number for number, _ in await second.storage.call(second.storage.runs.checkpoints, "toy")
+            ] == [3]
             assert second.runs["toy"].engine.round == 3
             await serve_all(second)
             assert same_models(models(second), expected())
@@ -227,7 +229,7 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
         blobs = coordinator.storage.blobs
-        ((_, [name]),) = await coordinator.storage.runs.checkpoints("toy")
+        ((_, [name]),) = await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
         for number, text in ((24, "Too many open files"), (5, "Input/output error")):
             error = OSError(number, text)
             with monkeypatch.context() as patched:

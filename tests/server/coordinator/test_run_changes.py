@@ -39,8 +39,8 @@ async def failed(coordinator: Coordinator) -> Hands:
 
 async def events(coordinator: Coordinator, *wanted: Event) -> list[str]:
     names = {each.value for each in wanted}
-    database = coordinator.storage._store.database
-    rows = await coordinator.storage.on_thread(lambda: database.query("SELECT line FROM audit"))
+    storage = coordinator.storage
+    rows = await storage.call(storage.store.database.query, "SELECT line FROM audit")
     return [name for (line,) in rows for name in names if f'"event":"{name}"' in line]
 
 
@@ -241,7 +241,7 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
         assert await operator.prune_runs("toy") == {"toy": ROUNDS + 1}
         assert await operator.prune_runs("toy") == {}
         (weights,) = (await operator.show("toy")).models.values()
-        ((_, names),) = await coordinator.storage.runs.checkpoints("toy")
+        ((_, names),) = await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
         assert sorted(path.name for path in (state / "blobs").glob("??/*")) == names
         assert weights.blob.sha256 in names
         assert same_models(models(coordinator), expected())

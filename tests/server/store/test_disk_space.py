@@ -191,7 +191,7 @@ def test_a_server_that_stops_while_it_waits_for_room_decides_anew(
         await asyncio.gather(playing, return_exceptions=True)
 
     async def after(coordinator: Coordinator) -> None:
-        assert len(await coordinator.storage.reports.of_round("toy", 1)) == DEVICES
+        assert len(await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 1)) == DEVICES
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
 

@@ -33,7 +33,7 @@ def _count(message: Count, context: "DeviceContext") -> Counted:
             f"the data have the label {samples.classes - 1}",
             f"this run has the classes 0 to {message.classes - 1}",
         )
-    context.account.unprotected("histograms of the samples as they are", context.version())
+    context.unprotected("histograms of the samples as they are")
     if not message.bins:
         counts = torch.bincount(labels, minlength=message.classes)
     else:

@@ -33,6 +33,6 @@ def _span(message: Span, context: "DeviceContext") -> Spanned:
             "groups of samples",
             f"ask for at least one, and for at most {MOST} values in all",
         )
-    context.account.unprotected("singular vectors of samples as they are", context.version())
+    context.unprotected("singular vectors of samples as they are")
     found = [torch.linalg.svd(own.double(), full_matrices=False).Vh[: message.vectors] for own in groups]
     return Spanned(tuple(torch.cat(found).flatten().tolist()), rows.shape[1], len(samples))

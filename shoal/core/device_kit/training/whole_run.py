@@ -8,9 +8,9 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.training import private
 from shoal.core.errors import BadPayload, DeviceFault, TooFewSamples
 from shoal.core.exchange.messages import PrivateTraining, TrainingSettings
-from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.asks import Asks, RunTerms, WholeRun
 from shoal.core.privacy.cost import Cost, total
+from shoal.core.privacy.payment import description
 from shoal.core.privacy.terms import terms
 
 
@@ -20,7 +20,7 @@ def whole_run(run: RunTerms, context: DeviceContext) -> WholeRun:
 
     Raises BadPayload where the cost is no number.
     """
-    asks, order = run.asks, None
+    asks, described = run.asks, None
     try:
         costs = [_times(asks.accuracies, Cost(asks.rho))]
         if asks.training is not None:
@@ -34,10 +34,10 @@ def whole_run(run: RunTerms, context: DeviceContext) -> WholeRun:
             costs.append(agreed.cost)
             if asks.described_by:
                 encoder, projector = asks.described_by
-                order = Order("", asks.descriptor, agreed, encoder, projector, "")
+                described = description(asks.descriptor, agreed, encoder, projector, "")
         except TooFewSamples:
             pass
-    return WholeRun(run.algorithm, asks, total(costs), order)
+    return WholeRun(run.algorithm, asks, total(costs), described)
 
 
 def _times(count: int, cost: Cost) -> Cost:

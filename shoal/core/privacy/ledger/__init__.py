@@ -5,19 +5,15 @@ This package touches no files; `fedclient.store.ledger` does.
 
 from shoal.core.privacy.ledger.book import Book
 from shoal.core.privacy.ledger.entries import (
-    Cast,
-    Counted,
     Debit,
     Entry,
     Failed,
     FailedBefore,
     GivenBack,
     Open,
-    Paid,
     Release,
     Reserved,
     Summed,
-    Training,
     chosen,
     paid,
     spent,
@@ -27,9 +23,7 @@ from shoal.core.privacy.ledger.lines import Chain, Head, head_from, line_of
 
 __all__ = [
     "Book",
-    "Cast",
     "Chain",
-    "Counted",
     "Debit",
     "Entry",
     "Failed",
@@ -37,11 +31,9 @@ __all__ = [
     "GivenBack",
     "Head",
     "Open",
-    "Paid",
     "Release",
     "Reserved",
     "Summed",
-    "Training",
     "chosen",
     "head_from",
     "line_of",

@@ -16,21 +16,18 @@ spent nothing for a whole window, since a server that never returns cannot say t
 import math
 from collections.abc import Iterable
 
-from shoal.core.privacy.accountant import Order, Poll, Tally
-from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.cost import Cost, total
 from shoal.core.privacy.ledger.entries import (
-    Cast,
-    Counted,
     Debit,
     Entry,
     Failed,
     GivenBack,
     Open,
-    Paid,
     Release,
     Reserved,
     Summed,
 )
+from shoal.core.privacy.payment import Payment
 
 NOTHING = Cost()
 
@@ -42,7 +39,7 @@ class Book:
         self.entries: list[Entry] = []
         self.spent = NOTHING
         self.failures = 0
-        self._paid: list[Paid] = []
+        self._paid: list[Debit] = []
         self._releases: dict[int, Release] = {}
         self._of_run: dict[str, Cost] = {}
         self._paid_by: dict[tuple[str, str], Cost] = {}
@@ -61,7 +58,7 @@ class Book:
 
     def add(self, entry: Entry) -> None:
         """Raises ValueError for an entry that cannot stand after the others."""
-        if isinstance(entry, Paid):
+        if isinstance(entry, Debit):
             self._pay(entry)
         elif isinstance(entry, Release):
             if not 1 <= entry.debit <= len(self._paid) or entry.debit in self._releases:
@@ -72,7 +69,7 @@ class Book:
         elif isinstance(entry, Failed):
             self.failures += 1
         elif isinstance(entry, Summed):
-            self._sums[entry.cohort, entry.holder] = entry.masked
+            self._sums[entry.update.cohort, entry.holder] = entry.update.masked
         elif isinstance(entry, Reserved):
             if not entry.cost:
                 raise ValueError("nothing is reserved")
@@ -82,15 +79,14 @@ class Book:
             self._reserved.get(entry.run, {}).pop(entry.holder, None)
         self.entries.append(entry)
 
-    def _pay(self, entry: Paid) -> None:
-        if entry.number != self.next or not entry.cost:
-            raise ValueError(f"its number is {entry.number} and its cost {entry.cost}")
-        if isinstance(entry, Debit) and not math.isclose(entry.rho, rho_of(entry.sigma), rel_tol=1e-9):
-            raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
-        self.spent += entry.cost
-        self._of_run[entry.run] = self.of_run(entry.run) + entry.cost
+    def _pay(self, entry: Debit) -> None:
+        cost = entry.payment.cost
+        if entry.number != self.next or not cost:
+            raise ValueError(f"its number is {entry.number} and its cost {cost}")
+        self.spent += cost
+        self._of_run[entry.run] = self.of_run(entry.run) + cost
         key = entry.run, entry.holder
-        self._paid_by[key] = self._paid_by.get(key, NOTHING) + entry.cost
+        self._paid_by[key] = self._paid_by.get(key, NOTHING) + cost
         self._latest[entry.run] = max(entry.at, self._latest.get(entry.run, -math.inf))
         self._paid.append(entry)
 
@@ -117,7 +113,7 @@ class Book:
     def within(self, source: str, since: float) -> Cost:
         """What was paid for a source after `since`, whatever its data were then: what is left does not depend
         on whether they have changed."""
-        return total(each.cost for each in self._paid if each.at > since and each.source == source)
+        return total(each.payment.cost for each in self._paid if each.at > since and each.source == source)
 
     # -- reservations -----------------------------------------------------------------------------------
 
@@ -162,38 +158,28 @@ class Book:
         """Whether a line says that this has left without a guarantee."""
         return (what, data) in self._open
 
-    def awaits(self, debit: Paid) -> bool:
+    def awaits(self, debit: Debit) -> bool:
         """Whether this was paid at that time, and no line says yet what was released for it."""
-        found = self._paid[debit.number - 1 : debit.number]
-        same = any((each.at, each.cost) == (debit.at, debit.cost) for each in found)
-        return same and debit.number not in self._releases
+        return debit in self._paid[debit.number - 1 : debit.number] and debit.number not in self._releases
 
     def masked(self, cohort: str, holder: str) -> str | None:
         """The hash of the masked update that a device has sent for the sum over this cohort; None if it has
         sent none."""
         return self._sums.get((cohort, holder))
 
-    def paid_for(self, release: Release) -> Paid:
+    def paid_for(self, release: Release) -> Debit:
         """What was paid for a release."""
         return self._paid[release.debit - 1]
 
     def released(
-        self, order: Order | Tally | Poll, source: str = "", since: float = -math.inf
+        self, asked: Payment, source: str = "", since: float = -math.inf, in_part: bool = False
     ) -> Release | None:
-        """Find the latest release that can be used for an order, a count or a vote.
+        """Find the latest release that answers this (`Payment.answers`).
 
         source: of the data. since: releases that were paid before this are not used.
         """
         for each in reversed(self._paid):
-            usable = each.source == source and each.at > since
-            if usable and each.number in self._releases and _fits(each, order):
+            usable = each.source == source and each.at > since and each.number in self._releases
+            if usable and each.payment.answers(asked, in_part):
                 return self._releases[each.number]
         return None
-
-
-def _fits(made: Paid, order: Order | Tally | Poll) -> bool:
-    if isinstance(made, Debit):
-        return isinstance(order, Order) and made.fits(order)
-    if isinstance(made, Counted):
-        return isinstance(order, Tally) and made.fits(order)
-    return isinstance(made, Cast) and isinstance(order, Poll) and made.fits(order)

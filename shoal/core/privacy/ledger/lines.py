@@ -1,18 +1,16 @@
 """The lines of a device's ledger as bytes, and the chain of their hashes.
 
-    {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
-    {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
-    {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
-    {"entry": "count" or "vote", "number": 3, "at": ..., "purpose": ..., ..., "previous": SHA-256}
-    {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
-    {"entry": "sum", "at": ..., "run": ..., "cohort": SHA-256, "devices": ..., ..., "previous": SHA-256}
-    {"entry": "reserve", "at": ..., "run": ..., "rho": ..., "curve": [...], ..., "previous": SHA-256}
-    {"entry": "give-back", "at": ..., "run": ..., ..., "previous": SHA-256}
+    {"entry": "debit", "number": 1, "at": ..., "payment": {"kind": ..., "cost": {...}, ...}, ...}
+    {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, ...}
+    {"entry": "failure", "at": ..., "run": ..., "code": ..., ...}
+    {"entry": "sum", "at": ..., "run": ..., "update": {"cohort": SHA-256, ...}, ...}
+    {"entry": "reserve", "at": ..., "run": ..., "cost": {"rho": ..., "curve": [...]}, ...}
+    {"entry": "give-back", "at": ..., "run": ..., ...}
 
-Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
-beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
-Anyone who can write both files can invent another history: a ledger protects against accidents and careless
-edits, and what the server has recorded shows the rest. This module touches no files.
+Each line ends with "previous", the SHA-256 of the line before it (64 zeros in the first line). The head,
+which is stored beside the ledger, has that of the last line. So every line that was changed, removed or moved
+is found. Anyone who can write both files can invent another history: a ledger protects against accidents and
+careless edits, and what the server has recorded shows the rest. This module touches no files.
 """
 
 import json
@@ -21,11 +19,10 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
+from shoal.core.data.from_json import value_of
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.ledger.book import Book
 from shoal.core.privacy.ledger.entries import (
-    Cast,
-    Counted,
     Debit,
     Entry,
     Failed,
@@ -34,7 +31,6 @@ from shoal.core.privacy.ledger.entries import (
     Release,
     Reserved,
     Summed,
-    Training,
 )
 
 NOTHING = "0" * 64
@@ -42,9 +38,6 @@ NOTHING = "0" * 64
 
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
-    "training": Training,
-    "count": Counted,
-    "vote": Cast,
     "release": Release,
     "open": Open,
     "failure": Failed,
@@ -95,7 +88,7 @@ class Chain:
         try:
             fields = json.loads(line)
             previous, kind = fields.pop("previous"), _KINDS[fields.pop("entry")]
-            entry = kind(**fields)
+            entry = value_of(kind, fields)
             whole = line_of(entry, previous) == line + b"\n"
             if previous == self._hashes[-1] and whole:
                 self.book.add(entry)

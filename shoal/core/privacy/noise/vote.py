@@ -17,7 +17,6 @@ All decisions are between whole numbers (`shoal.core.privacy.noise.chance`).
 
 import math
 from fractions import Fraction
-from secrets import token_bytes
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def scores(logarithms: FloatArray) -> Integers:
     return found
 
 
-def drawn(found: Integers, epsilon: float, entropy: Entropy = token_bytes) -> int:
+def drawn(found: Integers, epsilon: float, entropy: Entropy) -> int:
     """The index that permute-and-flip draws of these scores. Every call draws again.
 
     entropy: on a device the operating system's, and never a seed.
