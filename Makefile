@@ -29,10 +29,9 @@ format: .venv/built
 docs: .venv/built
 	@$(BIN)/mkdocs build --quiet --strict && echo "open build/site/index.html"
 
-## make dist       build the wheels and the source distributions of shoal-fed and shoal-lab in dist/
+## make dist       build wheels, source distributions and bills of materials in dist/, the same bytes each time
 dist: .venv/built
-	@$(BIN)/python -m build --no-isolation --outdir dist .
-	@$(BIN)/python -m build --no-isolation --outdir dist lab
+	@$(BIN)/python scripts/dist
 
 ## make scenarios  record the scenarios of the round engine again; review the difference before you commit it
 scenarios: .venv/built

@@ -12,7 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.M)
-EXTRAS = {"server": ("server",), "client": ("client", "dp"), "infer": ("infer",)}
+EXTRAS = {
+    "server": ("server", "page", "metrics", "otel", "postgres", "s3"),
+    "page": ("page",),
+    "client": ("client", "dp"),
+    "infer": ("infer",),
+}
 
 
 def plain(name: str) -> str:

@@ -1,18 +1,20 @@
-"""The wheels of both distributions, built from copies of the sources, in empty environments."""
+"""The wheels of both distributions, as `make dist` builds them, in empty environments."""
 
+import hashlib
 import json
-import shutil
+import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+import tarfile
+import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("shoal", "fedserver", "fedclient")
-LAB = ("shoal_lab",)
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 ASK = """
@@ -32,27 +34,30 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of shoal-fed, as `make dist` builds it."""
-    return built(tmp_path_factory.mktemp("sources"), ROOT, PACKAGES)
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make dist` builds."""
+    return built(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of shoal-lab."""
-    return built(tmp_path_factory.mktemp("sources"), ROOT / "lab", LAB)
-
-
-def built(sources: Path, root: Path, packages: Sequence[str]) -> Path:
-    """A wheel, built from a copy, since a build writes into its sources."""
-    for package in packages:
-        shutil.copytree(root / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(root / name, sources)
-    shutil.copy(ROOT / "LICENSE", sources)
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", sources / "dist", sources)
-    (found,) = (sources / "dist").glob("*.whl")
+def wheel(dist: Path) -> Path:
+    """The wheel of shoal-fed."""
+    (found,) = dist.glob("shoal_fed-*.whl")
     return found
+
+
+@pytest.fixture(scope="module")
+def lab(dist: Path) -> Path:
+    """The wheel of shoal-lab."""
+    (found,) = dist.glob("shoal_lab-*.whl")
+    return found
+
+
+def built(folder: Path, **environment: str) -> Path:
+    build = [sys.executable, ROOT / "scripts/dist", folder]
+    done = subprocess.run(build, env={**ENVIRONMENT, **environment}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +87,45 @@ def run(*command: object, cwd: Path | None = None) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
+    """In another folder, hours away, with other permissions; each file has the sum that is published."""
+    before = os.umask(0o077)
+    try:
+        again = built(tmp_path, TZ="Asia/Tokyo", HOME=str(tmp_path))
+    finally:
+        os.umask(before)
+    sums = (dist / "SHA256SUMS").read_text()
+    assert (again / "SHA256SUMS").read_text() == sums
+    named = {name: digest for digest, name in map(str.split, sums.splitlines())}
+    assert {path.name for path in dist.iterdir()} - {"SHA256SUMS"} == named.keys()
+    assert len([name for name in named if name.endswith((".whl", ".tar.gz"))]) == 4
+    for name, digest in named.items():
+        assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_contract_is_in_wheel_and_source_distribution(dist: Path, installed: dict[str, object]) -> None:
+    contract = {str(path.relative_to(ROOT)) for path in (ROOT / "proto").rglob("*.proto")}
+    assert len(contract) > 10
+    files = installed["files"]
+    assert isinstance(files, list)
+    assert contract <= {path.partition("share/shoal/")[2] for path in files}
+    (source,) = dist.glob("shoal_fed-*.tar.gz")
+    with tarfile.open(source) as archive:
+        assert contract <= {name.partition("/")[2] for name in archive.getnames()}
+
+
+def test_the_metadata_say_what_a_package_index_shows(wheel: Path, lab: Path) -> None:
+    for path in (wheel, lab):
+        with zipfile.ZipFile(path) as archive:
+            (name,) = (each for each in archive.namelist() if each.endswith("/METADATA"))
+            found = message_from_bytes(archive.read(name))
+        for field in ("Summary", "Author-email", "Keywords", "Project-URL", "License-Expression"):
+            assert found[field], field
+        assert found["License-File"] == "LICENSE"
+        classifiers = found.get_all("Classifier") or []
+        assert {"Typing :: Typed", "Programming Language :: Python :: 3.11"} <= set(classifiers)
 
 
 def test_importing_shoal_needs_none_of_its_dependencies(
