@@ -6,10 +6,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.data import histogram
+from shoal.core.data.histogram import Statistics
 from shoal.core.errors import Missing, NotFound, ShoalError, near
 from shoal.core.types import ModelKey, Tensors
 from shoal.core.verdict import Verdict
@@ -174,6 +177,11 @@ class Result:
             "simulate it: shoal.simulate(...).compare(...)",
         )
 
+    @cached_property
+    def statistics(self) -> Mapping[str, Statistics]:
+        """Of a run of `statistics`: cluster -> `Statistics` of its devices' data. Empty for other runs."""
+        return histogram.statistics_of(self.models)
+
     @property
     def verdict(self) -> Verdict | None:
         """Whether anything was learned; None where that cannot be judged."""
@@ -199,6 +207,7 @@ class Result:
             "devices": self.rows(),
             "history": list(map(asdict, self.history)),
             "facts": dict(self.facts),
+            "statistics": {name: each.facts() for name, each in self.statistics.items()},
             "class_names": None if self.class_names is None else list(self.class_names),
         }
 
@@ -237,6 +246,8 @@ class Result:
         return text
 
     def __repr__(self) -> str:
+        if self.statistics:
+            return histogram.text(self.statistics)
         shown = [
             f"{row['device']:<16}{row['cluster']:<10}{percent(row['accuracy']):>8}" for row in self.rows()
         ]
@@ -244,6 +255,8 @@ class Result:
         return "\n".join([*self._heads(), *shown[:20], *more, *self.remarks])
 
     def _repr_html_(self) -> str:
+        if self.statistics:
+            return f"<pre>{html.escape(histogram.text(self.statistics))}</pre>"
         heads = "<br>".join(html.escape(line) for line in self._heads())
         said = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
         return f"<p>{heads}</p>{table(self.rows())}{said}"

@@ -401,7 +401,9 @@ class OperatorApi:
             if initial is not None:
                 await storage.call(storage.runs.adopt, run, OWNER, initial)
                 model = await storage.call(blobs.load, initial)
-            state = await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
+            state = await asyncio.to_thread(
+                recipe.start, model, self._bases_for(spec, recipe), self._groups_for(recipe)
+            )
             checkpoint = await storage.call(blobs.store_state, recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -423,6 +425,17 @@ class OperatorApi:
             if basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec):
                 found.setdefault(basis.network, basis)
         return list(found.values())
+
+    def _groups_for(self, recipe: Recipe) -> dict[DeviceId, ModelKey] | None:
+        """The clusters of the earlier run that the parameters name; None where they name none. Raises
+        NotFound if there is no such run, Refused if it has no clusters."""
+        earlier: str = getattr(recipe.server_half.parameters, "of", "")
+        if not earlier:
+            return None
+        found = dict(self._coordinator.run(earlier).engine.state.assignments)
+        if not found:
+            raise Refused(f"run {earlier} has no clusters", "name a run that has trained, or leave out `of`")
+        return found
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

@@ -1,7 +1,7 @@
 """How the algorithm of a run is run: its server half, its parameters and the type of its states."""
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from shoal.core.privacy.secure.cohort import FEWEST
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.summing import Summing
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,23 @@ class Recipe:
     server_half: Bootstrap
     state: Any
 
-    def start(self, model: Tensors | None, bases: Sequence[Basis] = ()) -> State:
+    def start(
+        self,
+        model: Tensors | None,
+        bases: Sequence[Basis] = (),
+        groups: Mapping[DeviceId, ModelKey] | None = None,
+    ) -> State:
         """The first state. Without an initial model, the run first asks a device for one. bases: of
-        earlier runs, see `shoal.core.algorithm.basis`."""
-        if model is None:
+        earlier runs, see `shoal.core.algorithm.basis`. groups: the clusters of the run that the parameter
+        `of` names."""
+        if model is None and self.server_half.models:
             return Unstarted(bases=tuple(bases))
+        model = {} if model is None else model
         check_finite(model, "the initial model")
         encoded.check(model, self.server_half.parameters)  # refused now or never
         started: State = self.server_half.start(model, self.server_half.parameters)
+        if groups is not None:
+            started = cast(Any, started).begun_for(groups)
         return begun_with(started, *bases)
 
 

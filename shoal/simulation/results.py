@@ -12,6 +12,8 @@ from shoal.shell import disk
 
 def files_text(found: dict[str, Any]) -> str:
     """The result of a run on files, for people."""
+    if found["statistics"]:
+        return str(found["summary"])
     width = max(len(row["device"]) for row in found["devices"]) + 2
     rows = [f"{'device':<{width}}{'cluster':>10}{'accuracy':>10}{'samples':>9}"]
     rows += [

@@ -132,6 +132,9 @@ def attempt(
         raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
+    earlier = parameters.get("of")
+    if isinstance(earlier, Result):
+        parameters = {**parameters, "of": earlier.algorithm}
     configured = configure(card, variant, preset, parameters, fleet)
     learner = learner_of(model, latent, options, fleet)
     layout = layout_for(learner, fleet)
@@ -142,10 +145,12 @@ def attempt(
     started = time.perf_counter()
     devices = SimulatedDevices(card, fleet.arranged(layout), learner, device, seed, spooled)
     server = card.server()
-    first, *others = (
+    first, *others = [
         initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
-    )
+    ] or [{}]
     state = server.start(first, configured, *others)
+    if isinstance(earlier, Result):
+        state = state.begun_for(earlier.clusters)
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
@@ -239,6 +244,8 @@ class SimulationResult(Result):
 
     @cached_property
     def verdict(self) -> Verdict | None:
+        if self.statistics:
+            return None
         rows = []
         for name, accuracy in self.accuracy.items():
             parts = self.fleet[name].test.y, self.fleet[name].stage(0).y

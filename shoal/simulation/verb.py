@@ -254,7 +254,7 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         progress=console.progress,
         **{**rounds, **settings["changes"]},
     )
-    found = {**result.to_dict(), "summary": result.summary()}
+    found = {**result.to_dict(), "summary": repr(result) if result.statistics else result.summary()}
     if settings["tuned"]:
         rows = [{**row, "tuned": result.tuned[row["device"]]} for row in found["devices"]]
         found |= {"devices": rows, "accuracy": {**found["accuracy"], "tuned": result.tuned.mean}}

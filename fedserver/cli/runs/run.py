@@ -17,6 +17,7 @@ from fedserver.coordinator.answers import UNKNOWN, said
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
+from shoal.core.data import histogram
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
@@ -206,7 +207,20 @@ def show(console: Console, client: "OperatorClient", names: tuple[str, ...], new
     if newcomers:
         data["placements"] = list(map(vars, found))
         said = placements.listed(found) if found else "no newcomer has asked for a model of this run"
-    return Result(data, "\n".join(filter(None, (text.status(status), said))))
+    counted = _statistics(client, status)
+    data["statistics"] = {name: each.facts() for name, each in counted.items()}
+    shown = histogram.text(counted)
+    return Result(data, "\n".join(filter(None, (shown, text.status(status), said))))
+
+
+def _statistics(client: "OperatorClient", status: RunStatus) -> dict[str, histogram.Statistics]:
+    """What the models of a run say, where they are histograms."""
+    histograms = {
+        key: client.fetch(weights)
+        for key, weights in status.models.items()
+        if any(tensor.name == histogram.EDGES for tensor in weights.manifest)
+    }
+    return histogram.statistics_of(histograms)
 
 
 @run.command(epilog="Example: fedserver run wait digits --timeout 600")

@@ -82,6 +82,8 @@ def _opened(
     card: Algorithm, parameters: Any, private: bool, secure: bool, measures: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What leaves in the open, and the kinds of the reports that leave as they were computed."""
+    if getattr(parameters, "counts", False):
+        return () if private else ("summed histograms",) if secure else ("histograms",), ()
     found, reports = ["summed"] if secure else [] if private else ["weights"], list[str]()
     if scales_inputs(parameters):
         found.append("summary")

@@ -53,7 +53,8 @@ class Algorithm:
     or any object that has the half's functions: a module, a class or a namespace.
     presets: named changes to the defaults, of published experiments: what they and the algorithm leave open
     about training is `PUBLISHED`. variants: such changes under a name of their own ("flux-soft").
-    initial: how many models, each with initial weights of its own, a run with these parameters starts from.
+    initial: how many models, each with initial weights of its own, a run with these parameters starts from;
+    0: it trains no network.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
     liars: for given parameters, what lying devices, fewer than a quarter of a group, can do to the others

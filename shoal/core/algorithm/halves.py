@@ -35,6 +35,9 @@ class State(Protocol):
     operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds. If only
     devices of the last round can go on with it, a property `begun_by` names these; otherwise it is empty.
 
+    A state that can begin with the groups of an earlier run, which a parameter `of` names, has a method
+    `begun_for`, from the cluster of each device to that state.
+
     A state whose devices have released descriptors may have a property `descriptors`, by device. The run's
     history shows where they lie. If they may do so by the `Basis` of an earlier run, or those of a later run
     by theirs, it has a field `basis`, None by default, and its server half heeds what is there at the start.

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.data.histogram import is_histogram
 from shoal.core.data.scale import Summary, summary_of
 from shoal.core.data.seeds import derive
-from shoal.core.device_kit import summing
+from shoal.core.device_kit import histograms, summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, evaluated, score
 from shoal.core.device_kit.learner import initial_weights, tensors_of
@@ -78,7 +79,8 @@ def _build(message: Build, context: DeviceContext) -> Built:
 
 
 def _train(message: Train, context: DeviceContext) -> Trained:
-    held_out = None if message.private is not None else measured(context, message.model)
+    none = message.private is not None or is_histogram(message.model)
+    held_out = None if none else measured(context, message.model)
     return replace(_trained(message, context), held_out=held_out)
 
 
@@ -98,6 +100,8 @@ def measured(context: DeviceContext, weights: Tensors) -> HeldOut | None:
 
 def _trained(message: Train, context: DeviceContext) -> Trained:
     """Without a figure of the held-out part, which sums and guarantees would not protect."""
+    if is_histogram(message.model):
+        return histograms.counted(message, context)
     samples = context.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
@@ -141,6 +145,8 @@ def privately(
 
 
 def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
+    if is_histogram(message.model):
+        return Evaluated(*_overlap(message, context))
     if message.rho is not None:
         return _accuracy(message, message.rho, context)
     samples = context.samples(message.part)
@@ -157,6 +163,13 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     context.unprotected(OPEN["bounds"])
     found, number = latent_bounds(map(network.latents, batches(network, x)), message.bounds)
     return evaluated(context, samples, accuracy, loss, bounds=found, latents=number, f1=f1, auc=auc)
+
+
+def _overlap(message: Evaluate, context: DeviceContext) -> tuple[float, float, int]:
+    if message.rho is not None or message.bounds:
+        raise BadPayload("of a histogram only what data have in common with it can be measured")
+    shared, samples = histograms.overlap(message.model, message.part, context)
+    return shared, 0.0, samples
 
 
 def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:
@@ -181,6 +194,8 @@ def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluate
 
 
 def _count_latents(message: CountLatents, context: DeviceContext) -> LatentsCounted:
+    if is_histogram(message.model):
+        return LatentsCounted(histograms.features(context))
     nothing = np.zeros_like(context.inputs(["train"])[:1])  # the answer must not depend on any record
     context.network.load(message.model)
     return LatentsCounted(context.network.latents(nothing).shape[1])

@@ -313,7 +313,10 @@ class LatentsCounted(Message):
 
 @dataclass(frozen=True, eq=False)
 class CountLatents(Message):
-    """How many latents does the network with the weights `model` have? No data are looked at."""
+    """How many latents does the network with the weights `model` have? No data are looked at.
+
+    Of a histogram (`shoal.core.data.histogram`): how many features do samples have?
+    """
 
     kind: ClassVar[str] = "count_latents"
     reply: ClassVar[type[Message]] = LatentsCounted

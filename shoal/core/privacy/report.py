@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.data.histogram import is_histogram
 from shoal.core.exchange.choosing import Chosen
 from shoal.core.exchange.choosing.tuning import Tuned
 from shoal.core.exchange.choosing.vote import Voted
@@ -19,6 +20,7 @@ from shoal.core.exchange.messages import (
     Represented,
     Scored,
     Summarized,
+    Train,
     Trained,
 )
 from shoal.core.exchange.payload import fields_of
@@ -35,6 +37,9 @@ OPEN = {
     "weights": "weights trained without DP-SGD",
     "summary": "mean and deviation of each feature of the inputs",
     "figures": "accuracy, loss and the share of the commonest class as measured",
+    "histograms": "histograms of each feature of the inputs",
+    "summed histograms": "histograms of each feature of the inputs, of which the server sees sums over at "
+    "least 6 devices (secure aggregation)",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
 }
 """What can leave without a guarantee."""
@@ -185,6 +190,9 @@ def left_open(message: Message) -> tuple[str, ...]:
     """
     if isinstance(message, Evaluate) and message.rho is not None:
         return ()
+    if isinstance(message, Train | TrainMasked) and is_histogram(message.model):
+        summed = "summed histograms" if isinstance(message, TrainMasked) else "histograms"
+        return () if message.private is not None else (OPEN[summed],)
     return opened_by(type(message), getattr(message, "private", None) is None)
 
 

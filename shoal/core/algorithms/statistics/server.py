@@ -1,0 +1,99 @@
+"""The server half of statistics. Read `PHASES` first."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.statistics import Parameters
+from shoal.core.data import histogram
+from shoal.core.errors import Refused
+from shoal.core.exchange.messages import CountLatents, Evaluate, LatentsCounted, Message, Train
+from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.server_kit import clustered
+from shoal.core.server_kit.clustered import DONE, GLOBAL, Clustered
+from shoal.core.server_kit.standard import private_training, trained, training
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: features, count or done. models: a histogram for each group; its bins are those of the next
+    question as long as the run goes on."""
+
+    parameters: Parameters
+    phase: str = "features"
+
+    def begun_for(self, groups: Mapping[DeviceId, ModelKey]) -> "State":
+        """This first state, for the groups of an earlier run."""
+        names = sorted({*groups.values()}, key=lambda key: (len(key), key))
+        return replace(self, models=dict.fromkeys(names, self.models[GLOBAL]), assignments=dict(groups))
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        return {}
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    """model: is not looked at."""
+    return State(parameters=parameters, models={GLOBAL: histogram.unknown(0)})
+
+
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    raise Refused("statistics have no model to give", "ask another run, by its name")
+
+
+def measure(state: State, cluster: ModelKey) -> Message:
+    """What a device's data have in common with those of its group."""
+    return Evaluate(state.models[cluster], "test", cluster)
+
+
+def _ask_features(state: State, present: Sequence[DeviceId]) -> Plan:
+    task = CountLatents(histogram.unknown(0))
+    return Plan(dict.fromkeys(present, task), "how many features samples have")
+
+
+def _take_features(state: State, reports: Sequence[Report]) -> State:
+    found = Counter(each.message.number for each in reports if isinstance(each.message, LatentsCounted))
+    features, _ = found.most_common(1)[0]
+    if features > histogram.FEATURES:
+        raise Refused(
+            f"samples have {features} features, and at most {histogram.FEATURES} are counted",
+            "give images their shape (data.shape), so that a channel is a feature",
+        )
+    return replace(state, models=dict.fromkeys(state.models, histogram.unknown(features)), phase="count")
+
+
+def _ask_count(state: State, present: Sequence[DeviceId]) -> Plan:
+    settings, private = training(state.parameters), private_training(state.parameters)
+    tasks = {key: Train(model, settings, key, private=private) for key, model in state.models.items()}
+    homes = {device: clustered.home(state, device) for device in present}
+    return Plan(
+        {device: tasks[key] for device, key in homes.items() if key is not None},
+        f"counting {state.progress + 1} of {state.rounds}",
+    )
+
+
+def _take_count(state: State, reports: Sequence[Report]) -> State:
+    answers, homes = trained(reports), dict[DeviceId, ModelKey]()
+    for device in answers:
+        if (key := clustered.home(state, device)) is not None:
+            homes[device] = key
+    last, models = state.progress + 1 >= state.rounds, dict(state.models)
+    for key in {*homes.values()}:
+        found = histogram.pooled(models[key], [answers[each].model for each in homes if homes[each] == key])
+        models[key] = found if last else histogram.refined(found)
+    return replace(
+        state,
+        models=models,
+        progress=state.progress + 1,
+        assignments={**state.assignments, **homes},
+        phase=DONE if last else state.phase,
+    )
+
+
+PHASES: clustered.Phases[State] = {
+    "features": (_ask_features, _take_features),
+    "count": (_ask_count, _take_count),
+}
+plan, reduce = clustered.phased(PHASES, forming=("features",))
