@@ -42,14 +42,12 @@ class AskerApart:
     ) -> None:
         self._settings, self._executor, self._give_up_after = settings, executor, give_up_after
         self._listeners = {DOING: doing, SAID: say}
-        self._renew = True
         self.received = 0
 
     async def ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
     ) -> Question | Placement:
-        """As `Asker.ask`; the first question also renews the certificate if it is time. Raises WorkerDied,
-        too."""
+        """As `Asker.ask`. Raises WorkerDied, too."""
         await self._executor.stop()
         settings = self._settings
         given = {
@@ -60,7 +58,6 @@ class AskerApart:
             "limits": asdict(settings.limits),
             "give_up_after": self._give_up_after,
             "accept_nearest": accept_nearest,
-            "renew": self._renew,
         }
         process = await spawn("fedclient.placing.caller", 1, frugal=True)
         try:
@@ -69,7 +66,6 @@ class AskerApart:
             await end(process)
         if kind == FAULT:
             raise fault_from_bytes(data)
-        self._renew = False
         self.received += int.from_bytes(data[:8], "big")
         return answer_from_bytes(data[8:])
 

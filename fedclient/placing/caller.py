@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from fedclient.config import ClientConfig, LimitsConfig
 from fedclient.identity.connection import endpoint
-from fedclient.identity.link import opened, renewed_if_required
+from fedclient.identity.link import opened
 from fedclient.placing.apart import ANSWER, DOING, FAULT, SAID
 from fedclient.placing.asking import Asker
 from fedclient.store.blobs import BlobStore
@@ -62,8 +62,6 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
             check=settings.consents.check_not_refused,
         )
         answer = await asker.ask(run, evidence, given["accept_nearest"])
-        if given["renew"]:
-            await renewed_if_required(link, folder)
     return asker.received, answer_to_bytes(answer)
 
 

@@ -80,7 +80,7 @@ async def placed(
 ) -> PlacementResult:
     """Find the model by a link of this process. It is among the folder's blobs then; the caller has locked
     the folder, and stops the executors. own, tune: see `Placer`."""
-    from fedclient.identity.link import opened, renewed_if_required  # gRPC, which light devices spare
+    from fedclient.identity.link import opened  # gRPC, which light devices spare
     from fedclient.net.direct import Direct
 
     folder, light = DeviceFolder(settings.state), settings.learner is None
@@ -90,7 +90,6 @@ async def placed(
         asker = Asker(link, store, console.progress, settings.limits.allowance(give_up_after), light, check)
         placer = Placer(asker, executor, console.progress, light, noting(settings), own, tune)
         found = await placer.place(run, accept_nearest)
-        await renewed_if_required(link, folder)
     return _with_privacy(found, settings)
 
 

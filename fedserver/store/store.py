@@ -32,6 +32,7 @@ from fedserver.store.engines import Elsewhere, open_blobs, open_database
 from fedserver.store.engines.blob_folder import is_claimed
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog
+from fedserver.store.identities.dead_keys import beside
 from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -84,7 +85,8 @@ class Store:
         try:
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
-            self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
+            self.journal = Journal(self.database)
+            self.identities = Identities(self.database, audit, beside(state))
             self.runs = Runs(self.database, self.blobs, references, self.history, audit)
             self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
@@ -146,7 +148,7 @@ class Store:
                     record.memory,
                 )
                 found.append(record.run)
-        self.identities.gap.accept()
+        self.identities.tokens.revoke_open()
         self.history.accept()
         return found
 
@@ -383,16 +385,14 @@ class IdentityCalls:
         self.revoke_token, self.has_token = Call(on, tokens.revoke), Call(on, tokens.has)
         self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
         self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
+        self.refuse = Call(on, registry.refuse)
         self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
         self.models_of_today = Call(on, registry.models_of_today)
         self.count_models_of_today = Call(on, registry.count_models_of_today)
         self.spend_models = Call(on, registry.spend_models)
-        self.use_certificate = Call(on, registry.use_certificate)
-        self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
-        self.renew = Call(on, admission.renew)
-        self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
-        self.note_event, self.newest_line = Call(on, part.audit.note), Call(on, part.audit.newest)
+        self.join, self.come_back = Call(on, admission.join), Call(on, admission.come_back)
+        self.note_event = Call(on, part.audit.note)
+        self.notices = part.dead.notices
         operators = part.operators
         self.operators, self.add_operator = Call(on, operators.all), Call(on, operators.add)
-        self.renew_operator = Call(on, operators.renew)
         self.revoke_operator = Call(on, operators.revoke)
