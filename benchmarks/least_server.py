@@ -25,7 +25,7 @@ from grpc import aio
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.store.state import DeviceFolder
-from fedserver.authority.roots import Authority
+from fedserver.authority.authority import Authority
 from fedserver.rpc.tls import device_credentials
 
 FRAME, BLOCK = 1 << 20, 1 << 16
@@ -95,7 +95,7 @@ class LeastServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 async def serve(size: int, devices: int, state: Path) -> None:
     server = aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((LeastServer(size, devices),))
-    port = server.add_secure_port(f"{HOST}:0", device_credentials(Authority.open(state, (HOST,))))
+    port = server.add_secure_port(f"{HOST}:0", device_credentials(Authority.open(state)))
     await server.start()
     print(f"listening on {HOST}:{port}", flush=True)
     await server.wait_for_termination(LIMIT)

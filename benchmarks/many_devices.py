@@ -39,10 +39,10 @@ from benchmarks.least_server import HOST
 from benchmarks.processes import Server, started
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
-from fedserver.authority.roots import Authority
+from fedserver.authority.authority import Authority
 from fedserver.authority.setup import init
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.identities.records import Certified, DeviceStanding, Terms
+from fedserver.store.identities.records import DeviceStanding, Successor, Terms
 from fedserver.store.integrity.records import DeviceRecord, RunSpec
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
@@ -71,12 +71,12 @@ QUIET = 10.0
 async def play(address: str, found: Any, first: int, count: int, pace: float) -> None:
     """Be these devices, until this process is ended. found: what `enter` returned. pace: how many dial in a
     second."""
-    authorities = found["authorities"].encode()
+    authority = found["authority"].encode()
     here, models = itertools.count(1), dict[str, Bytes]()  # as a device keeps them on its disk
 
     async def one(number: int) -> None:
         key, certificate = (text.encode() for text in found["devices"][number])
-        credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
+        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
         link, backoff = RpcLink(address, name_of(number), credentials), Backoff()
 
         async def hello() -> Any:
@@ -122,27 +122,20 @@ def name_of(number: int) -> str:
 
 def enter(state: Path, count: int) -> dict[str, Any]:
     """Devices with certificates in the state folder of a server that does not run."""
-    authority, store, devices = Authority.open(state, (HOST,)), Store(state), []
+    authority, store, devices = Authority.open(state), Store(state), []
     database, now = store.database, time.time()
     token = store.identities.tokens.add(Terms())[0].token
     with database.transaction():
         for number in range(count):
             key, name = new_key(), name_of(number)
-            made, pin = authority.issue(name, key.public_key()), pin_of(key.public_key()).hex()
-            database.execute(
-                "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
-                " VALUES (?, ?, ?, '{}', ?, ?, ?, ?)",
-                (name, name, Role.TRAIN.value, DeviceStanding.APPROVED.value, now, pin, token),
-            )
-            certified = Certified(
-                made.serial, pin, made.pem, made.root, (made.root,), made.issued, made.expires, None
-            )
-            store.identities.registry.insert(name, certified)
-            devices.append((key_to_pem(key).decode(), made.pem.decode()))
-        database.execute("UPDATE certificates SET first_used = ?", (now,))
+            pin, role = pin_of(key.public_key()).hex(), Role.TRAIN
+            asked = Successor(pin, role, {}, token, now)
+            store.identities.registry.enter(name, DeviceStanding.APPROVED, asked)
+            made = authority.issue(role.value, name, key.public_key())
+            devices.append((key_to_pem(key).decode(), made.decode()))
     store.journal.note_devices(DeviceRecord(name_of(number), "", now, now) for number in range(count))
     store.close()
-    return {"authorities": authority.bundle.decode(), "devices": devices}
+    return {"authority": authority.pem.decode(), "devices": devices}
 
 
 @contextlib.contextmanager

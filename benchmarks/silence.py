@@ -44,7 +44,7 @@ from shoal.core.identity.join import parse
 from shoal.core.identity.joining import Role
 from tests.server.http2 import Caller
 
-JOINING = [f"/fed.v1.EnrollmentService/{name}" for name in ("Challenge", "Join", "Rejoin")]
+JOINING = [f"/fed.v1.EnrollmentService/{name}" for name in ("Challenge", "Join", "Return")]
 STREAMS = 32
 ATTACKERS = ("stranger", "infer-only", "observer", "train", "revoked")
 PAUSE = 0.02

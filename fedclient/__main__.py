@@ -29,6 +29,7 @@ class Verbs(Commands):
         "doctor": "fedclient.cli.setup.doctor",
         "service": "fedclient.cli.setup.service",
         "leave": "fedclient.cli.setup.leave",
+        "rekey": "fedclient.cli.rekey",
         "completion": "shoal.shell.completion",
     }
 

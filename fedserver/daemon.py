@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedserver.authority.authority import Authority
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
-from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
@@ -26,7 +26,7 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.store import Storage, own
 from fedserver.telemetry.metrics import metrics
 from fedserver.telemetry.tracing import tracing
-from shoal.core.errors import BucketAway, DatabaseLost, NotLeader, StorageFault
+from shoal.core.errors import BucketAway, ConfigError, DatabaseLost, NotLeader, StorageFault
 from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
@@ -49,7 +49,7 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
     os.umask(0o077)  # only this user may read the state folder
     _allow_descriptors()
     stop = _stop_signal()
-    authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
+    authority = None if config.insecure_loopback else Authority.open(config.state)
     if config.elsewhere is None:
         coordinator = await Coordinator.open(config.state, config.cadence)
         await _lead(coordinator, config, authority, stop, announce)
@@ -189,16 +189,13 @@ def _write_address(path: Path, address: str) -> None:
 
 
 async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
-    """What the listeners need for TLS. The server's own certificate is renewed if necessary."""
-    if newest := await storage.call(storage.identities.audit.newest):
-        authority.clock.began_after(newest)
-    if authority.refresh():
-        log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
-        await storage.note(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
+    """What the listeners need for TLS. Raises ConfigError."""
+    if not config.hosts:
+        raise ConfigError("fedserver.yaml has no hosts", "add `hosts: [shoal.example.org]`")
     return Access(
         await Peers.open(storage, authority),
         config.join_listen,
-        authority.hosts[0],
+        config.hosts[0],
         await OperatorAccounts.open(storage, authority),
         config.operator_listen,
     )

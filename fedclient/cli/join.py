@@ -26,8 +26,5 @@ def join(console: Console, settings: ClientConfig, string: str) -> Result:
     parsed, folder = read_join_string(string), DeviceFolder(settings.state)
     identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
-    text = (
-        f"{identity.device} {done} federation {identity.federation} as {identity.role.value}; "
-        f"its certificate is valid until {identity.ends:%Y-%m-%d} and is renewed automatically"
-    )
+    text = f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"
     return Result({**identity.facts(), "new": new, "state": str(settings.state)}, text)

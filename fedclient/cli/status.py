@@ -75,7 +75,7 @@ def text(found: dict[str, Any]) -> str:
     seen = time.strftime(" (%Y-%m-%d %H:%M:%S)", time.localtime(found["at"])) if found["at"] else ""
     doing = f"{found['doing']}{seen}" if found["doing"] else "has never run here"
     known = (
-        f"{identity['role']} in federation {identity['federation']} until {identity['ends'][:10]}"
+        f"{identity['role']} in federation {identity['federation']}"
         if identity
         else found["trouble"] or "none: plain text"
     )

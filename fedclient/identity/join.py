@@ -5,6 +5,7 @@ import math
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +14,11 @@ from fedclient.identity.rpc import enrollment
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.identity.certificates import certificate, key_from_pem, request
 from shoal.core.identity.join import JoinString, parse
-from shoal.core.identity.joining import IssuedIdentity, Joining, Pending
-from shoal.core.identity.proof import key_of, prove
+from shoal.core.identity.joining import IssuedIdentity, Joining, Pending, Returning
+from shoal.core.identity.proof import key_of, prove, sign
+from shoal.core.identity.succession import leads
 from shoal.core.types import DeviceId
 from shoal.shell.console import Console
 
@@ -60,7 +63,7 @@ async def join(
             identity = await _ask_until_answered(line, keyring, name, console)
             folder.device(identity.device)
             return identity, True
-        if name not in (None, known.device) or line.pin != known.joining_port.pin:
+        if name not in (None, known.device) or not _same_server(line, known):
             raise ConfigError(
                 f"{folder.root} holds the identity of {known.device} in federation {known.federation}",
                 "use another --state for another device or server",
@@ -91,6 +94,12 @@ async def _ask_until_answered(
     return identity
 
 
+def _same_server(line: JoinString, known: Identity) -> bool:
+    """Whether a join string is of the server that this device knows, whose key may have changed since."""
+    own = known.joining_port.pin
+    return line.pin == own or leads(line.pin, certificate(known.authority))
+
+
 async def _when_admitted(ask: Callable[[], Awaitable[T]], console: Console) -> T:
     """Ask, and ask again at the time that the server gives if too many devices ask at once."""
     backoff = Backoff()
@@ -110,7 +119,7 @@ async def _ask(
 ) -> IssuedIdentity | Pending:
     async with enrollment(port) as client:
         nonce = (await client.challenge()).nonce
-        proof = prove(key_of(line.secret), nonce, line.pin, asking.csr)
+        proof = prove(key_of(line.secret), nonce, client.pin, asking.csr)
         return await client.join(Joining(line.token, nonce, asking.csr, proof, name))
 
 
@@ -118,3 +127,37 @@ def _name_for(asking: Asking) -> DeviceId:
     """The machine's name and part of the key's fingerprint: the same at every attempt."""
     host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
     return f"{host.strip('-')[:40] or 'device'}-{fingerprint_of(asking.key).replace(' ', '')[:6]}"
+
+
+async def come_back(keyring: Keyring, identity: Identity) -> Identity | Pending:
+    """Ask for another certificate with this device's key: for a new key, if a request for one has no answer
+    yet. On return it is on the disk. Raises ShoalErrors."""
+    asking = keyring.unanswered()
+    async with enrollment(identity.joining_port) as port:
+        if asking is None:
+            asking = Asking(identity.key, request(key_from_pem(identity.key)))
+        nonce = (await port.challenge()).nonce
+        signature = sign(key_from_pem(identity.key), nonce, port.pin, asking.csr)
+        answer = await port.come_back(Returning(identity.certificate, nonce, asking.csr, signature))
+        if isinstance(answer, Pending):
+            return answer
+    found = replace(identity_of(asking, answer, identity.joining_port), addresses=identity.addresses)
+    keyring.keep(found)
+    return found
+
+
+async def change_key(folder: DeviceFolder) -> Identity:
+    """Give a device another key; the former one is revoked. Repeating the call continues where it ended.
+
+    Raises ConfigError, Refused or Unavailable.
+    """
+    keyring = Keyring(folder.identity)
+    with folder.locked():
+        known = keyring.identity()
+        if known is None:
+            raise ConfigError(f"there is no identity in {folder.root}", "join first, with: fedclient join")
+        keyring.asking()
+        found = await come_back(keyring, known)
+        if isinstance(found, Pending):
+            raise Unavailable(f"{known.device} waits for an operator's approval", "repeat this then")
+        return found

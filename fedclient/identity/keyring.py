@@ -1,6 +1,6 @@
 """The device's identity on its disk: complete or absent, and readable only by its owner.
 
-identity.json   key, certificate, authorities, and where to ask for the next certificate
+identity.json   key, certificate, the server's certificate, and where the server is
 asking.json     a new key and its certificate request, until the answer is in the other file
 """
 
@@ -8,28 +8,26 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-
 from shoal.core.errors import BadPayload, ConfigError, StorageFault
 from shoal.core.identity import certificates as certs
+from shoal.core.identity import succession
 from shoal.core.identity.joining import IssuedIdentity, Role
 from shoal.core.types import DeviceId
 from shoal.shell.disk import storing, sync_folder, write
 
 JOIN_AGAIN = (
-    "ask for a new join string, and join under another name: fedclient join STRING --device NAME --state DIR"
+    "ask for a new join string, and join again under the same name: fedclient join STRING --device NAME"
 )
-"""A name is given only once, so a device that lost its identity comes back under another name."""
+"""The operator then approves that the new key takes the place of the one that was lost."""
 
 
 @dataclass(frozen=True)
 class JoiningPort:
-    """Where EnrollmentService listens, and the SHA-256 of the key that must answer there."""
+    """Where EnrollmentService listens, and the SHA-256 of the server's key."""
 
     host: str
     port: int
@@ -42,34 +40,21 @@ class JoiningPort:
 
 @dataclass(frozen=True)
 class Identity:
-    """key, certificate, authorities: PEM. address: where the server is called, "host:port".
+    """key, certificate: PEM. authority: the server's certificate, PEM. address: where the server is called,
+    "host:port".
 
     addresses: all that the server named at the last hello; empty if it is the only one.
     """
 
     key: bytes = field(repr=False)
     certificate: bytes
-    authorities: bytes
+    authority: bytes
     federation: str
     device: DeviceId
     role: Role
     address: str
     joining_port: JoiningPort
     addresses: tuple[str, ...] = ()
-
-    @property
-    def parsed(self) -> x509.Certificate:
-        return certs.certificate(self.certificate)
-
-    @property
-    def begins(self) -> datetime:
-        """Start or end of the certificate's validity, UTC."""
-        return self.parsed.not_valid_before_utc
-
-    @property
-    def ends(self) -> datetime:
-        """Start or end of the certificate's validity, UTC."""
-        return self.parsed.not_valid_after_utc
 
     @property
     def fingerprint(self) -> str:
@@ -83,7 +68,6 @@ class Identity:
             "federation": self.federation,
             "role": self.role.value,
             "server": self.address,
-            "ends": self.ends.isoformat(),
             "fingerprint": self.fingerprint,
         }
 
@@ -106,23 +90,20 @@ def identity_of(asking: Asking, issued: IssuedIdentity, joining_port: JoiningPor
     named = certs.named_by(certificate)
     if certificate.public_key() != certs.key_from_pem(asking.key).public_key():
         raise BadPayload("the server sent a certificate for another key", "update the server")
-    if (named.federation, named.device) != (issued.federation, issued.device):
+    if (named.federation, named.name) != (issued.federation, issued.device):
         raise BadPayload("the server's certificate names another device than its answer", "update the server")
-    try:
-        x509.load_pem_x509_certificates(issued.authorities)
-    except ValueError:
-        raise BadPayload(
-            "the server sent authorities that are not certificates", "update the server"
-        ) from None
+    if not succession.leads(joining_port.pin, certs.certificate(issued.authority)):
+        raise BadPayload("the server sent a certificate for a key that is not its own", "update the server")
+    there = replace(joining_port, pin=certs.pin_of(certs.certificate(issued.authority).public_key()))
     return Identity(
         asking.key,
         issued.certificate,
-        issued.authorities,
+        issued.authority,
         issued.federation,
         issued.device,
         issued.role,
         issued.address,
-        joining_port,
+        there,
     )
 
 
@@ -144,7 +125,7 @@ class Keyring:
             identity = Identity(
                 found["key"].encode(),
                 found["certificate"].encode(),
-                found["authorities"].encode(),
+                found["authority"].encode(),
                 found["federation"],
                 found["device"],
                 Role(found["role"]),
@@ -152,23 +133,29 @@ class Keyring:
                 JoiningPort(joining_port["host"], joining_port["port"], bytes.fromhex(joining_port["pin"])),
                 tuple(map(str, found["addresses"])),
             )
-            if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
+            own = certs.certificate(identity.certificate).public_key()
+            if own != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")
         except (KeyError, TypeError, AttributeError, ValueError, BadPayload) as error:
             raise StorageFault(f"{self._identity} is damaged: {error}", JOIN_AGAIN) from None
         return identity
 
-    def asking(self) -> Asking:
-        """The request without an answer yet, or a new one. On return it is on the disk."""
+    def unanswered(self) -> Asking | None:
+        """The request without an answer yet."""
         found = _read(self._asking)
         if found is not None:
             try:
                 asking = Asking(found["key"].encode(), bytes.fromhex(found["csr"]))
                 certs.key_of_request(asking.csr)
-                if not self._is_answered(asking):
-                    return asking
+                return None if self._is_answered(asking) else asking
             except (KeyError, TypeError, AttributeError, ValueError, BadPayload):
-                pass  # nothing depends on it: make another
+                pass  # nothing depends on it
+        return None
+
+    def asking(self) -> Asking:
+        """The request without an answer yet, or a new one. On return it is on the disk."""
+        if (found := self.unanswered()) is not None:
+            return found
         key = certs.new_key()
         asking = Asking(certs.key_to_pem(key), certs.request(key))
         self._write(self._asking, {"key": asking.key.decode(), "csr": asking.csr.hex()})
@@ -192,7 +179,7 @@ class Keyring:
                 },
                 "key": identity.key.decode(),
                 "certificate": identity.certificate.decode(),
-                "authorities": identity.authorities.decode(),
+                "authority": identity.authority.decode(),
             },
         )
         with storing(self._asking):

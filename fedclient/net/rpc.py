@@ -32,7 +32,6 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
@@ -50,13 +49,13 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.identity.joining import TLS_NAME
 from shoal.core.types import Bytes, RunId
 from shoal.shell.sockets import End, while_moving
 
 if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
     from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
     from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceAsyncStub
-    from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
     from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceAsyncStub
     from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceAsyncStub
 
@@ -79,6 +78,7 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # or a new channel would be given the old one's connection
     ("grpc.http2.bdp_probe", 1),  # the window grows with the line
     ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.ssl_target_name_override", TLS_NAME),  # over TLS
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),  # a loopback address is never another machine's to reach
 )
@@ -103,7 +103,6 @@ class Stubs(NamedTuple):
     device: "DeviceServiceAsyncStub"
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
-    identity: "IdentityServiceAsyncStub"
     observer: "ObserverServiceAsyncStub"
     fetch: Any
     upload: Any
@@ -112,7 +111,7 @@ class Stubs(NamedTuple):
 class RpcLink:
     """A device's calls to the server at `address` ("host:port").
 
-    credentials: the device's identity and the authorities that it trusts; without them `device_name` is sent
+    credentials: the device's identity and the server that it trusts; without them `device_name` is sent
     in plain text. addresses: all that the server names, of which one serves: when the present one does not
     answer, or says that it stands by, the next call goes to the next one. direct: what gets models from a
     bucket; nothing, unless it is replaced.
@@ -364,7 +363,6 @@ def _stubs(channel: aio.Channel) -> Stubs:
         DeviceServiceStub(channel),
         BlobServiceStub(channel),
         PlacementServiceStub(channel),
-        IdentityServiceStub(channel),
         ObserverServiceStub(channel),
         channel.unary_stream(
             "/fed.v1.BlobService/Fetch",

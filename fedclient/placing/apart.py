@@ -57,14 +57,12 @@ class AskerApart:
     ) -> None:
         self._settings, self._executor, self._give_up_after = settings, executor, give_up_after
         self._listeners = {DOING: doing, SAID: say}
-        self._renew = True
         self.received = 0
 
     async def ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
     ) -> Question | Placement:
-        """As `Asker.ask`; the first question also renews the certificate if it is time. Raises WorkerDied,
-        too."""
+        """As `Asker.ask`. Raises WorkerDied, too."""
         await self._executor.stop()
         settings = self._settings
         given = {
@@ -76,7 +74,6 @@ class AskerApart:
             "limits": asdict(settings.limits),
             "give_up_after": self._give_up_after,
             "accept_nearest": accept_nearest,
-            "renew": self._renew,
         }
         process = await spawn("fedclient.placing.apart", 1, frugal=True)
         try:
@@ -85,7 +82,6 @@ class AskerApart:
             await end(process)
         if kind == FAULT:
             raise fault_from_bytes(data)
-        self._renew = False
         self.received += int.from_bytes(data[:8], "big")
         return answer_from_bytes(data[8:])
 
@@ -136,7 +132,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
     """Bytes received, and the answer. The link is closed on return."""
     # gRPC, and what needs it, is in this process only.
     from fedclient.identity.connection import endpoint
-    from fedclient.identity.link import opened, renewed_if_required
+    from fedclient.identity.link import opened
     from fedclient.net.direct import Direct
     from fedclient.placing.asking import Asker
     from fedclient.store.blobs import BlobStore
@@ -163,8 +159,6 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
             check=settings.consents.check_not_refused,
         )
         answer = await asker.ask(run, evidence, given["accept_nearest"])
-        if given["renew"]:
-            await renewed_if_required(link, folder)
     return asker.received, answer_to_bytes(answer)
 
 

@@ -83,7 +83,7 @@ async def placed(
 
     if settings.learner is None:
         return await by(AskerApart(settings, executor, console.progress, console.say, give_up_after))
-    from fedclient.identity.link import opened, renewed_if_required  # gRPC
+    from fedclient.identity.link import opened  # gRPC
     from fedclient.net.direct import Direct
 
     folder = DeviceFolder(settings.state)
@@ -91,9 +91,7 @@ async def placed(
         link.direct = Direct(settings.blob_hosts)
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
         allowance = settings.limits.allowance(give_up_after)
-        found = await by(Asker(link, store, console.progress, allowance, check=check))
-        await renewed_if_required(link, folder)
-    return found
+        return await by(Asker(link, store, console.progress, allowance, check=check))
 
 
 def noting(settings: ClientConfig) -> Callable[[RunId, str], None]:

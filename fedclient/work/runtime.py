@@ -226,11 +226,11 @@ def open_learner(config: LearnerConfig) -> Learner:
 
 def signer_of(folder: Path) -> Signer:
     """What signs for the device whose identity is in `folder`. It is read for each task, since it may have
-    been renewed, and the authorities of the federation with it. Raises ConfigError, StorageFault."""
+    changed, and the server's certificate with it. Raises ConfigError, StorageFault."""
     own = Keyring(folder).identity()
     if own is None:
         raise ConfigError(f"{folder} has no identity any more", "join again, with: fedclient join")
-    return Certified(own.key, own.certificate, own.authorities)
+    return Certified(own.key, own.certificate, own.authority)
 
 
 def settle_torch(compute: ComputeConfig) -> None:

@@ -1,4 +1,4 @@
-"""What operators are answered about devices and authorities.
+"""What operators are answered about devices, operators and the server's key.
 
 It stands apart from what finds the answers, so that a process that only asks, such as a verb of the command
 line or the page, does not load the server.
@@ -29,25 +29,18 @@ class Ended:
 
 @dataclass(frozen=True)
 class IssuedOperator:
-    """What an operator is given besides the key. certificate, authorities: PEM. address: where the server
+    """What an operator is given besides the key. certificate, authority: PEM. address: where the server
     listens for operators, "HOST:PORT"."""
 
     operator: Operator
     certificate: bytes
-    authorities: bytes
+    authority: bytes
     address: str
 
 
 @dataclass(frozen=True)
-class Root:
-    """An authority. pin: SHA-256 of its key. certificates: how many valid ones it has signed.
+class Rotated:
+    """A new key of the server. pin: its SHA-256. operators: who needs a new folder to call from elsewhere."""
 
-    awaited: approved devices, seen recently, that do not know it yet, and operators, as "operator NAME".
-    """
-
-    name: str
     pin: bytes
-    signs: bool
-    expires: float
-    certificates: int
-    awaited: tuple[str, ...]
+    operators: tuple[str, ...]

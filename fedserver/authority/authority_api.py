@@ -1,27 +1,21 @@
-"""The operator API for tokens, devices and authorities. It raises only ShoalErrors.
+"""The operator API for tokens, devices and the server's key. It raises only ShoalErrors.
 
 A change is carried out to its end even if the operator disconnects in the middle of it: the registry on disk
 and the peer cache must never differ.
 """
 
-import time
-from dataclasses import replace
-
-from fedserver.authority.answers import Ended, Known, Root
+from fedserver.authority.answers import Ended, Known, Rotated
 from fedserver.authority.open_calls import to_the_end
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
-from fedserver.authority.roots import new_root
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Terms, Token
+from fedserver.store.identities.records import Registered, Terms, Token
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.join import JoinString
 from shoal.core.identity.joining import NAME
 from shoal.core.types import DeviceId
 
-RECENT = 90 * DAY
-"""A device that has not called for longer does not hold up a change of the authority."""
 LONGEST_REASON = 500
 
 
@@ -44,8 +38,7 @@ class AuthorityApi:
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
         """Create a token and its join string, which is returned and not stored. Raises ConfigError."""
         token, secret = await self._storage.call(self._storage.identities.tokens.add, terms)
-        pin = self._authority.joining.pin
-        return token, JoinString(self._host, self._port, pin, token.token, secret)
+        return token, JoinString(self._host, self._port, self._authority.pin, token.token, secret)
 
     async def tokens(self) -> list[Token]:
         return await self._storage.call(self._storage.identities.tokens.all)
@@ -65,10 +58,16 @@ class AuthorityApi:
         return [Known(each, seen.get(each.device)) for each in self._peers.known()]
 
     @to_the_end
-    async def approve(self, device: DeviceId) -> Known:
-        return await self._changed(
-            await self._storage.call(self._storage.identities.registry.approve, device)
-        )
+    async def approve(self, device: DeviceId, key: bytes = b"") -> Known:
+        """Approve the key with which a device waits; one that it had before holds no more. key: SHA-256 of
+        the key that was looked at; empty: whichever waits."""
+        before = (await self._storage.call(self._storage.identities.registry.get, device)).spki
+        approved = await self._storage.call(self._storage.identities.registry.approve, device, key.hex())
+        self._peers.learn(approved)
+        if approved.spki != before:
+            self._coordinator.barred.discard(device)  # what barred it was the key before
+            self._peers.cut(device)
+        return await self._seen(device)
 
     @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
@@ -82,8 +81,17 @@ class AuthorityApi:
         )
 
     @to_the_end
+    async def refuse(self, device: DeviceId, reason: str) -> Known:
+        """Revoke only the key that waits to take the place of a device's key."""
+        return await self._changed(
+            await self._storage.call(
+                self._storage.identities.registry.refuse, device, reason[:LONGEST_REASON]
+            )
+        )
+
+    @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
-        """Revoke an identity: its open calls are cut, its leases withdrawn, and its next call is refused.
+        """Revoke a device: its open calls are cut, its leases withdrawn, and its next call is refused.
 
         The answer names the latest rounds with its updates, also of runs that are over.
         """
@@ -134,91 +142,12 @@ class AuthorityApi:
     async def _seen(self, device: DeviceId) -> Known:
         return next(each for each in await self.devices() if each.device.device == device)
 
-    # -- authorities ----------------------------------------------------------------------------------------
-
-    async def roots(self) -> list[Root]:
-        """The trusted authorities, oldest first."""
-        devices = [each for each in await self.devices() if _counts(each)]
-        return [self._root(name, devices) for name in self._authority.roots]
+    # -- the server's key -----------------------------------------------------------------------------------
 
     @to_the_end
-    async def add_root(self) -> Root:
-        name, pair = new_root(self._authority.federation)
-        self._authority.check_room()
-        await self._storage.note(Event.AUTHORITY_ADDED, authority=name)
-        self._authority.add(name, pair)
-        self._coordinator.end_sessions()
-        return await self._found(name)
-
-    @to_the_end
-    async def use_root(self, name: str, force: bool) -> Root:
-        """Let an authority sign. Raises Refused while approved devices do not know it, unless forced."""
-        found = await self._found(name)
-        if found.signs:
-            return found
-        if found.awaited and not force:
-            people = any(each.startswith("operator ") for each in found.awaited)
-            who = f"{len(found.awaited)} devices{' and operators' if people else ''}"
-            raise Refused(
-                f"{who} do not trust authority {name} yet: {_some(found.awaited)}",
-                "wait until devices have renewed, and give operators new certificates; with --force, devices "
-                "must rejoin",
-            )
-        await self._storage.note(Event.AUTHORITY_USED, authority=name, forced=force)
-        self._authority.use(name)
-        self._coordinator.end_sessions()
-        return replace(found, signs=True)
-
-    @to_the_end
-    async def drop_root(self, name: str, force: bool) -> None:
-        """Drop an authority. Raises Refused for the one that signs, and while it is in use unless forced."""
-        found = await self._found(name)
-        if found.certificates and not force:
-            raise Refused(
-                f"certificates of authority {name} that are in use: {found.certificates}",
-                "wait until their devices have renewed, and give operators new certificates; "
-                "with --force, devices must rejoin",
-            )
-        self._authority.check_droppable(name)
-        await self._storage.note(Event.AUTHORITY_DROPPED, authority=name, forced=force)
-        self._authority.drop(name)
-        self._coordinator.end_sessions()
-
-    async def _found(self, name: str) -> Root:
-        self._authority.root(name)
-        return next(root for root in await self.roots() if root.name == name)
-
-    def _root(self, name: str, devices: list[Known]) -> Root:
-        pair, now = self._authority.roots[name], time.time()
-        valid = [
-            certified
-            for each in devices
-            for certified in each.device.certificates
-            if certified.root == name and certified.expires > now
-        ]
-        awaited = [each.device.device for each in devices if _recent(each) and not _has_root(each, name)]
-        people = self.operators.current()
-        number = len(valid) + sum(each.root == name for each in people)
-        awaited += [f"operator {each.name}" for each in people if name not in each.bundle]
-        expires = pair.certificate.not_valid_after_utc.timestamp()
-        return Root(name, pair.pin, name == self._authority.issuing, expires, number, tuple(awaited))
-
-
-def _counts(known: Known) -> bool:
-    return known.device.standing is DeviceStanding.APPROVED and bool(known.device.certificates)
-
-
-def _recent(known: Known) -> bool:
-    since = max(known.last_seen or 0.0, known.device.certificates[-1].issued)
-    return since > time.time() - RECENT
-
-
-def _has_root(known: Known, root: str) -> bool:
-    """Whether the device has called with a certificate that came with this root, so that it has both."""
-    used = [each for each in known.device.certificates if each.first_used is not None]
-    newest = used[-1] if used else known.device.certificates[-1]
-    return root in newest.bundle
-
-
-def _some(devices: tuple[DeviceId, ...]) -> str:
-    return ", ".join(devices[:10]) + (f" and {len(devices) - 10} more" if len(devices) > 10 else "")
+    async def rotate(self) -> Rotated:
+        """Replace the server's key. Devices follow the proof in the next certificate."""
+        await self._storage.note(Event.AUTHORITY_ROTATED, former=self._authority.pin.hex())
+        self._authority.rotate()
+        people = tuple(each.name for each in self.operators.known() if not each.revoked)
+        return Rotated(self._authority.pin, people)

@@ -1,26 +1,31 @@
-"""Challenge, join, rejoin, renew: what EnrollmentService and IdentityService do, without a network.
+"""Challenge, join, return: what EnrollmentService does, without a network.
 
-A join string, or the key of a certificate, that was refused five times in a minute has to wait. So does an
-address, but only with join strings and certificates that the server does not know: a stranger behind the same
-address as a fleet does not keep the fleet from joining. Success costs nothing. Challenges, which anyone may
-request, are paced for each address and for all: no one can request enough of them to make those of other
-devices invalid. All this is checked before anything is verified, which takes a hundred times longer.
+A join string or key that was refused five times in a minute has to wait. So does an address, but only with
+join strings and keys that the server does not know: a stranger behind the same address as a fleet does not
+keep the fleet from joining. A join costs nothing; a key that returns five times in a minute has to wait, too.
+Challenges, which anyone may request, are paced for each address and for all: no one can request enough of
+them to make those of other devices invalid. All this is checked before anything is verified, which takes a
+hundred times longer.
 """
 
 import secrets
 import time
 from collections import OrderedDict
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
+
 from fedserver.authority.peers import Peers
 from fedserver.authority.rate_limit import PaceByKey, RateLimit
-from fedserver.store.identities.admission import Admission
+from fedserver.store.identities.admission import Admission, NoEntry
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
-from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
-from shoal.core.identity.joining import NONCE, Challenge, IssuedIdentity, Joining, Pending, Rejoining
+from shoal.core.identity.certificates import certificate, key_in, key_of_request, named_by, pin_of
+from shoal.core.identity.joining import NONCE, Challenge, IssuedIdentity, Joining, Pending, Returning
+from shoal.core.identity.proof import is_signed
 
 FAILURES = 5
-"""Refusals per minute for one join string or key, and for all unknown ones from one address."""
+"""Refusals per minute for one join string or key, and for all unknown ones from one address; also how often
+a key may return in a minute."""
 CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
@@ -59,7 +64,6 @@ class JoinService:
 
     def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._authority, self._address = peers, peers.authority, address
-        self._storage = peers.storage
         self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
         self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
         self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
@@ -82,52 +86,49 @@ class JoinService:
         self._take(joining.nonce)
         token, address = f"token {joining.token}", f"join strings from {caller}"
         self._check(token, "with this join string")
-        known = await self._storage.call(self._storage.identities.tokens.has, joining.token)
+        known = await self._peers.storage.call(self._peers.storage.identities.tokens.has, joining.token)
         if not known:
             self._check(address, "with unknown join strings from this address")
         key = key_of_request(joining.csr)
-        admission = await self._storage.call(
-            self._storage.identities.admission.join,
+        admission = await self._peers.storage.call(
+            self._peers.storage.identities.admission.join,
             joining,
-            key,
-            self._authority.joining.pin,
-            self._authority,
+            pin_of(key).hex(),
+            self._authority.pin,
             caller,
         )
-        return self._answer(admission, token, *(() if known else (address,)))
+        return self._answer(admission, key, token, *(() if known else (address,)))
 
-    async def rejoin(self, rejoining: Rejoining, caller: str) -> IssuedIdentity:
-        """Replace an expired certificate. Raises NoEntry, Revoked, BadPayload, TooOften."""
-        self._take(rejoining.nonce)
-        named = named_by(certificate(rejoining.certificate))
-        certified, address = f"key {named.spki}", f"certificates from {caller}"
-        self._check(certified, "with this certificate")
-        known = self._peers.knows(named)
+    async def come_back(self, returning: Returning, caller: str) -> IssuedIdentity | Pending:
+        """Give another certificate to a device that proves that it has its key, for this or for another key.
+
+        Raises NoEntry, Revoked, BadPayload, TooOften.
+        """
+        self._take(returning.nonce)
+        found = certificate(returning.certificate)
+        shown, key = named_by(found), key_of_request(returning.csr)
+        own, address = f"key {shown.spki}", f"keys from {caller}"
+        self._check(own, "with this key")
+        known = self._peers.knows(shown.spki)
         if not known:
-            self._check(address, "with unknown certificates from this address")
-        key = key_of_request(rejoining.csr)
-        pin = self._authority.joining.pin
-        admission = await self._storage.call(
-            self._storage.identities.admission.rejoin,
-            rejoining,
-            named,
-            key,
-            pin,
-            self._authority,
+            self._check(address, "with unknown keys from this address")
+        self._failures.count(own)
+        pin = self._authority.pin
+        if not is_signed(key_in(found), returning.nonce, pin, returning.csr, returning.signature):
+            if not known:
+                self._failures.count(address)
+            raise NoEntry
+        admission = await self._peers.storage.call(
+            self._peers.storage.identities.admission.come_back,
+            shown,
+            self._authority.has_issued(found),
+            pin_of(key).hex(),
             caller,
         )
-        answer = self._answer(admission, certified, *(() if known else (address,)))
-        assert isinstance(answer, IssuedIdentity)  # a device that is not approved is refused
-        return answer
-
-    async def renew(self, peer: Named, csr: bytes) -> IssuedIdentity:
-        """Renew a certificate, for a device that was authorized. Raises BadPayload, TooOften."""
-        key = key_of_request(csr)
-        admission = await self._storage.call(
-            self._storage.identities.admission.renew, peer.device, peer.serial, key, self._authority
-        )
-        answer = self._answer(admission)
-        assert isinstance(answer, IssuedIdentity)
+        changes = admission.holds and shown.spki != pin_of(key).hex()
+        answer = self._answer(admission, key, *(() if known else (address,)))
+        if changes:  # calls that are open were made with the key before
+            self._peers.cut(shown.name)
         return answer
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -140,23 +141,24 @@ class JoinService:
         if not self._nonces.take(nonce):
             raise Unavailable("the challenge is no longer valid", "request a new one and answer that")
 
-    def _answer(self, admission: Admission, *counted: str) -> IssuedIdentity | Pending:
-        """The answer to a caller. counted: what a refusal is counted for. Raises the error of a refusal."""
+    def _answer(self, admission: Admission, key: PublicKey, *counted: str) -> IssuedIdentity | Pending:
+        """The answer to a caller. key: in its request. counted: what a refusal is counted for. Raises the
+        error of a refusal."""
+        if admission.device is not None:
+            self._peers.learn(admission.device)
         if admission.error is not None:
-            for key in counted:
-                self._failures.count(key)
+            for each in counted:
+                self._failures.count(each)
             raise admission.error
-        device, certified = admission.device, admission.certified
+        device, authority = admission.device, self._authority
         assert device is not None
-        self._peers.learn(device)
-        if certified is None:
-            return Pending(bytes.fromhex(device.spki), RETRY)
+        if not admission.holds:
+            return Pending(pin_of(key), RETRY)
         return IssuedIdentity(
-            certified.pem,
-            self._authority.bundle,
-            self._authority.federation,
+            authority.issue(device.role.value, device.device, key),
+            authority.pem,
+            authority.federation,
             device.device,
             device.role,
             self._address,
-            self._peers.renewal_in(certified),
         )

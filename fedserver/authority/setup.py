@@ -1,4 +1,4 @@
-"""`fedserver init`: create the authority, the certificates and the settings of a server. Safe to repeat."""
+"""`fedserver init`: create the key and the settings of a server. Safe to repeat."""
 
 import ipaddress
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from fedserver.addresses import host_and_port
-from fedserver.authority.roots import ROOT, Authority, lacking, make
+from fedserver.authority.authority import FOLDER, SERVER, Authority, exists, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Store
@@ -37,7 +37,7 @@ class Made:
 def init(
     state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None, federation: str
 ) -> Made:
-    """Create what is missing in a state folder, and replace the server's certificate if it is damaged.
+    """Create what is missing in a state folder.
 
     Raises StorageFault, and ConfigError, also while a server uses the folder.
     """
@@ -54,24 +54,20 @@ def init(
     if not hosts and not (state / SETTINGS).is_file():
         raise ConfigError("no --host is given", "give the name or address at which devices reach this server")
     os.umask(0o077)
-    lacks = lacking(state)
-    if not lacks and (state / SETTINGS).is_file():
+    if exists(state) and (state / SETTINGS).is_file():
         return _found(state, ())
-    elsewhere = read_server(None, {"state": state}).elsewhere if (state / SETTINGS).is_file() else None
-    store = Store(state, elsewhere)
+    store = Store(state, read_server(None, {"state": state}).elsewhere)
     try:
         made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, join_listen)]
-        config = read_server(None, {"state": state})
-        if ROOT in lacks and store.identities.registry.all():
-            raise StorageFault(
-                f"the keys of the authority are gone from {state}, and devices have joined under them",
-                "restore the folder from a backup; to start over, give another --state",
-            )
-        if lacks:
-            if not (named := config.hosts or tuple(hosts)):
-                raise ConfigError(f"{state / SETTINGS} has no hosts", "add `hosts: [shoal.example.org]`")
-            store.identities.audit.note(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
-            made += make(state, federation, named)
+        if not exists(state):
+            if store.identities.registry.all():
+                raise StorageFault(
+                    f"the server's key is gone from {state}, and devices have joined under it",
+                    "restore the folder from a backup; to start over, give another --state",
+                )
+            store.identities.audit.note(Event.INIT, federation=federation)
+            make(state, federation)
+            made.append(f"{FOLDER}/{SERVER}")
     finally:
         store.close()
     return _found(state, tuple(made))
@@ -79,10 +75,8 @@ def init(
 
 def _found(state: Path, made: tuple[str, ...]) -> Made:
     config = read_server(None, {"state": state})
-    authority = Authority.open(state, config.hosts)
-    return Made(
-        authority.federation, config.hosts or authority.hosts, config.listen, config.join_listen, made
-    )
+    authority = Authority.open(state)
+    return Made(authority.federation, config.hosts, config.listen, config.join_listen, made)
 
 
 def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None) -> str:

@@ -1,6 +1,5 @@
 """`fedserver device ...`: the devices that have joined."""
 
-import time
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import click
 from fedserver.cli.options import connected
 from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, table
-from fedserver.store.identities.records import DeviceStanding
+from fedserver.store.identities.records import Registered
 from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Group, Result, printable, verb
 
@@ -52,7 +51,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @connected
 @click.argument("name", metavar="DEVICE")
 def show(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Show a device: its state, its key's fingerprint, its certificates, and which models it was given."""
+    """Show a device: its state, its key's fingerprint, and which models it was given."""
     known, found = _find(client, name), list(client.placements(device=name))
     placements = f"\nmodels that it was given\n{listed(found, of_device=True)}" if found else ""
     return Result({**facts(known), "placements": list(map(vars, found))}, _text(known) + placements)
@@ -68,32 +67,47 @@ def approve(console: Console, client: "AuthorityClient", name: str, every: bool,
     """Approve a device that waits, or several: with --all, or with a pattern for their names.
 
     First compare the fingerprints of their keys: `fedserver device ls` must print the same one as the device.
-    Of several devices the fingerprints are shown, and you are asked.
+    Where a device has another key already, as before it was installed again, that one is revoked in the same
+    moment; what has been paid under this name, as far as this server knows, is shown, and you are asked. So
+    you are for several devices.
     """
     if every == bool(name):
         raise click.UsageError("name a device or a pattern, or give --all")
-    if name and not set(name) & set("*?["):
+    exact = bool(name) and not set(name) & set("*?[")
+    devices = [_find(client, name)] if exact else client.devices()
+    waiting = [
+        each.device for each in devices if each.device.waits and fnmatchcase(each.device.device, name or "*")
+    ]
+    if exact and (not waiting or waiting[0].successor is None):
         known = client.approve(name)
         return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
-    pattern = name or "*"
-    waiting = [
-        each.device
-        for each in client.devices()
-        if each.device.standing is DeviceStanding.PENDING and fnmatchcase(each.device.device, pattern)
-    ]
     if not waiting:
         raise NotFound(f"no device waits for approval{f' whose name fits {name!r}' if name else ''}")
-    rows = [(each.device, fingerprint(each.spki), clock(each.created), each.token) for each in waiting]
-    listed = table(("device", "key", "joined", "with token"), rows)
+    listed = _waiting(client, waiting)
     if not yes:
         click.echo(printable(listed), err=True)
         click.confirm(
             f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?", abort=True, err=True
         )
-    approved = [client.approve(each.device) for each in waiting]
+    approved = [client.approve(each.device, each.waiting_key) for each in waiting]
     many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
     said = f"{listed}\n{many} approved" if yes else f"{many} approved"
     return Result({"devices": list(map(facts, approved))}, said)
+
+
+def _waiting(client: "AuthorityClient", devices: list[Registered]) -> str:
+    """The keys that wait, and what has been paid under the names of those that they replace."""
+    paid = client.status().released if any(each.successor for each in devices) else {}
+    rows, before = [], []
+    for each in devices:
+        asked = each.successor or each
+        rows.append(
+            (each.device, asked.role.value, fingerprint(asked.spki), clock(asked.created), asked.token or "-")
+        )
+        if each.successor:
+            released = paid.get(each.device, "nothing that this server knows of")
+            before.append(f"{each.device} had the key {each.spki[:8]}, and has paid: {released}")
+    return "\n".join([table(("device", "role", "key", "asks since", "with token"), rows), *before])
 
 
 @device.command(epilog="Example: fedserver device revoke ward-3 --reason stolen")
@@ -101,13 +115,16 @@ def approve(console: Console, client: "AuthorityClient", name: str, every: bool,
 @connected
 @click.argument("name", metavar="DEVICE")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
-def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
-    """Revoke a device for good: its open calls are cut, and its next call is refused.
+@click.option("--waiting", is_flag=True, help="Only the key that waits to take the place of its key.")
+def revoke(console: Console, client: "AuthorityClient", name: str, reason: str, waiting: bool) -> Result:
+    """Revoke a device and its key for good: its open calls are cut, and its next call is refused.
 
     Prints the latest rounds in which its updates count, also of runs that are over; the runs' logs have them
-    too. The name cannot be used again.
+    too. If it joins again under this name, with a new key, you have to approve it.
     """
-    ended = client.revoke(name, reason)
+    ended = client.revoke(name, reason, waiting)
+    if waiting:
+        return Result(facts(ended.known), f"device {name} keeps the key that it has")
     counted = [{"run": run, "round": number} for run, number in ended.counted]
     by_run: dict[str, list[int]] = {}
     for run, number in ended.counted:
@@ -123,7 +140,7 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) 
 @click.argument("name", metavar="DEVICE")
 @click.argument("display", metavar="NEW")
 def rename(console: Console, client: "AuthorityClient", name: str, display: str) -> Result:
-    """Change the display name of a device. Certificates, models and logs keep its name."""
+    """Change the display name of a device. Models and logs keep its name."""
     known = client.rename(name, display)
     return Result(facts(known), f"device {name} is displayed as {display}")
 
@@ -141,17 +158,13 @@ def facts(known: "Known") -> dict[str, Any]:
         "fingerprint": device.spki,
         "token": device.token,
         "last_seen": known.last_seen,
-        "certificates": [
-            {
-                "serial": each.serial,
-                "fingerprint": each.spki,
-                "authority": each.root,
-                "issued": each.issued,
-                "expires": each.expires,
-                "first_used": each.first_used,
-            }
-            for each in device.certificates
-        ],
+        "successor": device.successor
+        and {
+            "fingerprint": device.successor.spki,
+            "role": device.successor.role.value,
+            "token": device.successor.token,
+            "created": device.successor.created,
+        },
     }
 
 
@@ -181,16 +194,13 @@ def _text(known: "Known") -> str:
     waits = "; compare the key with what the device shows, then run: fedserver device approve"
     lines = [
         f"{device.device}, displayed as {device.display}: {device.role.value}, {device.standing.value}"
-        f"{waits if device.standing is DeviceStanding.PENDING else ''}",
+        f"{waits if device.waits else ''}",
         f"key       {fingerprint(device.spki)}",
-        f"joined    {clock(device.created)} with token {device.token}",
+        f"joined    {clock(device.created)}{f' with token {device.token}' if device.token else ''}",
         f"last seen {ago(known.last_seen)}",
     ]
-    for each in device.certificates:
-        state = "expired" if each.expires < time.time() else "used" if each.first_used else "not used yet"
-        lines.append(
-            f"certificate {each.serial}: {state}, expires {clock(each.expires)}, signed by {each.root}"
-        )
+    if device.successor is not None:
+        lines.append(f"waits     {fingerprint(device.successor.spki)}, to take the place of its key")
     return "\n".join(lines)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fedserver.cli.trust.renewing import keep_valid
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.shell.console import Console, Result
@@ -82,8 +81,6 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
             from fedserver.rpc.channel import wait_for
 
             wait_for(folder, patience)
-        if connect is not None:
-            keep_valid(folder, console)
         with AuthorityClient(folder) as client:
             return function(console, client, **options)
 

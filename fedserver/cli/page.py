@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from fedserver.cli.options import connect_option, place, state_option
-from fedserver.cli.trust.renewing import keep_valid
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb
 
@@ -53,8 +52,6 @@ def page(console: Console, state: Path, connect: Path | None, listen: str, link:
 
     if not folder.is_dir():
         raise ConfigError(f"there is no server folder at {state}", "give --state, or --connect")
-    if connect is not None:
-        keep_valid(folder, console)
     address = ""
 
     def announce(running: "Running", key: bytes) -> None:

@@ -56,11 +56,11 @@ def init(
     join_listen: str | None,
     name: str,
 ) -> Result:
-    """Create a state folder with a certificate authority, certificates and settings.
+    """Create a state folder with the server's key and settings.
 
-    The command is safe to repeat: it keeps what exists, and creates what a crash left out or what was lost
-    from DIR/authority, except for the key of the authority itself. If every --host is a loopback address, the
-    server listens on 127.0.0.1 only. The keys in DIR/authority are readable by this user only: back them up.
+    The command is safe to repeat: it keeps what exists, and creates what a crash left out. If every --host is
+    a loopback address, the server listens on 127.0.0.1 only. The key, DIR/authority/server.pem, is readable
+    by this user only, and cannot be made again: back it up.
     """
     from fedserver.authority import setup
 

@@ -2,24 +2,24 @@
 
 The folder of an operator's certificate is made by `fedserver operator add`:
 
-    key.pem   certificate.pem   authorities.pem     the key never leaves the machine where it was made
-    operator.json                                   who this is, and where the server is; written last
+    key.pem   certificate.pem   server.pem     the key, and what gets it through TLS; the server's certificate
+    operator.json                              who this is, and where the server is; written last
 """
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import grpc
 
 from shoal.core.engine.timeouts import CONNECTION
-from shoal.core.errors import BadPayload, ConfigError, Unavailable
+from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.identity.joining import TLS_NAME
 from shoal.shell import disk
 
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
-CARD, KEY, CERTIFICATE, AUTHORITIES = "operator.json", "key.pem", "certificate.pem", "authorities.pem"
+CARD, KEY, CERTIFICATE, SERVER = "operator.json", "key.pem", "certificate.pem", "server.pem"
 AGAIN = "on the server's machine, run: fedserver operator add"
 ANSWER_BYTES = 64 << 20
 """The largest answer to an operator: a list of some 250,000 devices."""
@@ -33,17 +33,17 @@ REMOTE_OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
     ("grpc.use_local_subchannel_pool", 1),  # two certificates in one process never share a connection
+    ("grpc.ssl_target_name_override", TLS_NAME),
 )
 
 
 @dataclass(frozen=True)
 class Card:
-    """What is in `operator.json`. address: of the server, "HOST:PORT". expires: clock time."""
+    """What is in `operator.json`. address: of the server, "HOST:PORT"."""
 
     name: str
     role: str
     address: str
-    expires: float
 
 
 def is_remote(folder: Path) -> bool:
@@ -51,48 +51,21 @@ def is_remote(folder: Path) -> bool:
     return (folder / CARD).is_file()
 
 
-def write_folder(folder: Path, card: Card, key: bytes, certificate: bytes, authorities: bytes) -> None:
+def write_folder(folder: Path, card: Card, key: bytes, certificate: bytes, server: bytes) -> None:
     """Create the folder of an operator's certificate, for this user only. Raises StorageFault."""
     with disk.storing(folder):
         folder.mkdir(mode=0o700, parents=True)
     disk.write(folder / KEY, key, mode=0o600)
     disk.write(folder / CERTIFICATE, certificate)
-    disk.write(folder / AUTHORITIES, authorities)
-    disk.write(folder / CARD, _written(card))
-
-
-def replace_certificate(folder: Path, card: Card, certificate: bytes, authorities: bytes) -> None:
-    """Put a renewed certificate in the folder. Whenever the machine stops meanwhile, what is there is valid.
-
-    Raises StorageFault.
-    """
-    disk.write(folder / AUTHORITIES, authorities)
-    disk.write(folder / CERTIFICATE, certificate)
-    disk.write(folder / CARD, _written(card))
-
-
-def left(folder: Path) -> float:
-    """The part of its lifetime that the certificate in this folder has left. Raises ConfigError."""
-    from shoal.core.identity.certificates import certificate  # of many megabytes, which few verbs need
-
-    try:
-        found = certificate((folder / CERTIFICATE).read_bytes())
-    except (OSError, BadPayload) as error:
-        raise ConfigError(f"{folder / CERTIFICATE} cannot be read: {error}", AGAIN) from None
-    begin, end = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
-    return (end - time.time()) / max(1.0, end - begin)
-
-
-def _written(card: Card) -> bytes:
-    return (json.dumps(asdict(card), indent=2) + "\n").encode()
+    disk.write(folder / SERVER, server)
+    disk.write(folder / CARD, (json.dumps(asdict(card), indent=2) + "\n").encode())
 
 
 def read_card(folder: Path) -> Card:
     """Raises ConfigError for a folder that is not one of an operator's certificate."""
     try:
         found = json.loads((folder / CARD).read_bytes())
-        texts = str(found["name"]), str(found["role"]), str(found["address"])
-        return Card(*texts, float(found["expires"]))
+        return Card(str(found["name"]), str(found["role"]), str(found["address"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"{folder} is not the folder of an operator's certificate", AGAIN) from None
 
@@ -105,11 +78,8 @@ def connect(folder: Path) -> grpc.Channel:
     if not is_remote(folder):
         return grpc.insecure_channel(f"unix:{folder / SOCKET}", OPTIONS)
     card = read_card(folder)
-    # A machine that stopped while it renewed the certificate may have the card of the former one.
-    if card.expires <= time.time() and left(folder) <= 0.0:
-        raise ConfigError(f"the certificate of operator {card.name} has expired", f"{AGAIN} {card.name}")
     try:
-        key, own, roots = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, AUTHORITIES))
+        key, own, roots = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, SERVER))
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}", f"{AGAIN} {card.name}") from None
     return grpc.secure_channel(card.address, grpc.ssl_channel_credentials(roots, key, own), REMOTE_OPTIONS)
@@ -120,7 +90,7 @@ def away(folder: Path) -> Unavailable:
     if is_remote(folder):
         return Unavailable(
             f"no server answers operators at {read_card(folder).address}",
-            "is it running, with operator_listen, and does it still trust the authority of this certificate?",
+            "is it running, with operator_listen, and has its key not changed since this folder was made?",
         )
     return Unavailable(f"no server is running on {folder}", f"start one with: fedserver up --state {folder}")
 

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.answers import Ended, IssuedOperator, Known, Root
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Rotated
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc.channel import away, connect
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
@@ -266,13 +266,15 @@ class AuthorityClient(OperatorClient):
             found = self._stub.ListDevices(authority_pb.ListDevicesRequest(), timeout=ANSWER)
         return list(map(authority_wire.device_from_pb, found.devices))
 
-    def approve(self, device: DeviceId) -> Known:
+    def approve(self, device: DeviceId, key: str = "") -> Known:
+        """key: SHA-256, in hexadecimal, of the one that was looked at; "": whichever waits."""
+        request = authority_pb.ApproveDeviceRequest(device=device, fingerprint=bytes.fromhex(key))
         with self._errors():
-            found = self._stub.ApproveDevice(authority_pb.ApproveDeviceRequest(device=device), timeout=ANSWER)
+            found = self._stub.ApproveDevice(request, timeout=ANSWER)
         return authority_wire.device_from_pb(found.device)
 
-    def revoke(self, device: DeviceId, reason: str = "") -> Ended:
-        request = authority_pb.RevokeDeviceRequest(device=device, reason=reason)
+    def revoke(self, device: DeviceId, reason: str = "", waiting: bool = False) -> Ended:
+        request = authority_pb.RevokeDeviceRequest(device=device, reason=reason, waiting=waiting)
         with self._errors():
             return authority_wire.ended_from_pb(self._stub.RevokeDevice(request, timeout=ANSWER))
 
@@ -281,40 +283,15 @@ class AuthorityClient(OperatorClient):
         with self._errors():
             return authority_wire.device_from_pb(self._stub.RenameDevice(request, timeout=ANSWER).device)
 
-    def roots(self) -> list[Root]:
+    def rotate(self) -> Rotated:
         with self._errors():
-            found = self._stub.ListAuthorities(authority_pb.ListAuthoritiesRequest(), timeout=ANSWER)
-        return list(map(authority_wire.root_from_pb, found.authorities))
+            found = self._stub.RotateAuthority(authority_pb.RotateAuthorityRequest(), timeout=ANSWER)
+        return Rotated(found.fingerprint, tuple(found.operators))
 
-    def add_root(self) -> Root:
-        with self._errors():
-            found = self._stub.AddAuthority(authority_pb.AddAuthorityRequest(), timeout=ANSWER)
-        return authority_wire.root_from_pb(found.authority)
-
-    def use_root(self, name: str, force: bool = False) -> Root:
-        request = authority_pb.UseAuthorityRequest(authority=name, force=force)
-        with self._errors():
-            return authority_wire.root_from_pb(self._stub.UseAuthority(request, timeout=ANSWER).authority)
-
-    def drop_root(self, name: str, force: bool = False) -> None:
-        with self._errors():
-            self._stub.DropAuthority(
-                authority_pb.DropAuthorityRequest(authority=name, force=force), timeout=ANSWER
-            )
-
-    def add_operator(self, name: str, role: OperatorRole, csr: bytes, ttl: float) -> IssuedOperator:
-        request = authority_pb.AddOperatorRequest(
-            operator=name, role=OPERATOR_ROLES[role], csr=csr, ttl=wire.seconds_to_pb(ttl)
-        )
+    def add_operator(self, name: str, role: OperatorRole, csr: bytes) -> IssuedOperator:
+        request = authority_pb.AddOperatorRequest(operator=name, role=OPERATOR_ROLES[role], csr=csr)
         with self._errors():
             return authority_wire.issued_from_pb(self._stub.AddOperator(request, timeout=ANSWER))
-
-    def renew_operator(self) -> tuple[Operator, bytes, bytes]:
-        """Another certificate for the key with which this client calls: the operator, the certificate and the
-        authorities, both PEM. Raises TooOften until half of the lifetime is over."""
-        with self._errors():
-            found = self._stub.RenewOperator(authority_pb.RenewOperatorRequest(), timeout=ANSWER)
-        return authority_wire.renewed_from_pb(found)
 
     def operators(self) -> list[Operator]:
         with self._errors():

@@ -1,7 +1,6 @@
 """What devices call. DeviceService and PlacementService hand each call to the device's API.
 
-EnrollmentService, on a port of its own, gives a device its first certificate; IdentityService, where devices
-call with a certificate, the next one.
+EnrollmentService, on a port of its own, gives devices their certificates.
 """
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
@@ -10,16 +9,13 @@ from dataclasses import replace
 from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls
+from fedserver.rpc.admission.identity import Callers, Context, address_of, require_tls
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
-    EnrollmentServiceServicer,
-    IdentityServiceServicer,
-)
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceServicer
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.link import Placement
@@ -34,8 +30,7 @@ class Devices(DeviceServiceServicer):
 
     async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
         welcome = await self._link("", context).hello(wire.hello_from_pb(request))
-        renew_in = self._callers.renew_in(context)
-        return wire.welcome_to_pb(replace(welcome, renew_in=renew_in, addresses=self._addresses))
+        return wire.welcome_to_pb(replace(welcome, addresses=self._addresses))
 
     async def NextTask(
         self, request: device_pb.NextTaskRequest, context: Context
@@ -93,21 +88,9 @@ class Enrollments(EnrollmentServiceServicer):
         joining = wire.joining_from_pb(request)
         return wire.joined_to_pb(await self._joins.join(joining, address_of(context)))
 
-    async def Rejoin(
-        self, request: enrollment_pb.RejoinRequest, context: Context
-    ) -> enrollment_pb.RejoinResponse:
+    async def Return(
+        self, request: enrollment_pb.ReturnRequest, context: Context
+    ) -> enrollment_pb.ReturnResponse:
         require_tls(context)
-        rejoining = wire.rejoining_from_pb(request)
-        issued = await self._joins.rejoin(rejoining, address_of(context))
-        return enrollment_pb.RejoinResponse(identity=wire.identity_to_pb(issued))
-
-
-class Identities(IdentityServiceServicer):
-    def __init__(self, joins: JoinService) -> None:
-        self._joins = joins
-
-    async def Renew(
-        self, request: enrollment_pb.RenewRequest, context: Context
-    ) -> enrollment_pb.RenewResponse:
-        issued = await self._joins.renew(peer_of(context), request.csr)
-        return enrollment_pb.RenewResponse(identity=wire.identity_to_pb(issued))
+        returning = wire.returning_from_pb(request)
+        return wire.returned_to_pb(await self._joins.come_back(returning, address_of(context)))

@@ -7,10 +7,10 @@ Observers call where devices do, and see no device's name.
 
 from collections.abc import AsyncIterator
 
+from fedserver.authority.answers import Ended
 from fedserver.authority.authority_api import AuthorityApi
-from fedserver.authority.operator_accounts import USUAL
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.admission.identity import Context, Verified, shown_by
+from fedserver.rpc.admission.identity import Context
 from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
@@ -100,8 +100,8 @@ class Operators(OperatorServiceServicer):
 
 
 class Observers(ObserverServiceServicer):
-    def __init__(self, runs: OperatorApi, callers: Verified) -> None:
-        self._runs, self._callers = runs, callers
+    def __init__(self, runs: OperatorApi) -> None:
+        self._runs = runs
 
     async def ObserveRuns(
         self, request: observer_pb.ObserveRunsRequest, context: Context
@@ -109,7 +109,7 @@ class Observers(ObserverServiceServicer):
         runs = tuple(
             ObservedRun(run.run, run.algorithm, run.stage, run.round, run.title) for run in self._runs.runs()
         )
-        return wire.observation_to_pb(Observation(runs, self._callers.renew_in(context)))
+        return wire.observation_to_pb(Observation(runs))
 
 
 class Authorities(AuthorityServiceServicer):
@@ -145,13 +145,17 @@ class Authorities(AuthorityServiceServicer):
     async def ApproveDevice(
         self, request: authority_pb.ApproveDeviceRequest, context: Context
     ) -> authority_pb.ApproveDeviceResponse:
-        known = await self._authority.approve(request.device)
+        known = await self._authority.approve(request.device, request.fingerprint)
         return authority_pb.ApproveDeviceResponse(device=authority_wire.device_to_pb(known))
 
     async def RevokeDevice(
         self, request: authority_pb.RevokeDeviceRequest, context: Context
     ) -> authority_pb.RevokeDeviceResponse:
-        return authority_wire.ended_to_pb(await self._authority.revoke(request.device, request.reason))
+        if request.waiting:
+            ended = Ended(await self._authority.refuse(request.device, request.reason), 0, ())
+        else:
+            ended = await self._authority.revoke(request.device, request.reason)
+        return authority_wire.ended_to_pb(ended)
 
     async def RenameDevice(
         self, request: authority_pb.RenameDeviceRequest, context: Context
@@ -159,45 +163,18 @@ class Authorities(AuthorityServiceServicer):
         known = await self._authority.rename(request.device, request.display)
         return authority_pb.RenameDeviceResponse(device=authority_wire.device_to_pb(known))
 
-    async def ListAuthorities(
-        self, request: authority_pb.ListAuthoritiesRequest, context: Context
-    ) -> authority_pb.ListAuthoritiesResponse:
-        return authority_pb.ListAuthoritiesResponse(
-            authorities=map(authority_wire.root_to_pb, await self._authority.roots())
-        )
-
-    async def AddAuthority(
-        self, request: authority_pb.AddAuthorityRequest, context: Context
-    ) -> authority_pb.AddAuthorityResponse:
-        return authority_pb.AddAuthorityResponse(
-            authority=authority_wire.root_to_pb(await self._authority.add_root())
-        )
-
-    async def UseAuthority(
-        self, request: authority_pb.UseAuthorityRequest, context: Context
-    ) -> authority_pb.UseAuthorityResponse:
-        root = await self._authority.use_root(request.authority, request.force)
-        return authority_pb.UseAuthorityResponse(authority=authority_wire.root_to_pb(root))
-
-    async def DropAuthority(
-        self, request: authority_pb.DropAuthorityRequest, context: Context
-    ) -> authority_pb.DropAuthorityResponse:
-        await self._authority.drop_root(request.authority, request.force)
-        return authority_pb.DropAuthorityResponse()
+    async def RotateAuthority(
+        self, request: authority_pb.RotateAuthorityRequest, context: Context
+    ) -> authority_pb.RotateAuthorityResponse:
+        rotated = await self._authority.rotate()
+        return authority_pb.RotateAuthorityResponse(fingerprint=rotated.pin, operators=rotated.operators)
 
     async def AddOperator(
         self, request: authority_pb.AddOperatorRequest, context: Context
     ) -> authority_pb.AddOperatorResponse:
         role = OPERATOR_ROLE_OF.get(request.role, OperatorRole.VIEWER)
-        ttl = wire.seconds_from_pb(request.ttl, "ttl") if request.HasField("ttl") else USUAL
         accounts = self._authority.operators
-        return authority_wire.issued_to_pb(await accounts.add(request.operator, role, request.csr, ttl))
-
-    async def RenewOperator(
-        self, request: authority_pb.RenewOperatorRequest, context: Context
-    ) -> authority_pb.RenewOperatorResponse:
-        accounts = self._authority.operators
-        return authority_wire.renewed_to_pb(await accounts.renew(shown_by(context)))
+        return authority_wire.issued_to_pb(await accounts.add(request.operator, role, request.csr))
 
     async def ListOperators(
         self, request: authority_pb.ListOperatorsRequest, context: Context

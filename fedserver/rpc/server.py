@@ -30,7 +30,7 @@ from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.admission.operator_authorization import OperatorAuthorization
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.channel import ANSWER_BYTES
-from fedserver.rpc.device import Devices, Identities, Placements
+from fedserver.rpc.device import Devices, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
@@ -38,7 +38,6 @@ from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
@@ -115,7 +114,7 @@ async def listen(
     if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = access.peers.authority
-        coordinator.attention += [access.peers.notices, access.peers.authority.clock.notices]
+        coordinator.attention += [access.peers.notices, coordinator.storage.identities.dead.notices]
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     ports = _Ports(coordinator, access)
     # Typed as Any: all of a server that generated code asks for.
@@ -134,9 +133,9 @@ async def listen(
     for server in (devices, here):
         health_pb2_grpc.add_HealthServicer_to_server(listeners.checks, server)
     if access is not None:
-        observed = Observers(operator_api, Verified(access.peers, coordinator.settings.placements))
+        observed = Observers(operator_api)
         add_ObserverServiceServicer_to_server(observed, devices)
-        authority_api = ports.for_joining(access, devices)
+        authority_api = ports.for_joining(access)
         for server in operators:
             add_AuthorityServiceServicer_to_server(Authorities(authority_api), server)
         check_complete(devices.calls)
@@ -191,14 +190,12 @@ class _Ports:
         server = aio.server(interceptors=(calls,), options=_with(self._options, LONG_ANSWERS))
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
-        self._coordinator.attention.append(access.operators.notices)
         return [server]
 
-    def for_joining(self, access: Access, devices: Any) -> AuthorityApi:
-        """The port where devices join, and what knows all identities. Devices renew theirs at `devices`."""
+    def for_joining(self, access: Access) -> AuthorityApi:
+        """The port where devices join, and what knows all identities."""
         listeners = self.listeners
         joins = JoinService(access.peers, listeners.address)
-        add_IdentityServiceServicer_to_server(Identities(joins), devices)
         server = joining_server(joins, self._errors(self._attention("the joining port")))
         port = self._open(server, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(port)

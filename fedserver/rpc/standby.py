@@ -14,7 +14,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
-from fedserver.authority.roots import Authority
+from fedserver.authority.authority import Authority
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.errors import AGAIN, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback

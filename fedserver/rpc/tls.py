@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import grpc
 from grpc import aio
 
+from fedserver.authority.authority import Authority
 from fedserver.authority.joining import JoinService
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
-from fedserver.authority.roots import Authority
 from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
@@ -44,7 +44,7 @@ OPTIONS = (
 class Access:
     """What a server with certificates needs. join_listen: where EnrollmentService listens, "HOST:PORT".
 
-    host: the first name or address in the server's certificate: what devices are given to call. operators:
+    host: the first name or address of the server: what devices are given to call. operators:
     those who call over the network. operator_listen: where they do, "HOST:PORT"; "": nowhere.
     """
 
@@ -60,17 +60,27 @@ class Access:
 
 
 def device_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """Ask every caller for a certificate. Each new connection uses the authority as it is then."""
+    """Ask every caller for a certificate."""
+    return _credentials(authority, asks=True)
+
+
+def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
+    """Ask callers for no certificate: they have none yet."""
+    return _credentials(authority, asks=False)
+
+
+def _credentials(authority: Authority, asks: bool) -> grpc.ServerCredentials:
+    """Each new connection uses the authority as it is then."""
     source = CertificateSource(authority)
     return grpc.dynamic_ssl_server_credentials(
         source.now(),
         source.changed,  # type: ignore[arg-type] # the stubs do not know that None says: no change
-        require_client_authentication=True,
+        require_client_authentication=asks,
     )
 
 
 class CertificateSource:
-    """Gives gRPC the server's certificate and the roots that it trusts.
+    """Gives gRPC the server's certificate, which is also what has issued those of callers.
 
     gRPC asks at each connection whether they have changed. An answer replaces what other threads may be about
     to use for a handshake, and the process then ends with SIGSEGV. So an answer is given only for a change.
@@ -81,8 +91,8 @@ class CertificateSource:
         self._given = authority.shown
 
     def now(self) -> grpc.ServerCertificateConfiguration:
-        shown, trusted = self._given
-        return grpc.ssl_server_certificate_configuration([shown], root_certificates=trusted)
+        _, trusted = self._given
+        return grpc.ssl_server_certificate_configuration([self._given], root_certificates=trusted)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """The present configuration, or None if it is the one given last. gRPC's own threads call this."""
@@ -90,12 +100,6 @@ class CertificateSource:
             return None
         self._given = found
         return self.now()
-
-
-def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """Ask callers for no certificate: they have none yet."""
-    pair = authority.joining
-    return grpc.ssl_server_credentials([(pair.key_pem, pair.pem)])
 
 
 def joining_server(joins: JoinService, errors: Errors) -> aio.Server:

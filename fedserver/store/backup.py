@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedserver.store.engines.sqlite import SqliteDatabase
-from fedserver.store.identities.restored import open_gap
+from fedserver.store.identities.audit import AuditLog
+from fedserver.store.identities.tokens import Tokens
 from fedserver.store.store import LOCK
 from shoal.core.errors import ConfigError, StorageFault, Unavailable
 from shoal.shell import crash, disk
@@ -100,8 +101,8 @@ def restore(source: Path, state: Path) -> Facts:
         for path in (source / DATABASE, *_lasting(source)):
             if path.exists() and not (copy / path.name).exists():
                 _copy_tree(path, copy / path.name)
-        with closing(SqliteDatabase(copy / DATABASE)) as database, database.transaction():
-            open_gap(database)
+        with closing(SqliteDatabase(copy / DATABASE)) as database:
+            Tokens(database, AuditLog(database, copy)).revoke_open()
         for name in _needed(copy):
             _copy_file(_blob(source, name), _blob(copy, name))
             if _hash_of(_blob(copy, name)) != name:

@@ -32,6 +32,7 @@ from fedserver.store.engines import Elsewhere, open_blobs, open_database
 from fedserver.store.engines.blob_folder import is_claimed
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
+from fedserver.store.identities.dead_keys import beside
 from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -84,7 +85,8 @@ class Store:
         try:
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
-            self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
+            self.journal = Journal(self.database)
+            self.identities = Identities(self.database, audit, beside(state))
             self.runs = Runs(self.database, self.blobs, references, self.history, audit)
             self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
@@ -146,7 +148,7 @@ class Store:
                     record.memory,
                 )
                 found.append(record.run)
-        self.identities.gap.accept()
+        self.identities.tokens.revoke_open()
         self.history.accept()
         return found
 

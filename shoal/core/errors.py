@@ -8,7 +8,7 @@
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
     |- Refused            the peer is not allowed to, or cannot, do that
-    |  |- Unauthenticated no valid certificate: renew it, or join again
+    |  |- Unauthenticated the key is not known, or not approved
     |  |- Revoked         an operator has ended this identity
     |  |- Taken           another device has that name
     |  |- TooFewSamples    noise would hide what they tell

@@ -269,8 +269,8 @@ class Stage:
 
 
 def has_called(known: Known) -> bool:
-    """Whether a device has used a certificate of its own, as the server saw it."""
-    return any(each.first_used is not None for each in known.device.certificates)
+    """Whether a device has called, as the server saw it."""
+    return known.last_seen is not None
 
 
 def write_labelled(path: Path, data: Dataset) -> None:

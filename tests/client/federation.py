@@ -1,5 +1,5 @@
-"""A federation for tests of a device's identity: authorities, both services of identities, and a MemoryServer
-that only devices with a certificate may call. Everything is real but the clock, the tokens and the registry.
+"""A federation for tests of a device's identity: the server's key, EnrollmentService, and a MemoryServer that
+only devices with a certificate may call. Everything is real but the tokens and the registry.
 """
 # ruff: noqa: N802 - gRPC names the methods
 
@@ -7,8 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
@@ -21,83 +20,76 @@ from grpc import aio
 
 from fedclient.identity.keyring import Asking, Identity, JoiningPort, identity_of
 from shoal.core.exchange import wire
-from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     EnrollmentServiceServicer,
-    IdentityServiceServicer,
     add_EnrollmentServiceServicer_to_server,
-    add_IdentityServiceServicer_to_server,
 )
 from shoal.core.identity import certificates as certs
 from shoal.core.identity.join import JoinString
-from shoal.core.identity.joining import Challenge, IssuedIdentity, Pending, Role
+from shoal.core.identity.joining import TLS_NAME, Challenge, IssuedIdentity, Pending, Role
 from shoal.core.identity.proof import is_proved, is_signed, key_of
+from shoal.core.identity.succession import extension, links_in, succeeded
 from tests.client.bridge import Bridge, add_to
 from tests.client.memory_server import MemoryServer
-
-DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """The key and the certificate of the one that signs."""
+    """A server's key and certificate."""
 
     key: EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @classmethod
-    def made(cls, name: str = "authority") -> "Authority":
+    def made(cls, after: "Authority | None" = None) -> "Authority":
+        """after: whose key this one replaces."""
         key = certs.new_key()
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(key.public_key(), subject, -DAY, 3650 * DAY).subject_name(subject)
-        certificate = builder.add_extension(x509.BasicConstraints(True, None), True).sign(key, SHA256())
-        return cls(key, certificate)
+        pin = certs.pin_of(key.public_key())
+        links = succeeded(links_in(after.certificate), after.key, pin) if after else ()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+        builder = _builder(key.public_key(), subject).subject_name(subject)
+        builder = builder.add_extension(x509.BasicConstraints(True, None), True)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(TLS_NAME)]), False)
+        return cls(key, builder.add_extension(extension(links), False).sign(key, SHA256()))
 
     @property
     def pem(self) -> bytes:
         return self.certificate.public_bytes(Encoding.PEM)
 
-    def sign(
-        self, key: EllipticCurvePublicKey, names: list[x509.GeneralName], begins: timedelta, ends: timedelta
-    ) -> x509.Certificate:
-        """A certificate for `key`; its life is counted from now."""
-        builder = _builder(key, self.certificate.subject, begins, ends).subject_name(x509.Name([]))
-        return builder.add_extension(x509.SubjectAlternativeName(names), True).sign(self.key, SHA256())
+    @property
+    def pin(self) -> bytes:
+        return certs.pin_of(self.key.public_key())
+
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        return certs.key_to_pem(self.key), self.pem
+
+    def sign(self, key: EllipticCurvePublicKey, uri: str) -> bytes:
+        """A certificate for a caller's key, PEM."""
+        builder = _builder(key, self.certificate.subject).subject_name(x509.Name([]))
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
+        return builder.add_extension(names, True).sign(self.key, SHA256()).public_bytes(Encoding.PEM)
 
 
-def _builder(
-    key: EllipticCurvePublicKey, issuer: x509.Name, begins: timedelta, ends: timedelta
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+def _builder(key: EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now + begins)
-        .not_valid_after(now + ends)
+        .not_valid_before(certs.BEGIN)
+        .not_valid_after(certs.END)
     )
 
 
-def pem_of(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
-
-
 @dataclass
-class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
-    """authority: who signs. authorities: what devices are sent to trust.
-
-    life: of the certificates that are signed. renew_in: seconds, which devices are sent. slow: how far
-    the server's clock is behind. pending: how many joins wait for approval first. answered: what was given
-    for a request. lose: how many of the next answers are lost on the way. refuse: what requests end with.
+class Federation(EnrollmentServiceServicer):
+    """authority: the server's key. pending: how many requests wait for approval first. answered: what was
+    given for a request. lose: how many of the next answers are lost. refuse: what requests end with.
     """
 
     authority: Authority = field(default_factory=Authority.made)
-    authorities: list[Authority] = field(default_factory=list)
-    life: timedelta = 14 * DAY
     role: Role = Role.TRAIN
-    renew_in: float = 1e6
-    slow: timedelta = timedelta()
     pending: int = 0
     lose: int = 0
     log: list[str] = field(default_factory=list)
@@ -106,19 +98,14 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
     address: str = ""
 
     def __post_init__(self) -> None:
-        self.authorities = self.authorities or [self.authority]
-        self.join_key = certs.new_key()
-        pin = certs.pin_of(self.join_key.public_key())
-        self.line = JoinString("127.0.0.1", 1, pin, "token-01", secrets.token_bytes(32))
+        self.line = JoinString("127.0.0.1", 1, self.authority.pin, "token-01", secrets.token_bytes(32))
         self._nonces: set[bytes] = set()
 
     # -- certificates -----------------------------------------------------------------------------------
 
     def issued(self, key: EllipticCurvePublicKey, device: str) -> IssuedIdentity:
-        name = x509.UniformResourceIdentifier(certs.uri_of("shoal", device))
-        certificate = pem_of(self.authority.sign(key, [name], -30 * DAY, self.life))
-        roots = b"".join(authority.pem for authority in self.authorities)
-        return IssuedIdentity(certificate, roots, "shoal", device, self.role, self.address, self.renew_in)
+        certificate = self.authority.sign(key, certs.uri_of("shoal", self.role.value, device))
+        return IssuedIdentity(certificate, self.authority.pem, "shoal", device, self.role, self.address)
 
     def identity_for(self, device: str, address: str = "") -> Identity:
         """As it would have got it."""
@@ -128,14 +115,13 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
         joining_port = JoiningPort(self.line.host, self.line.port, self.line.pin)
         return identity_of(Asking(certs.key_to_pem(key), b""), issued, joining_port)
 
-    # -- the two services -------------------------------------------------------------------------------
+    # -- the service ------------------------------------------------------------------------------------
 
     async def Challenge(self, request: Any, context: Any) -> Any:
         self.log.append("challenge")
         nonce = secrets.token_bytes(32)
         self._nonces.add(nonce)
-        clock = datetime.now(UTC) - self.slow
-        return wire.challenge_to_pb(Challenge(nonce, 60.0, clock.timestamp()))
+        return wire.challenge_to_pb(Challenge(nonce, 60.0, datetime.now(UTC).timestamp()))
 
     async def Join(self, request: Any, context: Any) -> Any:
         self.log.append("join")
@@ -144,7 +130,7 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
         self._nonces.remove(asked.nonce)
         key = key_of(self.line.secret)
         if asked.token != self.line.token or not is_proved(
-            key, asked.nonce, self.line.pin, asked.csr, asked.proof
+            key, asked.nonce, self.authority.pin, asked.csr, asked.proof
         ):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no such token, or it is used up")
         if self.pending:
@@ -153,25 +139,19 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
             return wire.joined_to_pb(Pending(pin, 0.01))
         return wire.joined_to_pb(await self._answer(asked.csr, asked.device, context))
 
-    async def Rejoin(self, request: Any, context: Any) -> Any:
-        self.log.append("rejoin")
+    async def Return(self, request: Any, context: Any) -> Any:
+        self.log.append("return")
         await self._maybe_refuse(context)
-        asked = wire.rejoining_from_pb(request)
+        asked = wire.returning_from_pb(request)
         self._nonces.remove(asked.nonce)
         last = certs.certificate(asked.certificate)
-        key = last.public_key()
-        assert isinstance(key, EllipticCurvePublicKey)
-        if not is_signed(key, asked.nonce, self.line.pin, asked.csr, asked.signature):
+        if not is_signed(certs.key_in(last), asked.nonce, self.authority.pin, asked.csr, asked.signature):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not signed by that key")
-        issued = await self._answer(asked.csr, certs.named_by(last).device, context)
-        return pb.RejoinResponse(identity=wire.identity_to_pb(issued))
-
-    async def Renew(self, request: Any, context: Any) -> Any:
-        self.log.append("renew")
-        await self._maybe_refuse(context)
-        device = device_of(context)
-        issued = await self._answer(request.csr, device, context)
-        return pb.RenewResponse(identity=wire.identity_to_pb(issued))
+        if self.pending:
+            self.pending -= 1
+            pin = certs.pin_of(certs.key_of_request(asked.csr))
+            return wire.returned_to_pb(Pending(pin, 0.01))
+        return wire.returned_to_pb(await self._answer(asked.csr, certs.named_by(last).name, context))
 
     async def _answer(self, csr: bytes, device: str, context: Any) -> IssuedIdentity:
         """The same to the same request; lost on the way, it was given all the same."""
@@ -193,19 +173,12 @@ def device_of(context: Any) -> str:
     return str(uri.decode().rpartition("/")[2])
 
 
-def names_of(hosts: list[str]) -> list[x509.GeneralName]:
-    return [x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host) for host in hosts]
-
-
 @asynccontextmanager
-async def join_port(federation: Federation, days: tuple[float, float] = (-365, 3650)) -> AsyncIterator[None]:
-    """EnrollmentService on a free port, in the join string from now on. days: its certificate's life."""
-    key, server = federation.join_key, aio.server()
-    life = (days[0] * DAY, days[1] * DAY)
-    certificate = federation.authority.sign(key.public_key(), names_of(["join.test"]), *life)
+async def join_port(federation: Federation) -> AsyncIterator[None]:
+    """EnrollmentService on a free port, in the join string from now on."""
+    server = aio.server()
     add_EnrollmentServiceServicer_to_server(federation, server)  # type: ignore[no-untyped-call]
-    pair = (certs.key_to_pem(key), pem_of(certificate))
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([federation.authority.pair]))
     federation.line = replace(federation.line, port=port)
     await server.start()
     try:
@@ -216,22 +189,12 @@ async def join_port(federation: Federation, days: tuple[float, float] = (-365, 3
 
 @asynccontextmanager
 async def devices_port(
-    federation: Federation,
-    memory: MemoryServer,
-    hosts: list[str] | None = None,
-    days: tuple[float, float] = (-365, 3650),
-    trusting: Authority | None = None,
-    port: int = 0,
+    federation: Federation, memory: MemoryServer, trusting: Authority | None = None, port: int = 0
 ) -> AsyncIterator[Bridge]:
-    """A MemoryServer and IdentityService for devices with certificates. hosts: what its own is for."""
-    key, server, bridge = certs.new_key(), aio.server(), Bridge(memory)
-    life = (days[0] * DAY, days[1] * DAY)
-    certificate = federation.authority.sign(key.public_key(), names_of(hosts or ["127.0.0.1"]), *life)
+    """A MemoryServer for devices with certificates. trusting: whose certificates it takes."""
+    server, bridge, authority = aio.server(), Bridge(memory), federation.authority
     add_to(server, bridge)
-    add_IdentityServiceServicer_to_server(federation, server)  # type: ignore[no-untyped-call]
-    pair = (certs.key_to_pem(key), pem_of(certificate))
-    roots = b"".join(authority.pem for authority in ([trusting] if trusting else federation.authorities))
-    credentials = grpc.ssl_server_credentials([pair], roots, True)
+    credentials = grpc.ssl_server_credentials([authority.pair], (trusting or authority).pem, True)
     federation.address = f"127.0.0.1:{server.add_secure_port(f'127.0.0.1:{port}', credentials)}"
     await server.start()
     try:

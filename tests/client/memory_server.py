@@ -66,7 +66,6 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
-    renew_in: float | None = None
     inline: bool = False
     damage: bool = False
     mark: str = ""
@@ -106,10 +105,8 @@ class MemoryLink:
         self._server.shown.append(hello.mark)
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        renew_in, mark = self._server.renew_in, self._server.mark
-        return Welcome(
-            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=renew_in, mark=mark
-        )
+        mark = self._server.mark
+        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01, mark=mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")

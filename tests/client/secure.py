@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 
@@ -29,7 +28,7 @@ async def joined(
     if keyring.identity() is None:
         keyring.keep(federation.identity_for("attic"))
     say = (said if said is not None else []).append
-    link = SecureLink(keyring, kept(keyring), say, address, Random(1))
+    link = SecureLink(keyring, kept(keyring), say, address)
     try:
         yield link
     finally:

@@ -21,7 +21,6 @@ SERVICES: tuple[tuple[Any, str], ...] = (
     (blob_service_pb2, "BlobService"),
     (placement_service_pb2, "PlacementService"),
     (enrollment_service_pb2, "EnrollmentService"),
-    (enrollment_service_pb2, "IdentityService"),
 )
 REPORTED = {f"fed.v1.{name}" for name in ("Payload", "Descriptor", "Scores", "Prototypes")}
 """Results, which have rows by the fields of their messages."""

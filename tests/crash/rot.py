@@ -28,7 +28,7 @@ from unittest.mock import patch
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.content import checked
-from fedserver.store.identities.records import Terms
+from fedserver.store.identities.records import Successor, Terms
 from fedserver.store.integrity import salvage
 from fedserver.store.integrity.records import Standing
 from fedserver.store.store import Store
@@ -44,7 +44,18 @@ REPORTS = 3 * DEVICES
 """Reports of training in the run."""
 LIVES = 6
 """How often a server is started in a trial at most."""
-KEPT = ("meta", "epoch", "audit", "tokens", "identities", "certificates", "released", "rounds", "log")
+KEPT = (
+    "meta",
+    "epoch",
+    "audit",
+    "tokens",
+    "identities",
+    "successors",
+    "dead_keys",
+    "released",
+    "rounds",
+    "log",
+)
 """Tables whose rows are never changed or deleted in these trials."""
 BLOBS = ("model", "older model", "report", "copy of a model")
 FILES = {"database": "shoal.db", "database copy": "shoal.db.copy", "log of the database": "shoal.db-wal"}
@@ -270,7 +281,7 @@ class Trial:
                 self.seen.problems.append(f"a SILENT difference: {table}: {some}")
 
 
-UNUSED = ("doubts", "gaps", "reissued", "placements", "newcomers", "released_before", "removed")
+UNUSED = ("doubts", "placements", "newcomers", "released_before", "removed")
 """Tables that have no rows in these trials."""
 
 
@@ -281,10 +292,8 @@ def prepared(base: Path) -> list[str]:
         device = ("d0", "d0", "train", "{}", "approved", 1.0, "aaaa", token.token)
         with store.database.transaction():
             store.database.execute(f"INSERT INTO identities VALUES ({', '.join('?' * len(device))})", device)
-            store.database.execute(
-                "INSERT INTO certificates (device, serial, spki, pem, root, bundle, issued, expires, void)"
-                " VALUES ('d0', 'serial', 'bbbb', x'0102030405', 'root', '[]', 1.0, 2.0, 0)"
-            )
+            store.identities.registry.await_approval("d0", Successor("bbbb", Role.TRAIN, {}, "", 1.0))
+            store.identities.dead.add("cccc", "d0")
         return [each for each in salvage.tables(store.database.connection) if each not in UNUSED]
 
 

@@ -3,20 +3,17 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.core.identity.certificates import certificate
 from tests.waiting import HANG, free_port
 
 
@@ -88,17 +85,6 @@ class Place:
     def happened(self, event: str, device: str) -> int:
         found = [line for line in self.events() if line["event"] == event]
         return sum(line["facts"].get("device") == device for line in found)
-
-    def seconds_left(self, device: str) -> float:
-        """How long the newest certificate of a device is still valid."""
-        ends = certificate(self.identity(device)["certificate"].encode()).not_valid_after_utc
-        return (ends - datetime.now(UTC)).total_seconds()
-
-    def has_called(self, device: str) -> bool:
-        """Whether the server saw the newest certificate of a device."""
-        with closing(sqlite3.connect(self.state / "shoal.db")) as database:
-            query = "SELECT first_used FROM certificates WHERE device = ? ORDER BY number DESC LIMIT 1"
-            return database.execute(query, (device,)).fetchone() != (None,)
 
     @contextmanager
     def up(self, *program: str) -> Iterator[subprocess.Popen[str]]:

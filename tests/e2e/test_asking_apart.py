@@ -25,7 +25,7 @@ from shoal.core.identity.joining import Role
 from shoal.shell.console import Console
 from tests.client.memory_server import quiet
 from tests.core.inference.graphs import graph
-from tests.e2e.test_infer_only import identity_of
+from tests.e2e.identities import identity_of
 from tests.server.authority.peers import World, play
 from tests.server.processes import daemon
 from tests.server.servers import spec

@@ -1,6 +1,12 @@
-"""Devices and a server as real processes over mutual TLS: they join, renew, sleep too long, are revoked."""
+"""Devices and a server as real processes over mutual TLS: they join, sleep, change their keys, are revoked,
+forgotten and installed again, whatever their clocks say."""
 
+import json
 import os
+import shutil
+import subprocess
+import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -9,22 +15,7 @@ from shoal.core.identity.join import parse
 from tests.e2e.places import Place
 from tests.waiting import HANG
 
-SHORT_LIVED = """
-import os, pathlib
-from fedserver.authority import issuing
-issuing.DEVICE_LIFE = 20.0
-from fedserver.__main__ import main
-made = issuing.device
-def device(*given):
-    issuing.DEVICE_LIFE = float(pathlib.Path(os.environ["SHOAL_TEST_LIFE"]).read_text())
-    return made(*given)
-issuing.device = device
-main()
-"""
-"""A server that asks for renewals as if certificates were valid for twenty seconds. How long they really are
-is in a file, so that none expires because a machine is busy."""
-LONG, SHORT = 3600.0, 20.0
-"""Seconds."""
+IDENTITY = "state/identity/identity.json"
 
 
 @pytest.fixture
@@ -46,7 +37,7 @@ def test_a_join_string_is_good_once_and_its_secret_is_nowhere(place: Place) -> N
         assert other.returncode == 5
         assert "used up" in other.stderr
         seen = place.call("fedclient", "status", "-c", settings)
-        assert "identity:    train in federation shoal until 20" in seen.stdout
+        assert "identity:    train in federation shoal\n" in seen.stdout
         assert ": answers" in seen.stdout
         well = place.call("fedclient", "doctor", "-c", settings)
         assert well.returncode == 0, well.stdout + well.stderr
@@ -92,51 +83,135 @@ def test_a_device_waits_for_a_server_that_starts_again(place: Place) -> None:
             assert place.server("run", "show", "a")["stage"] == "finished"
 
 
-def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    life = place.root / "life"
-    life.write_text(str(LONG))
-    monkeypatch.setenv("SHOAL_TEST_LIFE", str(life))
-    with place.up("-c", SHORT_LIVED):
-        settings, other = place.joined("attic"), place.joined("cellar")
-        first = place.identity("attic")
-        place.server("run", "start", "a", "--algorithm", "fedavg", "--minimum", "2", "--set", "rounds=3")
-        agent = ("-m", "fedclient", "run", "-c")
-        with place.running("attic", *agent, settings, "--until-finished") as waiting:
-            place.wait_for(lambda: place.happened("renewed", "attic") >= 2)
-            assert place.identity("attic")["key"] != first["key"]
-            assert place.happened("rejoined", "attic") == 0
-            life.write_text(str(SHORT))
-            place.wait_for(lambda: place.seconds_left("attic") < LONG / 2)
-            with place.running("cellar", *agent, other, "--until-finished") as second:
-                assert second.wait(HANG) == 0
-            assert waiting.wait(HANG) == 0
-        place.wait_for(lambda: place.seconds_left("attic") < 0.0)
-        life.write_text(str(LONG))
-        before, rejoined = place.identity("attic"), place.happened("rejoined", "attic")
-        done = place.call("fedclient", "place", "-c", settings, "--run", "a")
-        assert done.returncode == 0, done.stderr
-        assert "asking for a new one" in done.stderr
-        assert place.happened("rejoined", "attic") == rejoined + 1
-        assert place.identity("attic")["key"] != before["key"]
+def is_idle(place: Place, device: str) -> bool:
+    found = {each["device"]: each["presence"] for each in place.server("status")["devices"]}
+    return found.get(device) == "idle"
 
 
-def test_the_authority_changes_and_no_device_notices(place: Place) -> None:
+def runs(place: Place, name: str, settings: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    return place.running(name, "-m", "fedclient", "run", "-c", settings)
+
+
+def test_the_servers_key_changes_under_a_device_and_while_another_sleeps(place: Place) -> None:
+    with place.up():
+        awake, asleep = place.joined("attic"), place.joined("cellar")
+        before = place.identity("attic")
+        with runs(place, "attic", awake) as agent:
+            place.wait_for(lambda: is_idle(place, "attic"))
+            for _ in range(2):
+                place.server("authority", "rotate")
+        with place.running("attic", "-m", "fedclient", "run", "-c", awake) as agent:
+            place.wait_for(lambda: place.identity("attic")["authority"] != before["authority"])
+            place.wait_for(lambda: is_idle(place, "attic"))
+            with runs(place, "cellar", asleep):
+                place.wait_for(lambda: is_idle(place, "cellar"))
+            assert agent.poll() is None
+        assert "came back with its key" in place.log("cellar")
+        assert place.identity("attic")["key"] == before["key"]
+        late = place.joined("barn")  # with a join string of now
+        with runs(place, "barn", late):
+            place.wait_for(lambda: is_idle(place, "barn"))
+    assert os.listdir(place.root / "attic" / "state" / "identity") == ["identity.json"]
+
+
+def test_a_stolen_key_ends_with_its_change_and_a_lost_answer_locks_no_one_out(place: Place) -> None:
     with place.up():
         settings = place.joined("attic")
-        (old,) = [each["authority"] for each in place.server("authority", "ls")["authorities"]]
-        trusted, new = [], ""
-        with place.running("attic", "-m", "fedclient", "run", "-c", settings) as agent:
-            place.wait_for(lambda: "waiting" in place.log("attic"))
-            for step in ("add", "use", "drop"):
-                before = place.identity("attic")
-                named = {"add": (), "use": (new,), "drop": (old,)}[step]
-                new = place.server("authority", step, *named)["authority"]
-                place.wait_for(lambda before=before: place.identity("attic") != before)
-                place.wait_for(lambda: place.has_called("attic"))
-                trusted.append(place.identity("attic")["authorities"].count("BEGIN CERTIFICATE"))
-            assert agent.poll() is None
-    assert trusted == [2, 2, 1]
-    assert (place.happened("renewed", "attic"), place.happened("rejoined", "attic")) == (3, 0)
-    assert os.listdir(place.root / "attic" / "state" / "identity") == ["identity.json"]
+        stolen = place.root / "stolen"
+        shutil.copytree(place.root / "attic", stolen)
+        done = place.call("fedclient", "rekey", "-c", settings)
+        assert done.returncode == 0, done.stderr
+        thief = place.call("fedclient", "run", "-c", stolen / "device.yaml")
+        assert (thief.returncode, "error[revoked]" in thief.stderr) == (5, True)
+        lost = place.root / "lost"
+        shutil.copytree(place.root / "attic", lost)
+        crash = {**os.environ, "SHOAL_CRASH_AT": "disk.synced:2"}  # the answer came, and was not stored
+        program = [sys.executable, "-m", "fedclient", "rekey", "-c", str(settings)]
+        assert subprocess.run(program, env=crash, cwd=place.root, timeout=HANG).returncode != 0
+        assert place.identity("attic")["key"] == json.loads((lost / IDENTITY).read_text())["key"]
+        assert place.happened("key-changed", "attic") == 2
+        with runs(place, "attic", settings):
+            place.wait_for(lambda: is_idle(place, "attic"))
+        assert place.happened("key-changed", "attic") == 2
+        thief = place.call("fedclient", "run", "-c", lost / "device.yaml")
+        assert (thief.returncode, "error[revoked]" in thief.stderr) == (5, True)
+
+
+def test_a_server_from_an_old_backup_lets_nobody_in_by_mistake_and_all_by_one_approval(place: Place) -> None:
+    with place.up():
+        first, out = place.joined("attic"), place.joined("shed")
+        place.server("backup", place.root / "backup")
+        late = place.joined("barn")
+        place.server("device", "revoke", "shed")
+        done = place.call("fedclient", "rekey", "-c", first)
+        assert done.returncode == 0, done.stderr
+    shutil.rmtree(place.state)
+    place.server("restore", place.root / "backup")
+    with place.up():
+        revoked = place.call("fedclient", "run", "-c", out)
+        assert (revoked.returncode, "error[revoked]" in revoked.stderr) == (5, True)
+        with runs(place, "attic", first), runs(place, "barn", late):
+            waits = "2 devices wait for approval, attic, barn: fedserver device approve --all"
+            place.wait_for(lambda: waits in place.server("status")["notices"])
+            place.server("device", "approve", "--all", "--yes")
+            place.wait_for(lambda: is_idle(place, "attic") and is_idle(place, "barn"))
+
+
+def test_a_device_that_was_installed_again_takes_its_place_once_approved(place: Place) -> None:
+    with place.up():
+        settings = place.joined("attic")
+        with runs(place, "attic", settings) as former:
+            place.wait_for(lambda: is_idle(place, "attic"))
+            line = place.server("token", "create")["join"]
+            again = place.device("again")
+            with place.running(
+                "joins", "-m", "fedclient", "join", line, "-c", again, "--device", "attic"
+            ) as it:
+                place.wait_for(lambda: "waiting for an operator's approval" in place.log("joins"))
+                assert former.poll() is None
+                place.server("device", "approve", "attic", "--yes")
+                assert it.wait(HANG) == 0
+            assert former.wait(HANG) == 5
+        assert "error[revoked]" in place.log("attic")
+        with runs(place, "again", again):
+            place.wait_for(lambda: is_idle(place, "attic"))
+
+
+FAKETIME = os.environ.get("SHOAL_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+LONG_AGO, FAR = "@1970-01-02 00:00:00", "@2100-01-01 00:00:00"
+
+
+def clock(file: Path) -> dict[str, str]:
+    """The variables of a process whose clock is what this file says, also for TLS."""
+    return {
+        "LD_PRELOAD": FAKETIME,
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+@pytest.mark.skipif(not Path(FAKETIME).is_file(), reason="libfaketime is not installed (SHOAL_FAKETIME)")
+def test_no_clock_locks_a_fleet_out(tmp_path: Path) -> None:
+    """On either side: of 1970, of 2100, and one that is twenty days ahead for a while."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.write_text(LONG_AGO)
+    ours.write_text("+20d")
+    place = Place(tmp_path, clock(ours), clock(theirs))
+    with place.up():
+        settings = place.joined("attic")  # its certificate is made by a clock that is ahead
+        with runs(place, "attic", settings):
+            place.wait_for(lambda: is_idle(place, "attic"))
+            ours.write_text("+0")
+            place.wait_for(lambda: is_idle(place, "attic"))
+    for server, device in ((LONG_AGO, FAR), (FAR, LONG_AGO), ("+0", FAR)):
+        ours.write_text(server)
+        theirs.write_text(device)
+        (place.state / "address").unlink(missing_ok=True)
+        with place.up():
+            place.server("authority", "rotate")
+            with runs(place, "attic", settings):
+                place.wait_for(lambda: is_idle(place, "attic"))
+            name = f"d{server[1:5]}{device[1:5]}".replace("-", "")
+            with runs(place, name, place.joined(name)):
+                place.wait_for(lambda name=name: is_idle(place, name))

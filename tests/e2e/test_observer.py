@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,11 @@ from click.testing import CliRunner, Result
 from fedclient.__main__ import main
 from fedclient.agent import service
 from fedclient.identity.keyring import Keyring
-from fedserver.authority import clock
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import DAY
 from shoal.core.identity.joining import Role
-from tests.e2e.test_infer_only import identity_of
-from tests.server.authority.peers import World, lines_of, play
+from tests.e2e.identities import identity_of
+from tests.server.authority.peers import World, play
 from tests.server.servers import start
 from tests.waiting import until
 
@@ -72,21 +68,10 @@ def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: 
     play(story, tmp_path / "s")
 
 
-def test_it_renews_in_time_and_no_other_role_may_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_other_role_may_look(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        await joined(found, tmp_path / "board", Role.OBSERVER)
         await joined(found, tmp_path / "phone", Role.INFER_ONLY)
         refused = await asyncio.to_thread(watch, tmp_path / "phone", "--once")
         assert (refused.exit_code, "only an observer may" in refused.stderr) == (5, True)
-        keyring, now = Keyring(tmp_path / "board" / "state" / "identity"), time.time
-        before = keyring.identity()
-        monkeypatch.setattr("time.time", lambda: now() + 10 * DAY)
-        counted = clock.counted
-        monkeypatch.setattr(clock, "counted", lambda: counted() + 10 * DAY)
-        assert (await asyncio.to_thread(watch, tmp_path / "board", "--once")).exit_code == 0
-        assert [line["facts"]["device"] for line in lines_of(found.state, Event.RENEWED)] == ["board"]
-        assert keyring.identity() != before
 
     play(story, tmp_path / "s")

@@ -81,7 +81,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "upload": uploaded,
     "fetch": of(blob_service_pb2.FetchRequest, lambda pb: wire.blob_from_pb(pb.blob)),
     "join": of(enrollment_service_pb2.JoinRequest, wire.joining_from_pb),
-    "rejoin": of(enrollment_service_pb2.RejoinRequest, wire.rejoining_from_pb),
+    "return": of(enrollment_service_pb2.ReturnRequest, wire.returning_from_pb),
     "certificate-request": certificates.key_of_request,
     # what a device reads
     "welcome": of(device_service_pb2.HelloResponse, wire.welcome_from_pb),
@@ -93,7 +93,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "observation": of(observer_service_pb2.ObserveRunsResponse, wire.observation_from_pb),
     "fault": of(fault_pb2.Fault, wire.fault_from_pb),
     "challenge": of(enrollment_service_pb2.ChallengeResponse, wire.challenge_from_pb),
-    "joined": of(enrollment_service_pb2.JoinResponse, wire.joined_from_pb),
+    "joined": of(enrollment_service_pb2.JoinResponse, wire.admitted_from_pb),
     "identity": of(enrollment_service_pb2.Identity, wire.identity_from_pb),
     "certificate": certificates.certificate,
     "join-string": join_string,

@@ -14,11 +14,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from fedserver.authority import setup
+from fedserver.authority.authority import Authority
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
-from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
@@ -49,9 +49,7 @@ class Identities:
     def prepare(state: Path) -> Authority:
         """What `fedserver init` does; safe to repeat."""
         setup.init(state, (HOST,), "127.0.0.1:50051", "127.0.0.1:50052", "histories")
-        authority = Authority.open(state, (HOST,))
-        authority.refresh()
-        return authority
+        return Authority.open(state)
 
     async def open(self, coordinator: Coordinator, authority: Authority) -> Peers:
         peers = await Peers.open(coordinator.storage, authority)

@@ -85,11 +85,12 @@ class _Files:
         self._disks = {root.name: disk for root, disk in disks.items()}
 
     def disk(self, path: Any) -> Disk | None:
-        """The disk of the machine that a path belongs to; None for what is outside the world."""
+        """The disk of the machine that a path belongs to; None for what is outside the world, and
+        for the file beside a folder with the keys that were revoked, which is on a disk that never fails."""
         text = "" if isinstance(path, int) else os.fspath(path)
         if not text.startswith(self._base):
             return None
-        return self._disks[text[len(self._base) :].partition(os.sep)[0]]
+        return self._disks.get(text[len(self._base) :].partition(os.sep)[0])
 
     def now(self, path: Any) -> None:
         """A file's time is the world's, so that "the oldest" means the same each time."""

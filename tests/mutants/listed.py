@@ -295,11 +295,25 @@ MUTANTS = (
         "tests/server/authority/test_roles.py",
     ),
     mutant(
-        "a copied key is taken for the one that was renewed",
+        "a certificate of ours is enough, whatever its key is",
         "fedserver/authority/peers.py",
-        "(each.serial, each.spki) == (peer.serial, peer.spki)",
-        "each.serial == peer.serial",
+        "if known.spki != peer.spki:",
+        "if False:",
         "tests/server/authority/test_theft.py",
+    ),
+    mutant(
+        "a server is followed to a key that the former one has not signed",
+        "shoal/core/identity/succession.py",
+        "return all(_signed(key, signature, following) for (key, signature), (_, following) in steps)",
+        "return True",
+        "tests/core/identity/test_succession.py",
+    ),
+    mutant(
+        "an old backup lets in again who was revoked",
+        "fedserver/store/identities/dead_keys.py",
+        "                if self.of(spki) is None:\n",
+        "                if False:\n",
+        "tests/server/authority/test_restored.py",
     ),
     mutant(
         "a token admits one device too many",

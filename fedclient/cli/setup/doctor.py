@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 import click
 
@@ -22,8 +21,6 @@ IMPORTS = 120.0
 """Seconds that a package may take to load, on a slow device."""
 AHEAD = 60.0
 """Seconds by which the clock may differ from the server's."""
-SOON = 7.0
-"""A certificate that ends within this many days should have been renewed."""
 
 
 class Unwell(ShoalError):
@@ -120,16 +117,7 @@ def _identity(reached: Endpoint) -> Finding:
     identity = reached.identity
     if identity is None:
         return Finding("identity", "none: plain text to a server on this machine")
-    days = (identity.ends - datetime.now(UTC)).total_seconds() / 86_400.0
-    text = (
-        f"{identity.device}, {identity.role.value} in {identity.federation}, until {identity.ends:%Y-%m-%d}"
-    )
-    if days < 0.0:
-        hint = "run the device: it gets a new certificate with the key of the old one"
-        return Finding("identity", f"{text}: it has ended", hint)
-    if days < SOON:
-        return Finding("identity", text, "run the device, so that it can renew it; see the clock below")
-    return Finding("identity", text)
+    return Finding("identity", f"{identity.device}, {identity.role.value} in {identity.federation}")
 
 
 def _line(reached: Endpoint) -> Finding:
@@ -146,9 +134,7 @@ def _line(reached: Endpoint) -> Finding:
         return Finding("line", f"{reached.address} answers in {time.monotonic() - began:.2f} s, {how}")
     error = asyncio.run(why_silent(reached.address, MOMENT, secure))
     if error is not None and (cause := cause_of(error.details() or "")) is not None:
-        hint = HINTS.get(
-            cause, "compare the clocks below; `fedclient run` renews a certificate that has ended"
-        )
+        hint = HINTS[cause]
         return Finding("line", f"no connection to {reached.address}: {cause.value}", hint)
     silent = f"{reached.address} does not answer within {MOMENT:.0f} s"
     return Finding(

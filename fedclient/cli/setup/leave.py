@@ -23,7 +23,7 @@ FILES = ("mark", STATUS, NAME, f"{NAME}.1")
 @configured("state")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
-    """Delete this device's identity, its models and its results. It cannot come back under this name.
+    """Delete this device's identity, its models and its results.
 
     The privacy ledger stays: what the data have lost stays lost, and counts if the device joins again. The
     key exists nowhere else, so no one can use the certificate any more; tell the server's operator, who
@@ -53,6 +53,6 @@ def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
     lines = [
         f"{name} has left; its privacy ledger stays in {folder.privacy}",
         f"tell the server's operator: fedserver device revoke {name}",
-        f"to join again, use another name and folder, and set `ledger: {folder.privacy}`",
+        f"to join again, use another folder, and set `ledger: {folder.privacy}`; an operator approves",
     ]
     return Result({"device": name, "state": str(settings.state)}, "\n".join(lines))

@@ -7,8 +7,6 @@ import click
 
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.text import clock, table
-from fedserver.cli.trust.renewing import renew
-from fedserver.cli.trust.token import seconds
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
 from shoal.core.identity.joining import OperatorRole
@@ -26,11 +24,11 @@ def operator() -> None:
     The server has to listen for them: write `operator_listen: 0.0.0.0:50053` into fedserver.yaml. Then:
       fedserver operator add anna --role viewer    on the server's machine; makes the folder anna
       fedserver status --connect anna              on Anna's machine, with a copy of that folder
-    All verbs but `renew` work only on the server's machine.
+    These verbs work only on the server's machine.
     """
 
 
-@operator.command(epilog="Example: fedserver operator add anna --role operator --ttl 30d --out anna")
+@operator.command(epilog="Example: fedserver operator add anna --role operator --out anna")
 @verb
 @connected
 @click.argument("name", metavar="NAME")
@@ -42,12 +40,9 @@ def operator() -> None:
     help="What NAME may do: see everything except models, or change things and fetch models, too.",
 )
 @click.option(
-    "--ttl", default="90d", show_default=True, metavar="TIME", help="Lifetime: 12h, 30d; at most 400d."
-)
-@click.option(
     "--address",
     metavar="HOST:PORT",
-    help="Where NAME calls, if not at the first host of the server's certificate.",
+    help="Where NAME calls, if not at the first host of the server.",
 )
 @click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
 def add(
@@ -55,15 +50,13 @@ def add(
     client: "AuthorityClient",
     name: str,
     role: str,
-    ttl: str,
     address: str | None,
     out: Path | None,
 ) -> Result:
     """Make a folder with a key and a certificate for a person.
 
     With it, NAME calls the server over the network (--connect FOLDER). Anyone who has the folder is NAME for
-    the server: hand it over as you would hand over a password. If NAME has a certificate already, that one is
-    void from then on.
+    the server: hand it over as you would hand over a password. A key that NAME has already is revoked.
     """
     from fedserver.addresses import host_and_port
     from fedserver.rpc.channel import Card, write_folder
@@ -75,42 +68,16 @@ def add(
     if folder.exists():
         raise Taken(f"{folder} exists already", "give another --out, or remove it first")
     key = new_key()
-    issued = client.add_operator(name, OperatorRole(role), request(key), seconds(ttl))
+    issued = client.add_operator(name, OperatorRole(role), request(key))
     made = issued.operator
-    card = Card(made.name, made.role.value, address or issued.address, made.expires)
-    write_folder(folder, card, key_to_pem(key), issued.certificate, issued.authorities)
+    card = Card(made.name, made.role.value, address or issued.address)
+    write_folder(folder, card, key_to_pem(key), issued.certificate, issued.authority)
     summary = (
-        f"operator {made.name} may call {card.address} as {made.role.value} until {clock(made.expires)}\n"
+        f"operator {made.name} may call {card.address} as {made.role.value}\n"
         f"give {made.name} the folder {folder}, and remove it here; on that machine:\n"
         f"  fedserver status --connect {folder.name}"
     )
     return Result({**facts(made), "address": card.address, "folder": str(folder)}, summary)
-
-
-@operator.command("renew", epilog="Example: fedserver operator renew --connect anna")
-@verb
-@click.option(
-    "--connect",
-    type=PATH,
-    envvar="FEDSERVER_CONNECT",
-    required=True,
-    show_envvar=True,
-    metavar="FOLDER",
-    help="The folder of the certificate.",
-)
-def renew_(console: Console, connect: Path) -> Result:
-    """Renew the certificate in FOLDER, on the machine where it is used.
-
-    It gets the lifetime that it had, for the same key. Verbs with --connect and `fedserver page` do so by
-    themselves when a third of the lifetime is left, so this is for a machine that seldom calls. A certificate
-    of which more than half of the lifetime is left is refused, and so is one that was revoked.
-    """
-    from fedserver.rpc.channel import read_card
-
-    read_card(connect)
-    card = renew(connect.absolute())
-    text = f"the certificate of operator {card.name} is valid until {clock(card.expires)}"
-    return Result({"operator": card.name, "role": card.role, "expires": card.expires}, text)
 
 
 @operator.command("ls", epilog="Example: fedserver operator ls")
@@ -120,10 +87,10 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
     """List the operators, by name."""
     found = client.operators()
     rows = [
-        (each.name, each.role.value, "revoked" if each.revoked else clock(each.expires), clock(each.issued))
+        (each.name, each.role.value, "revoked" if each.revoked else "valid", clock(each.created))
         for each in found
     ]
-    text = table(("operator", "role", "valid until", "issued"), rows)
+    text = table(("operator", "role", "state", "added"), rows)
     none = "there are no operators; create one with: fedserver operator add NAME"
     return Result({"operators": list(map(facts, found))}, text if found else none)
 
@@ -134,7 +101,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @click.argument("name", metavar="NAME")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the audit log.")
 def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
-    """End an operator's certificate and open calls, at once."""
+    """End an operator's key and open calls, at once."""
     found, cut = client.revoke_operator(name, reason)
     return Result(
         {**facts(found), "cut": cut}, f"operator {name} is revoked; open calls that were cut: {cut}"
@@ -146,9 +113,7 @@ def facts(found: Operator) -> dict[str, Any]:
     return {
         "operator": found.name,
         "role": found.role.value,
-        "serial": found.serial,
-        "authority": found.root,
-        "issued": found.issued,
-        "expires": found.expires,
+        "fingerprint": found.spki,
+        "created": found.created,
         "revoked": found.revoked,
     }

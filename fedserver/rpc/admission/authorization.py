@@ -67,8 +67,8 @@ class Authorization:
         try:
             certificate = shown_by(context)
             peer = named_in(certificate)
-            device = peer.device
-            known = await self._peers.admit(peer, certificate)
+            device = peer.name
+            known = self._peers.admit(peer)
             if method in ALLOWED:  # any other is not served, which no role changes
                 check_allowed(known.role, method)
         except ShoalError as error:

@@ -12,7 +12,6 @@ from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import Named, certificate, named_by
 from shoal.core.identity.joining import NAME, Role
-from shoal.core.identity.operators import NamedOperator, operator_named_by
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -27,9 +26,6 @@ class Callers(Protocol):
 
     def identify(self, context: Context) -> DeviceId:
         """Who calls. Raises BadPayload or Unauthenticated."""
-
-    def renew_in(self, context: Context) -> float | None:
-        """Seconds until the caller should renew its certificate; None where there are no certificates."""
 
     async def models_today(self, context: Context) -> int:
         """How many clusters' models the caller has had today; 0 where that is not counted."""
@@ -50,9 +46,6 @@ class Unverified:
             )
         return device
 
-    def renew_in(self, context: Context) -> None:
-        return None
-
     async def models_today(self, context: Context) -> int:
         return 0
 
@@ -68,20 +61,16 @@ class Verified:
         self._storage = peers.storage
 
     def identify(self, context: Context) -> DeviceId:
-        return peer_of(context).device
-
-    def renew_in(self, context: Context) -> float:
-        peer = peer_of(context)
-        return self._peers.renew_in(peer.device, peer.serial)
+        return peer_of(context).name
 
     async def models_today(self, context: Context) -> int:
-        device = peer_of(context).device
+        device = peer_of(context).name
         if self._peers.role(device) is not Role.INFER_ONLY:
             return 0
         return await self._storage.call(self._storage.identities.registry.count_models_of_today, device)
 
     async def placed(self, context: Context) -> None:
-        device = peer_of(context).device
+        device = peer_of(context).name
         if self._peers.role(device) is not Role.INFER_ONLY:
             return
         if not await self._storage.call(
@@ -96,11 +85,6 @@ class Verified:
 def peer_of(context: Context) -> Named:
     """Read the certificate of the TLS peer. Raises Unauthenticated."""
     return named_in(shown_by(context))
-
-
-def operator_of(context: Context) -> NamedOperator:
-    """Read the certificate of the TLS peer, an operator. Raises Unauthenticated."""
-    return _operator(shown_by(context))
 
 
 def shown_by(context: Context) -> bytes:
@@ -151,17 +135,9 @@ def session(context: Context) -> str:
 
 @functools.lru_cache(CACHED)
 def named_in(pem: bytes) -> Named:
-    """What a device's certificate says. Raises Unauthenticated."""
+    """What a caller's certificate says. Raises Unauthenticated."""
     try:
         return named_by(certificate(pem))
-    except BadPayload as error:
-        raise Unauthenticated(error.message, error.hint) from None
-
-
-@functools.lru_cache(CACHED)
-def _operator(pem: bytes) -> NamedOperator:
-    try:
-        return operator_named_by(certificate(pem))
     except BadPayload as error:
         raise Unauthenticated(error.message, error.hint) from None
 

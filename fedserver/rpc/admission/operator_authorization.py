@@ -1,6 +1,6 @@
 """The authorization of the operators' port.
 
-    TLS verified the certificate --> it is the valid one --> its role may make this call --> service
+    TLS verified the certificate --> its key is the operator's --> its role may make this call --> service
 
 While a call is carried out, every line that it adds to the audit log names its operator.
 """
@@ -12,7 +12,7 @@ from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.permissions import NEEDED, check_operator
 from fedserver.authority.rate_limit import RateLimit
 from fedserver.rpc.admission.authorization import NOTED
-from fedserver.rpc.admission.identity import Context, address_of, operator_of
+from fedserver.rpc.admission.identity import Context, address_of, peer_of
 from fedserver.rpc.admission.limits import Places
 from fedserver.rpc.admission.messages import Behavior
 from fedserver.store.identities.audit import ACTING, Event
@@ -45,7 +45,7 @@ class OperatorAuthorization:
         """Who calls. Raises Unauthenticated, Revoked or Refused, and logs the denial."""
         name = ""
         try:
-            peer = operator_of(context)
+            peer = peer_of(context)
             name = peer.name
             check_operator(self._accounts.admit(peer).role, method)
         except ShoalError as error:

@@ -1,17 +1,17 @@
-"""Convert tokens, devices, authorities and operators to protobuf, and back."""
+"""Convert tokens, devices and operators to protobuf, and back."""
 
 from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.authority.answers import Ended, IssuedOperator, Known, Root
+from fedserver.authority.answers import Ended, IssuedOperator, Known
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.identities.records import (
-    Certified,
     DeviceStanding,
     Operator,
     Registered,
+    Successor,
     Terms,
     Token,
     TokenStanding,
@@ -92,7 +92,7 @@ def device_to_pb(known: Known) -> pb.Device:
         created=_stamp(device.created),
         fingerprint=bytes.fromhex(device.spki),
         token=device.token,
-        certificates=map(_certificate_to_pb, device.certificates),
+        successor=_successor_to_pb(device.successor),
         last_seen=_stamp(known.last_seen),
     )
 
@@ -122,34 +122,26 @@ def device_from_pb(device: pb.Device) -> Known:
         _clock(device.created),
         device.fingerprint.hex(),
         device.token,
-        tuple(map(_certificate_from_pb, device.certificates)),
+        _successor_from_pb(device.successor) if device.HasField("successor") else None,
     )
     return Known(registered, _optional(device, "last_seen", device.last_seen))
 
 
-def _certificate_to_pb(certified: Certified) -> pb.DeviceCertificate:
-    return pb.DeviceCertificate(
-        serial=certified.serial,
-        fingerprint=bytes.fromhex(certified.spki),
-        authority=certified.root,
-        issued=_stamp(certified.issued),
-        expires=_stamp(certified.expires),
-        first_used=_stamp(certified.first_used),
+def _successor_to_pb(found: Successor | None) -> pb.Successor | None:
+    if found is None:
+        return None
+    return pb.Successor(
+        fingerprint=bytes.fromhex(found.spki),
+        role=ROLES[found.role],
+        labels=found.labels,
+        token=found.token,
+        created=_stamp(found.created),
     )
 
 
-def _certificate_from_pb(found: pb.DeviceCertificate) -> Certified:
-    """Without the certificate itself and what was issued with it, which are never shown."""
-    return Certified(
-        found.serial,
-        found.fingerprint.hex(),
-        b"",
-        found.authority,
-        (),
-        _clock(found.issued),
-        _clock(found.expires),
-        _optional(found, "first_used", found.first_used),
-    )
+def _successor_from_pb(found: pb.Successor) -> Successor:
+    role, created = ROLE_OF[found.role], _clock(found.created)
+    return Successor(found.fingerprint.hex(), role, dict(found.labels), found.token, created)
 
 
 def ended_to_pb(ended: Ended) -> pb.RevokeDeviceResponse:
@@ -162,51 +154,22 @@ def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
     return Ended(device_from_pb(response.device), response.cut, counted)
 
 
-def root_to_pb(root: Root) -> pb.Authority:
-    return pb.Authority(
-        authority=root.name,
-        fingerprint=root.pin,
-        signs=root.signs,
-        expires=_stamp(root.expires),
-        certificates=root.certificates,
-        awaited=root.awaited,
-    )
-
-
-def root_from_pb(root: pb.Authority) -> Root:
-    return Root(
-        root.authority,
-        root.fingerprint,
-        root.signs,
-        _clock(root.expires),
-        root.certificates,
-        tuple(root.awaited),
-    )
-
-
 def operator_to_pb(operator: Operator) -> pb.Operator:
     return pb.Operator(
         operator=operator.name,
         role=OPERATOR_ROLES[operator.role],
-        serial=operator.serial,
-        authority=operator.root,
-        issued=_stamp(operator.issued),
-        expires=_stamp(operator.expires),
+        fingerprint=bytes.fromhex(operator.spki),
+        created=_stamp(operator.created),
         revoked=operator.revoked,
     )
 
 
 def operator_from_pb(found: pb.Operator) -> Operator:
-    """Without the hash of the key and what was issued with the certificate, which are never shown."""
     return Operator(
         found.operator,
         OPERATOR_ROLE_OF[found.role],
-        found.serial,
-        "",
-        found.authority,
-        (),
-        _clock(found.issued),
-        _clock(found.expires),
+        found.fingerprint.hex(),
+        _clock(found.created),
         found.revoked,
     )
 
@@ -215,27 +178,14 @@ def issued_to_pb(issued: IssuedOperator) -> pb.AddOperatorResponse:
     return pb.AddOperatorResponse(
         operator=operator_to_pb(issued.operator),
         certificate=issued.certificate,
-        authorities=issued.authorities,
+        authority=issued.authority,
         address=issued.address,
     )
 
 
 def issued_from_pb(response: pb.AddOperatorResponse) -> IssuedOperator:
     operator = operator_from_pb(response.operator)
-    return IssuedOperator(operator, response.certificate, response.authorities, response.address)
-
-
-def renewed_to_pb(issued: IssuedOperator) -> pb.RenewOperatorResponse:
-    return pb.RenewOperatorResponse(
-        operator=operator_to_pb(issued.operator),
-        certificate=issued.certificate,
-        authorities=issued.authorities,
-    )
-
-
-def renewed_from_pb(response: pb.RenewOperatorResponse) -> tuple[Operator, bytes, bytes]:
-    """The operator, the certificate and the authorities."""
-    return operator_from_pb(response.operator), response.certificate, response.authorities
+    return IssuedOperator(operator, response.certificate, response.authority, response.address)
 
 
 def _stamp(clock: float | None) -> Timestamp | None:

@@ -179,23 +179,21 @@ CREATE TABLE identities (
     labels TEXT NOT NULL,                -- JSON
     standing TEXT NOT NULL,
     created REAL NOT NULL,
-    spki TEXT NOT NULL,                  -- SHA-256 of the key that it joined with
-    token TEXT NOT NULL REFERENCES tokens
+    spki TEXT NOT NULL UNIQUE,           -- SHA-256 of its key
+    token TEXT NOT NULL                  -- that admitted it; empty: see Successor in identities.records
 );
-CREATE TABLE certificates (
-    number INTEGER PRIMARY KEY,          -- in the order in which they were issued
-    device TEXT NOT NULL REFERENCES identities,
-    serial TEXT NOT NULL UNIQUE,
-    spki TEXT NOT NULL UNIQUE,           -- one key, one certificate
-    pem BLOB NOT NULL,
-    root TEXT NOT NULL,                  -- the root that signed it
-    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
-    issued REAL NOT NULL,
-    expires REAL NOT NULL,
-    first_used REAL,
-    void INTEGER NOT NULL                -- 1: a later one was used, or issued before this one was used
+CREATE TABLE successors (                -- keys that wait to take the place of the one that a device has
+    device TEXT PRIMARY KEY REFERENCES identities,
+    spki TEXT NOT NULL UNIQUE,
+    role TEXT NOT NULL,
+    labels TEXT NOT NULL,                -- JSON
+    token TEXT NOT NULL,
+    created REAL NOT NULL
 );
-CREATE INDEX certificates_by_device ON certificates (device);
+CREATE TABLE dead_keys (                 -- see fedserver.store.identities.dead_keys
+    spki TEXT PRIMARY KEY,
+    name TEXT NOT NULL                   -- of the device or operator
+);
 CREATE TABLE placements (
     device TEXT NOT NULL,
     day INTEGER NOT NULL,                -- since 1970, UTC
@@ -212,24 +210,9 @@ CREATE TABLE placed (                    -- the clusters whose models newcomers 
 CREATE TABLE operators (                 -- people who call over the network
     name TEXT PRIMARY KEY,
     role TEXT NOT NULL,
-    serial TEXT NOT NULL,                -- of the only certificate that is valid for this name
-    spki TEXT NOT NULL,                  -- SHA-256 of its key
-    root TEXT NOT NULL,                  -- the root that signed it
-    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
-    issued REAL NOT NULL,
-    expires REAL NOT NULL,
+    spki TEXT NOT NULL,                  -- SHA-256 of the only key that is valid for this name
+    created REAL NOT NULL,
     revoked INTEGER NOT NULL
-);
-
-CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
-    number INTEGER NOT NULL,             -- the last known line of the audit log
-    hash TEXT NOT NULL,                  -- the hash of that line
-    since REAL NOT NULL,                 -- when that line was written
-    until REAL                           -- when the restored state was accepted; NULL: not yet
-);
-CREATE TABLE reissued (
-    device TEXT PRIMARY KEY,
-    serial TEXT NOT NULL                 -- the last certificate in a copied log, if no row has it
 );
 """
 

@@ -1,1 +1,1 @@
-"""Identities: tokens, the registry of devices, their admission, the audit log and the restore gap."""
+"""Identities: tokens, keys and their admission, the keys that hold no more, and the audit log."""

@@ -17,7 +17,6 @@ audit.jsonl, is for operators and their tools. The server completes it after eac
 Since both hold every line, `fedserver audit verify` notices if lines of one of them were removed or changed.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -73,14 +72,10 @@ class Event(Enum):
     APPROVED = "approved"
     REVOKED = "revoked"
     RENAMED = "renamed"
-    RENEWED = "renewed"
-    REJOINED = "rejoined"
-    REJOIN_REFUSED = "rejoin-refused"
-    CERTIFIED = "certified"
-    AUTHORITY_ADDED = "authority-added"
-    AUTHORITY_USED = "authority-used"
-    AUTHORITY_DROPPED = "authority-dropped"
-    CERTIFICATE_MADE = "server-certificate-made"
+    KEY_CHANGED = "key-changed"
+    RETURNED = "returned"
+    RETURN_REFUSED = "return-refused"
+    AUTHORITY_ROTATED = "authority-rotated"
     DENIED = "denied"
     PLACED = "placed"
     RUN_STARTED = "run-started"
@@ -92,11 +87,8 @@ class Event(Enum):
     RUN_REMOVED = "run-removed"
     UPDATE_REFUSED = "update-refused"
     LOG_SET_ASIDE = "log-set-aside"
-    LOG_TAKEN_OVER = "log-taken-over"
-    GAP_ACCEPTED = "gap-accepted"
-    CERTIFICATE_FOUND = "certificate-found"
+    RESTORED = "restored"
     OPERATOR_ADDED = "operator-added"
-    OPERATOR_RENEWED = "operator-renewed"
     OPERATOR_REVOKED = "operator-revoked"
 
 
@@ -186,13 +178,6 @@ class AuditLog:
         for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
             return head_of(line)
         return Head()
-
-    def newest(self) -> float | None:
-        """When the last line was written, seconds since 1970; None if there is none that says so."""
-        for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                return datetime.fromisoformat(json.loads(line)["at"]).timestamp()
-        return None
 
     def record(self, event: Event, /, **facts: Any) -> None:
         """Inside a transaction: record an event, and the operator whose call this is. Facts that are None are

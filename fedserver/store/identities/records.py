@@ -3,20 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
 
 from shoal.core.identity.joining import OperatorRole, Role
 from shoal.core.types import DeviceId
 
-if TYPE_CHECKING:  # the page also reads records, and does without the memory of cryptography
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
-
 DAY = 86400.0
 """Seconds."""
-DEVICE_BACK = DAY
-"""How long before its issue a device's certificate becomes valid, in seconds. `not_valid_before` plus this is
-the time of issue."""
 
 
 class TokenStanding(Enum):
@@ -80,30 +72,25 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Certified:
-    """A certificate of a device. serial: in hexadecimal. spki: SHA-256 of its key, in hexadecimal.
+class Successor:
+    """A key that waits to take the place of the one that a device has. spki: its SHA-256, in hexadecimal.
 
-    root: the name of the root that signed it. bundle: the roots that were sent with it. first_used: when the
-    device first called with it, or None.
+    token: the one with which it came; "" if this server has certified the key and has forgotten it since.
     """
 
-    serial: str
     spki: str
-    pem: bytes
-    root: str
-    bundle: tuple[str, ...]
-    issued: float
-    expires: float
-    first_used: float | None
+    role: Role
+    labels: Mapping[str, str]
+    token: str
+    created: float
 
 
 @dataclass(frozen=True)
 class Registered:
     """A device.
 
-    device: its permanent name, as in its certificates. display: the name that is displayed. spki: SHA-256 of
-    the key that it joined with. token: the token that admitted it. certificates: those that are not void,
-    oldest first.
+    device: its permanent name. display: the name that is displayed. spki: SHA-256 of its key, in hexadecimal.
+    token: the token that admitted it; "" as of `Successor`. successor: the key that waits to replace its key.
     """
 
     device: DeviceId
@@ -114,51 +101,28 @@ class Registered:
     created: float
     spki: str
     token: str
-    certificates: tuple[Certified, ...] = ()
+    successor: Successor | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether an operator has to approve a key of it."""
+        return self.standing is DeviceStanding.PENDING or self.successor is not None
+
+    @property
+    def waiting_key(self) -> str:
+        """SHA-256, in hexadecimal, of the key that an operator would approve; "" if none waits."""
+        if self.successor is not None:
+            return self.successor.spki
+        return self.spki if self.standing is DeviceStanding.PENDING else ""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A person who may call over the network, and the only certificate that is valid for the name.
-
-    serial, spki, root, bundle, issued, expires: as of `Certified`. revoked: whether the certificate was.
-    """
+    """A person who may call over the network. spki: SHA-256 of the only key that is valid for the name, in
+    hexadecimal."""
 
     name: str
     role: OperatorRole
-    serial: str
     spki: str
-    root: str
-    bundle: tuple[str, ...]
-    issued: float
-    expires: float
+    created: float
     revoked: bool = False
-
-
-@dataclass(frozen=True)
-class Issued:
-    """A new certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
-
-    root: the name of the root that signed it.
-    """
-
-    pem: bytes
-    serial: str
-    spki: bytes
-    root: str
-    issued: float
-    expires: float
-
-
-class Issuer(Protocol):
-    """What signs certificates and recognizes its own signature: `fedserver.authority.roots.Authority`."""
-
-    @property
-    def roots(self) -> Mapping[str, object]:
-        """The trusted roots by name."""
-
-    def issue(self, device: DeviceId, key: "PublicKey") -> Issued:
-        """Issue a certificate for a device's key, valid from now on."""
-
-    def signer(self, certificate: "x509.Certificate") -> str:
-        """The name of the root that signed a certificate; "" if none of ours did."""

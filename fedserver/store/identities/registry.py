@@ -1,4 +1,4 @@
-"""The registry: the admitted devices, what they may do, and the certificates that they call with."""
+"""The registry: the keys of devices, whose they are and what they may do. It is the only truth about them."""
 
 import json
 import time
@@ -6,17 +6,18 @@ from collections.abc import Collection
 
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered, Token
+from fedserver.store.identities.dead_keys import DeadKeys
+from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Successor
 from shoal.core.errors import NotFound, Refused
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 
 class Registry:
-    """All devices that have ever been admitted, and their certificates."""
+    """All devices that have ever been admitted."""
 
-    def __init__(self, database: Database, audit: AuditLog) -> None:
-        self._db, self._audit = database, audit
+    def __init__(self, database: Database, audit: AuditLog, dead: DeadKeys) -> None:
+        self._db, self._audit, self._dead = database, audit, dead
 
     def all(self) -> list[Registered]:
         """Every device that has ever been admitted, sorted by name."""
@@ -29,30 +30,74 @@ class Registry:
             raise NotFound(f"no device {device!r} has joined", "fedserver device ls lists those that have")
         return found
 
-    def approve(self, device: DeviceId) -> Registered:
-        """Approve a device that is waiting for it.
+    def approve(self, device: DeviceId, spki: str) -> Registered:
+        """Approve the key that a device waits with; one that it had before is revoked in the same moment.
 
-        Safe to repeat. Raises NotFound, Refused if it is revoked.
+        spki: of the key that was looked at; "": whichever waits. Safe to repeat. Raises NotFound, and Refused
+        if it is revoked, or waits with another key.
         """
         with self._db.transaction():
             found = self.get(device)
-            if found.standing is DeviceStanding.REVOKED:
+            if spki and spki not in (found.spki, found.waiting_key):
+                raise Refused(f"device {device} waits with another key meanwhile", "look at it again")
+            if found.successor is not None and spki in ("", found.successor.spki):
+                self._replace(found, found.successor)
+            elif found.standing is DeviceStanding.REVOKED:
                 raise Refused(f"device {device} is revoked permanently", "let it join again")
-            if found.standing is DeviceStanding.PENDING:
+            elif found.standing is DeviceStanding.PENDING:
                 self.set_standing(device, DeviceStanding.APPROVED)
                 self._audit.record(Event.APPROVED, device=device, key=found.spki)
             return self.get(device)
 
-    def revoke(self, device: DeviceId, reason: str) -> Registered:
-        """Revoke an identity permanently. Safe to repeat. Raises NotFound."""
+    def _replace(self, found: Registered, successor: Successor) -> None:
+        device, role = found.device, successor.role.value
+        self._dead.add(found.spki, device)
+        self._db.execute("DELETE FROM successors WHERE device = ?", (device,))
+        self._db.execute(
+            "UPDATE identities SET spki = ?, role = ?, labels = ?, token = ?, standing = ? WHERE device = ?",
+            (
+                successor.spki,
+                role,
+                json.dumps(successor.labels),
+                successor.token,
+                DeviceStanding.APPROVED.value,
+                device,
+            ),
+        )
+        self._audit.record(
+            Event.APPROVED, device=device, key=successor.spki, in_place_of=found.spki, role=role
+        )
+
+    def change_key(self, device: DeviceId, spki: str) -> None:
+        """Inside a transaction: a device goes on with another key, and the one that it had is revoked."""
+        former = self.get(device).spki
+        self._dead.add(former, device)
+        self._db.execute("UPDATE identities SET spki = ? WHERE device = ?", (spki, device))
+        self._audit.record(Event.KEY_CHANGED, device=device, key=spki, in_place_of=former)
+
+    def refuse(self, device: DeviceId, reason: str) -> Registered:
+        """Revoke the key that waits to take the place of a device's key. Safe to repeat. Raises NotFound."""
         with self._db.transaction():
-            if self.get(device).standing is not DeviceStanding.REVOKED:
+            if (waiting := self.get(device).successor) is not None:
+                self._dead.add(waiting.spki, device)
+                self._db.execute("DELETE FROM successors WHERE device = ?", (device,))
+                self._audit.record(Event.REVOKED, device=device, key=waiting.spki, reason=reason)
+            return self.get(device)
+
+    def revoke(self, device: DeviceId, reason: str) -> Registered:
+        """Revoke a device permanently. Safe to repeat. Raises NotFound."""
+        with self._db.transaction():
+            found = self.get(device)
+            if found.standing is not DeviceStanding.REVOKED or found.successor is not None:
+                for spki in filter(None, {found.spki, found.waiting_key}):
+                    self._dead.add(spki, device)
+                self._db.execute("DELETE FROM successors WHERE device = ?", (device,))
                 self.set_standing(device, DeviceStanding.REVOKED)
                 self._audit.record(Event.REVOKED, device=device, reason=reason)
             return self.get(device)
 
     def rename(self, device: DeviceId, display: str) -> Registered:
-        """Change the displayed name; the name in certificates stays. Raises NotFound."""
+        """Change the displayed name; the permanent name stays. Raises NotFound."""
         with self._db.transaction():
             self.get(device)
             self._db.execute("UPDATE identities SET display = ? WHERE device = ?", (display, device))
@@ -108,66 +153,41 @@ class Registry:
                 )
             return True
 
-    def use_certificate(self, serial: str) -> Registered:
-        """Record the first call with a certificate; the device's earlier certificates become void."""
-        with self._db.transaction():
-            self._db.execute(
-                "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL AND void = 0",
-                (time.time(), serial),
-            )
-            self._db.execute(
-                "UPDATE certificates SET void = 1 FROM certificates AS used WHERE used.serial = ?"
-                " AND used.void = 0 AND certificates.device = used.device"
-                " AND certificates.number < used.number",
-                (serial,),
-            )
-            ((device,),) = self._db.query("SELECT device FROM certificates WHERE serial = ?", (serial,))
-            return self.get(device)
-
     # -- inside ---------------------------------------------------------------------------------------------
 
     def has_key(self, spki: str) -> bool:
-        """Whether any device has this key, or has had it."""
-        joined = self._db.query("SELECT 1 FROM identities WHERE spki = ?", (spki,))
-        return bool(joined) or self.is_certified(spki)
+        """Whether any device has this key, waits with it, or has had it."""
+        return self.device_of(spki) is not None
 
-    def is_certified(self, spki: str) -> bool:
-        """Whether a certificate was ever issued for this key."""
-        return bool(self._db.query("SELECT 1 FROM certificates WHERE spki = ?", (spki,)))
+    def device_of(self, spki: str) -> DeviceId | None:
+        """The device that has this key, waits with it, or has had it."""
+        for table in ("identities", "successors"):
+            for row in self._db.rows(table, "WHERE spki = ?", (spki,)):
+                return str(row["device"])
+        return self._dead.of(spki)
 
-    def enter(self, device: DeviceId, token: Token, standing: DeviceStanding, spki: str) -> None:
-        """Inside a transaction: add a device that a token admits. spki: of its key."""
+    def enter(self, device: DeviceId, standing: DeviceStanding, asked: Successor) -> None:
+        """Inside a transaction: add a device with this key."""
         self._db.execute(
             "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 device,
                 device,
-                token.role.value,
-                json.dumps(token.labels),
+                asked.role.value,
+                json.dumps(asked.labels),
                 standing.value,
-                time.time(),
-                spki,
-                token.token,
+                asked.created,
+                asked.spki,
+                asked.token,
             ),
         )
 
-    def insert(self, device: DeviceId, found: Certified) -> None:
-        """Inside a transaction: add a certificate of the device."""
+    def await_approval(self, device: DeviceId, asked: Successor) -> None:
+        """Inside a transaction: note a key that is to take the place of the one that the device has."""
         self._db.execute(
-            "INSERT INTO certificates"
-            " (number, device, serial, spki, pem, root, bundle, issued, expires, void)"
-            " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, 0 FROM certificates",
-            (
-                device,
-                found.serial,
-                found.spki,
-                found.pem,
-                found.root,
-                json.dumps(found.bundle),
-                found.issued,
-                found.expires,
-            ),
+            "INSERT INTO successors (device, spki, role, labels, token, created) VALUES (?, ?, ?, ?, ?, ?)",
+            (device, asked.spki, asked.role.value, json.dumps(asked.labels), asked.token, asked.created),
         )
 
     def find(self, device: DeviceId) -> Registered | None:
@@ -176,9 +196,7 @@ class Registry:
         return self._registered(rows[0]) if rows else None
 
     def _registered(self, row: Row) -> Registered:
-        certificates = self._db.rows(
-            "certificates", "WHERE device = ? AND void = 0 ORDER BY number", (row["device"],)
-        )
+        waiting = self._db.rows("successors", "WHERE device = ?", (row["device"],))
         return Registered(
             row["device"],
             row["display"],
@@ -188,7 +206,7 @@ class Registry:
             row["created"],
             row["spki"],
             row["token"],
-            tuple(map(certified_of, certificates)),
+            _successor(waiting[0]) if waiting else None,
         )
 
     def set_standing(self, device: DeviceId, standing: DeviceStanding) -> None:
@@ -201,14 +219,6 @@ def _today() -> int:
     return int(time.time() // DAY)
 
 
-def certified_of(row: Row) -> Certified:
-    return Certified(
-        row["serial"],
-        row["spki"],
-        row["pem"],
-        row["root"],
-        tuple(json.loads(row["bundle"])),
-        row["issued"],
-        row["expires"],
-        row["first_used"],
-    )
+def _successor(row: Row) -> Successor:
+    labels = json.loads(row["labels"])
+    return Successor(row["spki"], Role(row["role"]), labels, row["token"], row["created"])

@@ -99,6 +99,15 @@ class Tokens:
                 self._audit.record(Event.TOKEN_REVOKED, token=name)
             return token_of(self._db.rows("tokens", "WHERE token = ?", (name,))[0])
 
+    def revoke_open(self) -> None:
+        """Let no token admit a device any more: a restored state does not know which of them were used."""
+        with self._db.transaction():
+            self._db.execute(
+                "UPDATE tokens SET standing = ? WHERE standing = ?",
+                (TokenStanding.REVOKED.value, TokenStanding.OPEN.value),
+            )
+            self._audit.record(Event.RESTORED)
+
     def count_wrong_proof(self, row: Row) -> None:
         """Inside a transaction: count a wrong proof; `WRONG` of them lock the token."""
         wrong = row["wrong"] + 1

@@ -37,7 +37,6 @@ class Welcome:
     session: opaque; a later hello of the same device invalidates it.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often during work.
     spread: the maximum of the random wait before reconnecting after a lost connection.
-    renew_in: seconds until the device should renew its certificate; None: there are no certificates.
     mark: an opaque point in the server's history, which the device stores on its disk; "": keep the last one.
     addresses: where the device may call, "host:port", this server included; empty: there is only this one.
     """
@@ -48,7 +47,6 @@ class Welcome:
     poll: float
     heartbeat: float
     spread: float = 1.0
-    renew_in: float | None = None
     mark: str = ""
     addresses: tuple[str, ...] = ()
 
@@ -73,10 +71,9 @@ class ObservedRun:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an observer receives: the runs, newest first, and the seconds until it has to renew."""
+    """What an observer receives: the runs, newest first."""
 
     runs: tuple[ObservedRun, ...]
-    renew_in: float
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """Create and read keys, certificate requests and certificates, all on P-256.
 
-A device's certificate names it by one URI, spiffe://FEDERATION/device/NAME, and nothing else is read from it.
+A certificate is how a key gets through TLS, and says nothing else that counts: who a key belongs to, and
+whether it may call, is in the server's registry. So it is valid from `BEGIN` to `END`, and no clock matters.
+A caller's certificate names it by one URI: spiffe://FEDERATION/ROLE/NAME, where ROLE is that of a device when
+it joined, or "operator".
 """
 
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -24,16 +28,22 @@ from shoal.core.errors import BadPayload, StorageFault
 from shoal.core.identity.joining import MAX_REQUEST
 from shoal.core.types import DeviceId
 
-URI = re.compile(r"spiffe://([A-Za-z0-9][A-Za-z0-9._-]{0,63})/device/([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
+BEGIN, END = datetime(1950, 1, 1), datetime(9999, 12, 31, 23, 59, 59)
+"""The earliest and the latest time, UTC, that a certificate can have (RFC 5280)."""
+OPERATOR = "operator"
+URI = re.compile(
+    r"spiffe://([A-Za-z0-9][A-Za-z0-9._-]{0,63})/(train|infer-only|observer|operator)/([A-Za-z0-9][A-Za-z0-9._-]{0,63})"
+)
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a device's certificate says. serial: in hexadecimal. spki: SHA-256 of its key, in hexadecimal."""
+    """What a caller's certificate says. kind: a device's role, or "operator". spki: SHA-256 of its key, in
+    hexadecimal."""
 
     federation: str
-    device: DeviceId
-    serial: str
+    kind: str
+    name: str
     spki: str
 
 
@@ -98,27 +108,30 @@ def certificate(pem: bytes) -> x509.Certificate:
         raise BadPayload("that is not a certificate", "send PEM") from None
 
 
+def uri_of(federation: str, kind: str, name: DeviceId) -> str:
+    return f"spiffe://{federation}/{kind}/{name}"
+
+
+def named_by(found: x509.Certificate) -> Named:
+    """Read whom a certificate names. Raises BadPayload if it names no caller of a federation."""
+    match = URI.fullmatch(_uri_in(found))
+    if match is None:
+        raise BadPayload("the certificate does not name a caller of a federation", "join again")
+    return Named(match[1], match[2], match[3], pin_of(key_in(found)).hex())
+
+
 def key_in(found: x509.Certificate) -> ec.EllipticCurvePublicKey:
-    """The key of a certificate that an authority of ours has signed. Raises BadPayload for any other key."""
-    key = found.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    """The key of a certificate. Raises BadPayload for one that is not on the curve P-256."""
+    try:
+        key = found.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise BadPayload("the key of the certificate is not on the curve P-256", "get another certificate")
     return key
 
 
-def uri_of(federation: str, device: DeviceId) -> str:
-    return f"spiffe://{federation}/device/{device}"
-
-
-def named_by(found: x509.Certificate) -> Named:
-    """Read which device a certificate names. Raises BadPayload if it is not a device's certificate."""
-    match = URI.fullmatch(uri_in(found))
-    if match is None:
-        raise BadPayload("the certificate does not name a device of a federation", "join again")
-    return Named(match[1], match[2], f"{found.serial_number:x}", key_hash(found))
-
-
-def uri_in(found: x509.Certificate) -> str:
+def _uri_in(found: x509.Certificate) -> str:
     """The URI of a certificate; "" unless it has exactly one."""
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -126,11 +139,3 @@ def uri_in(found: x509.Certificate) -> str:
     except (x509.ExtensionNotFound, ValueError):
         return ""
     return uris[0] if len(uris) == 1 else ""
-
-
-def key_hash(found: x509.Certificate) -> str:
-    """SHA-256 of a certificate's key, in hexadecimal. Raises BadPayload if the key cannot be read."""
-    try:
-        return pin_of(found.public_key()).hex()
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise BadPayload("the key of the certificate cannot be read", "get another certificate") from None

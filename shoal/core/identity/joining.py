@@ -10,6 +10,9 @@ NONCE = 32
 """Bytes of a challenge."""
 MAX_REQUEST = 4096
 """Bytes of a certificate request."""
+TLS_NAME = "shoal"
+"""The name in every server's certificate. Callers trust its key and not its name, which TLS wants all the
+same."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a device, and a federation, may be called."""
 
@@ -62,8 +65,11 @@ class Joining:
 
 
 @dataclass(frozen=True)
-class Rejoining:
-    """A device whose certificate (PEM) has expired asks again, with its last key's signature."""
+class Returning:
+    """A device that has a key already asks for a certificate. certificate: its last one, PEM.
+
+    csr: for the key in that, or for the key that is to take its place. signature: by the key in that.
+    """
 
     certificate: bytes
     nonce: bytes
@@ -73,18 +79,16 @@ class Rejoining:
 
 @dataclass(frozen=True)
 class IssuedIdentity:
-    """What a device gets when it has joined. certificate, authorities: PEM.
-
-    address: where devices call, "host:port". renew_in: seconds until it should ask for the next certificate.
+    """What a device gets when it has joined. certificate: PEM. authority: the server's certificate, PEM,
+    which is the only one to trust. address: where devices call, "host:port".
     """
 
     certificate: bytes
-    authorities: bytes
+    authority: bytes
     federation: str
     device: DeviceId
     role: Role
     address: str
-    renew_in: float
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Prove that a device knows its token's secret, or holds its last key, without sending either."""
+"""Prove that a device knows its token's secret, or holds a key, without sending either."""
 
 import hashlib
 import hmac
@@ -28,7 +28,7 @@ def is_proved(key: bytes, nonce: bytes, pin: bytes, csr: bytes, proof: bytes) ->
 
 
 def sign(key: EllipticCurvePrivateKey, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
-    """Sign the same with the device's last key: ECDSA with SHA-256."""
+    """Sign the same with the key of a device: ECDSA with SHA-256."""
     return key.sign(_signed(nonce, pin, csr), ECDSA(SHA256()))
 
 

@@ -1,60 +1,53 @@
 """Sign with the key of a device's certificate, and check what other devices of the federation have signed.
 
 A proof is the length of the signature (2 bytes), the signature (ECDSA with SHA-256) and the certificate
-(DER). The end of a certificate is not checked, since a device's clock may be wrong; the server admits only
-devices whose certificates it still accepts.
+(DER).
 """
 
-from collections.abc import Sequence
-
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.core.errors import BadPayload
-from shoal.core.identity.certificates import certificate, key_from_pem, named_by
+from shoal.core.identity.certificates import certificate, key_from_pem, key_in, named_by
 from shoal.core.types import DeviceId
 
 
 class Signatures:
-    """Checks what devices of a federation have signed. authorities: who issued their certificates."""
+    """Checks what devices of a federation have signed. authority: who issued their certificates."""
 
-    def __init__(self, federation: str, authorities: Sequence[x509.Certificate]) -> None:
-        self._federation, self._authorities = federation, authorities
+    def __init__(self, federation: str, authority: x509.Certificate) -> None:
+        self._federation, self._authority = federation, authority
 
     def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
         """Raise BadPayload unless this device of the federation has signed these data."""
         size = int.from_bytes(proof[:2], "big")
         try:
             found = x509.load_der_x509_certificate(proof[2 + size :])
-            named, key = named_by(found), found.public_key()
-            if not isinstance(key, EllipticCurvePublicKey):
-                raise ValueError("another kind of key")
-            key.verify(proof[2 : 2 + size], data, ECDSA(SHA256()))
+            named = named_by(found)
+            key_in(found).verify(proof[2 : 2 + size], data, ECDSA(SHA256()))
         except (ValueError, InvalidSignature, BadPayload, x509.InvalidVersion):
             raise BadPayload(f"{device!r} of the cohort did not sign its keys") from None
-        if (named.federation, named.device) != (self._federation, device) or not self._issued(found):
+        if (named.federation, named.name) != (self._federation, device) or not self.has_issued(found):
             raise BadPayload(f"the keys of {device!r} of the cohort are signed by another device")
 
-    def _issued(self, found: x509.Certificate) -> bool:
-        """Whether an authority of the federation has issued this certificate."""
-        for authority in self._authorities:
-            try:
-                found.verify_directly_issued_by(authority)
-            except (ValueError, TypeError, InvalidSignature):
-                continue
-            return True
-        return False
+    def has_issued(self, found: x509.Certificate) -> bool:
+        """Whether the authority of the federation has issued this certificate."""
+        try:
+            found.verify_directly_issued_by(self._authority)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            return False
+        return True
 
 
 class Certified(Signatures):
-    """The identity of one device, which also signs. key, own, authorities: PEM."""
+    """The identity of one device, which also signs. key, own, authority: PEM."""
 
-    def __init__(self, key: bytes, own: bytes, authorities: bytes) -> None:
+    def __init__(self, key: bytes, own: bytes, authority: bytes) -> None:
         self._key, self._own = key_from_pem(key), certificate(own)
-        super().__init__(named_by(self._own).federation, x509.load_pem_x509_certificates(authorities))
+        super().__init__(named_by(self._own).federation, certificate(authority))
 
     def sign(self, data: bytes) -> bytes:
         signature = self._key.sign(data, ECDSA(SHA256()))

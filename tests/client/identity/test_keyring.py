@@ -74,7 +74,7 @@ def test_a_damaged_identity_is_an_error_with_a_hint(identity: Identity, tmp_path
         path.write_text(json.dumps({**whole, **change}))
         with pytest.raises(StorageFault, match=r"identity\.json is damaged") as caught:
             keyring.identity()
-        assert "under another name" in caught.value.hint
+        assert "under the same name" in caught.value.hint
     path.write_text("{")
     with pytest.raises(StorageFault, match="is damaged"):
         keyring.identity()

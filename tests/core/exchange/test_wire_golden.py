@@ -295,7 +295,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
         wire.answer_to_pb,
     ),
     "observation": (
-        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),), 86400.5),
+        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),)),
         wire.observation_to_pb,
     ),
     "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),

@@ -55,7 +55,7 @@ RUN: dict[str, Any] = {"run": "r", "algorithm": "flux", "stage": 1, "round": 1}
 
 
 def observation(*runs: dict[str, Any]) -> observers.ObserveRunsResponse:
-    return observers.ObserveRunsResponse(runs=[observers.ObservedRun(**run) for run in runs], renew_in=SECOND)
+    return observers.ObserveRunsResponse(runs=[observers.ObservedRun(**run) for run in runs])
 
 
 HOSTILE: Lies = {
@@ -132,7 +132,6 @@ HOSTILE: Lies = {
     "placement: unset model": (placement(model=parts_pb2.Weights()), "blob is not set"),
     "placement: unknown field": (with_unknown(placement()), "not known"),
     "observation: too many runs": (observation(*[RUN] * 10_001), "10001 of them"),
-    "observation: no time to renew": (observers.ObserveRunsResponse(), "renew_in is not set"),
     "observation: a run without a name": (observation({**RUN, "run": ""}), "name is not set"),
     "observation: an unknown stage": (observation({**RUN, "stage": 99}), "value 99 is not known"),
     "observation: no stage": (observation({**RUN, "stage": 0}), "stage is not set"),

@@ -303,7 +303,6 @@ welcomes = st.builds(
     st.integers(1, 9),
     names,
     *[milliseconds] * 3,
-    st.none() | milliseconds,
     mark=texts,
     addresses=st.lists(names, max_size=16).map(tuple),
 )
@@ -323,7 +322,7 @@ reports = st.builds(Report, *lease, payloads | st.builds(Failure, names, texts, 
 receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
 stages = st.sampled_from(list(STAGES.values()))
 observed = st.builds(ObservedRun, names, names, stages, st.integers(1, 1 << 31), texts)
-observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple), milliseconds)
+observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple))
 wishes = st.builds(Wish, st.integers(1, MAX_MODELS))
 answers = st.builds(Question, names, payloads) | st.builds(Placement, names, assignments, weights())
 

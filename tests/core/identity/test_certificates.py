@@ -81,9 +81,9 @@ def test_a_key_comes_back_from_its_file_and_another_text_does_not() -> None:
         certs.key_from_pem(b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 
 
-def test_a_strangers_certificate_names_no_device() -> None:
+def test_a_strangers_certificate_names_no_caller() -> None:
     pem = trustme.CA().issue_cert("device.example").cert_chain_pems[0].bytes()
-    with pytest.raises(BadPayload, match="does not name a device"):
+    with pytest.raises(BadPayload, match="not name a caller"):
         certs.named_by(certs.certificate(pem))
 
 

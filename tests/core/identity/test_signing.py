@@ -9,7 +9,7 @@ from tests.client.federation import Federation
 
 def certified(federation: Federation, device: str) -> Certified:
     identity = federation.identity_for(device)
-    return Certified(identity.key, identity.certificate, identity.authorities)
+    return Certified(identity.key, identity.certificate, identity.authority)
 
 
 def test_a_device_checks_what_another_has_signed() -> None:

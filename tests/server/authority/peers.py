@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import setup
+from fedserver.authority.authority import Authority
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.issuing import Key
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
-from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
@@ -29,20 +29,18 @@ from fedserver.store.identities.audit import FILE, Event
 from fedserver.store.identities.records import Terms
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
-    EnrollmentServiceStub,
-    IdentityServiceStub,
-)
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import key_to_pem, new_key, pin_of, request
 from shoal.core.identity.join import JoinString, parse
-from shoal.core.identity.joining import IssuedIdentity, Joining, Pending, Rejoining
+from shoal.core.identity.joining import TLS_NAME, IssuedIdentity, Joining, Pending, Returning
+from shoal.core.identity.succession import leads
 from tests.server.servers import server
 from tests.server.wire_link import WireLink
 
 HOST = "127.0.0.1"
-OWN = (("grpc.use_local_subchannel_pool", 1),)
+OWN = (("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", TLS_NAME))
 """A connection for each channel, as devices on machines of their own have it."""
 
 
@@ -71,8 +69,7 @@ class World:
 async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[World]:
     """A server on a state folder, which is made if it is not there, in this process."""
     setup.init(state, hosts, f"{HOST}:0", f"{HOST}:0", "clinic")
-    authority = Authority.open(state, hosts)
-    authority.refresh()
+    authority = Authority.open(state)
     async with server(state) as coordinator:
         peers = await Peers.open(coordinator.storage, authority)
         operators = await OperatorAccounts.open(coordinator.storage, authority)
@@ -98,48 +95,40 @@ class Peer:
         self.string = parse(join) if isinstance(join, str) else join
         self.name, self.address = name, address
         self.key: Key = key or new_key()
-        self.csr = request(self.key)
+        self.csr, self.pin = request(self.key), self.string.pin
         self.issued: IssuedIdentity | None = None
 
     async def join(self, **changes: Any) -> IssuedIdentity | Pending:
         """Ask for a certificate. changes: to what is sent."""
-        key, pin = proof.key_of(self.string.secret), self.string.pin
+        key = proof.key_of(self.string.secret)
         async with self.joining_stub() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
-            shown = proof.prove(key, nonce, pin, self.csr)
+            shown = proof.prove(key, nonce, self.pin, self.csr)
             joining = replace(Joining(self.string.token, nonce, self.csr, shown, self.name), **changes)
-            answer = wire.joined_from_pb(await stub.Join(wire.joining_to_pb(joining)))
+            answer = wire.admitted_from_pb(await stub.Join(wire.joining_to_pb(joining)))
         if isinstance(answer, IssuedIdentity):
             self.issued = answer
             self.address = self.address or answer.address
         return answer
 
-    async def rejoin(self, key: Key, **changes: Any) -> IssuedIdentity:
-        """Ask with the last key for a certificate of a new one, and go on with that."""
+    async def come_back(self, key: Key | None = None, **changes: Any) -> IssuedIdentity | Pending:
+        """Ask with the key for another certificate, and go on with that; key: one to take its place."""
         assert self.issued is not None
+        key = key or self.key
         async with self.joining_stub() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
             csr = request(key)
-            signature = proof.sign(self.key, nonce, self.string.pin, csr)
-            rejoining = Rejoining(self.issued.certificate, nonce, csr, signature)
-            answer = await stub.Rejoin(wire.rejoining_to_pb(replace(rejoining, **changes)))
-        return self.go_on(key, answer.identity)
+            signature = proof.sign(self.key, nonce, self.pin, csr)
+            returning = replace(Returning(self.issued.certificate, nonce, csr, signature), **changes)
+            answer = wire.admitted_from_pb(await stub.Return(wire.returning_to_pb(returning)))
+        if isinstance(answer, IssuedIdentity):
+            self.key, self.issued = key, answer
+        return answer
 
-    async def renew(self, key: Key) -> pb.Identity:
-        """The next certificate, which is not used yet."""
-        async with self.channel() as channel:
-            answer = await IdentityServiceStub(channel).Renew(pb.RenewRequest(csr=request(key)))
-        return answer.identity
-
-    def go_on(self, key: Key, identity: pb.Identity) -> IssuedIdentity:
-        """Use this key and certificate from now on."""
-        self.key, self.issued = key, wire.identity_from_pb(identity)
-        return self.issued
-
-    def channel(self, roots: bytes = b"") -> aio.Channel:
+    def channel(self) -> aio.Channel:
         """To where devices call."""
         assert self.issued is not None
-        return channel_of(self.address, roots or self.issued.authorities, self.key, self.issued.certificate)
+        return channel_of(self.address, self.issued.authority, self.key, self.issued.certificate)
 
     def link(self, channel: aio.Channel) -> WireLink:
         """Calls of this device; it claims to be another device, which the server must not believe."""
@@ -158,11 +147,17 @@ class Peer:
             ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)
         )
         found = x509.load_pem_x509_certificate(pem.encode())
-        key: Any = found.public_key()
-        assert pin_of(key) == self.string.pin
+        assert leads(self.string.pin, found)
+        self.pin = pin_of(found.public_key())
         credentials = grpc.ssl_channel_credentials(found.public_bytes(Encoding.PEM))
         async with aio.secure_channel(self.string.address, credentials, OWN) as channel:
             yield channel
+
+
+def moved(join: JoinString, found: World) -> JoinString:
+    """The same join string where the server is now: ports differ from start to start here."""
+    host, _, port = found.listeners.join_address.rpartition(":")
+    return replace(join, host=host, port=int(port))
 
 
 def channel_of(

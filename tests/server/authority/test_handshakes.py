@@ -1,12 +1,12 @@
-"""TLS handshakes of any caller: many at once end no server, and each meets the roots of now."""
+"""TLS handshakes of any caller: many at once end no server, and each meets the key of now."""
 
 import asyncio
 import contextlib
 import ssl
 from pathlib import Path
 
-from fedserver.authority import roots, setup
-from fedserver.authority.roots import Authority
+from fedserver.authority import setup
+from fedserver.authority.authority import Authority
 from fedserver.rpc.tls import CertificateSource
 from tests.server.processes import daemon
 
@@ -20,12 +20,11 @@ def made(state: Path) -> Path:
 
 
 def test_tls_is_given_a_change_once_and_nothing_while_there_is_none(tmp_path: Path) -> None:
-    authority = Authority.open(made(tmp_path / "s"), (HOST,))
-    authority.refresh()
+    authority = Authority.open(made(tmp_path / "s"))
     source = CertificateSource(authority)
     assert source.now() is not None
     assert [source.changed() for _ in range(3)] == [None] * 3
-    authority.add(*roots.new_root("clinic"))
+    authority.rotate()
     assert source.changed() is not None
     assert source.changed() is None
 

@@ -3,24 +3,23 @@
 import asyncio
 import json
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc import aio
 
-from fedserver.authority import issuing, joining, rate_limit
-from fedserver.store.identities import admission
+from fedserver.authority import joining, rate_limit
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding
+from fedserver.store.store import Call
+from shoal.core.errors import Refused
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange.link import Hello
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import new_key, pin_of, request
-from shoal.core.identity.join import JoinString
 from shoal.core.identity.joining import IssuedIdentity, Pending, Role
-from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
+from tests.server.authority.peers import Peer, World, lines_of, moved, play, refused, world
 
 
 @pytest.fixture
@@ -35,19 +34,17 @@ def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
         assert device.issued is not None
         assert (device.issued.federation, device.issued.device) == ("clinic", "d0")
         async with device.channel() as channel:
-            welcome = await device.link(channel).hello(Hello("toy"))
-        assert welcome.renew_in is not None
-        life = issuing.DEVICE_LIFE
-        assert 0.59 * life < welcome.renew_in < 0.67 * life
+            await device.link(channel).hello(Hello("toy"))
         assert list(found.coordinator.visitors) == ["d0"]  # and not who it said it was
         (known,) = await found.api.devices()
         assert known.device.labels == {"site": "basel"}
-        assert known.device.certificates[0].first_used is not None
+        assert known.device.spki == pin_of(device.key.public_key()).hex()
+        assert known.last_seen is not None
 
     play(story, tmp_path / "s")
 
 
-def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path: Path) -> None:
+def test_a_request_may_be_repeated_also_after_a_crash(tmp_path: Path) -> None:
     async def join() -> tuple[Peer, IssuedIdentity]:
         async with world(tmp_path / "s") as found:
             device = Peer(await found.token(), "d0")
@@ -56,7 +53,6 @@ def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path:
             again = await device.join()
             assert isinstance(first, IssuedIdentity)
             assert isinstance(again, IssuedIdentity)
-            assert again.certificate == first.certificate
             return device, first
 
     async def join_again(device: Peer, first: IssuedIdentity) -> None:
@@ -64,7 +60,10 @@ def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path:
             device.string = moved(device.string, found)
             answer = await device.join()
             assert isinstance(answer, IssuedIdentity)
-            assert answer.certificate == first.certificate
+            assert answer.device == first.device
+            device.address = found.listeners.address
+            async with device.channel() as channel:
+                await device.link(channel).hello(Hello("toy"))
             assert [each.used for each in await found.api.tokens()] == [1]
 
     asyncio.run(join_again(*asyncio.run(join())))
@@ -133,8 +132,6 @@ def test_a_token_admits_the_names_that_it_is_for(tmp_path: Path) -> None:
         assert "ward-*" in fault.hint
         first = Peer(join, "ward-1")
         await first.join()
-        error, fault = await refused(Peer(join, "ward-1").join())
-        assert (error.code(), fault.code) == (grpc.StatusCode.ALREADY_EXISTS, "name-taken")
         error, fault = await refused(Peer(join, "ward-2", key=first.key).join())
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         await Peer(join, "ward-2").join()  # none of the refusals has used the token up
@@ -187,123 +184,125 @@ def test_a_challenge_is_answered_once_and_in_time(tmp_path: Path, monkeypatch: p
     play(story, tmp_path / "s")
 
 
-def test_the_old_certificate_ends_when_the_new_one_is_used(tmp_path: Path) -> None:
+def test_a_device_changes_its_key_by_the_former_one_and_a_lost_answer_locks_no_one_out(
+    tmp_path: Path,
+) -> None:
     async def story(found: World) -> None:
-        device = await found.device("d0")
-        key = new_key()
-        async with device.channel() as old:
-            await device.link(old).hello(Hello("toy"))
-            identity = await device.renew(key)
-            assert (await device.renew(key)).certificate == identity.certificate
-            await device.link(old).hello(Hello("toy"))  # the answer may have been lost: the old one holds
-            device.go_on(key, identity)
-            async with device.channel() as new:
-                await device.link(new).hello(Hello("toy"))
-                error, fault = await refused(device.link(old).hello(Hello("toy")))
-                assert (error.code(), fault.code) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
-                await device.link(new).hello(Hello("toy"))
-        error, _ = await refused(device.renew(key))
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        error, _ = await refused(device.join())  # with the first key, as from an old copy of its disk
-        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert len(lines_of(found.state, Event.RENEWED)) == 1
+        device, key = await found.device("d0"), new_key()
+        lost = copy(device)
+        async with device.channel() as before:
+            waiting = asyncio.create_task(device.link(before).hello(Hello("toy")))
+            await waiting
+            await lost.come_back(key)  # and the answer is lost
+            error, fault = await refused(device.link(before).hello(Hello("toy")))
+            assert (error.code(), fault.code) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
+        await device.come_back(key)  # the same request: with the former key, for the same new one
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
+        (line,) = lines_of(found.state, Event.KEY_CHANGED)
+        assert line["facts"]["key"] == pin_of(key.public_key()).hex()
+        _, fault = await refused(copy(device).join())  # with the first key, as from an old copy of its disk
+        assert fault.code == "refused"
 
     play(story, tmp_path / "s")
 
 
-def test_certificates_that_were_never_used_do_not_pile_up(tmp_path: Path) -> None:
+def test_who_has_only_a_former_key_or_none_gets_nothing(tmp_path: Path, unlimited: None) -> None:
     async def story(found: World) -> None:
         device, other = await found.device("d0"), await found.device("d1")
-        async with device.channel() as channel:
-            await device.link(channel).hello(Hello("toy"))
-        first, second = new_key(), new_key()
-        early, late = await device.renew(first), await device.renew(second)
-        assert (await device.renew(second)).certificate == late.certificate
-        stale = copy(device)
-        stale.go_on(first, early)
-        async with stale.channel() as channel:
-            error, _ = await refused(stale.link(channel).hello(Hello("toy")))
-        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-        for _ in range(admission.MOST_NEXT - 3):
-            key = new_key()
-            identity = await device.renew(key)
-        error, fault = await refused(device.renew(new_key()))
-        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
-        assert 0 < fault.earliest.seconds <= admission.WINDOW
-        (known,) = [each for each in await found.api.devices() if each.device.device == "d0"]
-        assert len(known.device.certificates) == 2  # the one in use and the newest
-        assert (await device.renew(key)).certificate == identity.certificate
-        await other.renew(new_key())  # another device does not wait for this one
-        device.go_on(key, identity)
-        async with device.channel() as channel:
-            await device.link(channel).hello(Hello("toy"))
-
-    play(story, tmp_path / "s")
-
-
-def test_who_never_called_can_come_back_twice_with_the_same_certificate(
-    tmp_path: Path, unlimited: None
-) -> None:
-    async def story(found: World) -> None:
-        device = await found.device("d0")
-        lost = copy(device)
-        await lost.rejoin(new_key())  # the answer was lost, and with it the new key
-        await device.rejoin(new_key())
-        async with lost.channel() as channel:
-            error, _ = await refused(lost.link(channel).hello(Hello("toy")))
-        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-        async with device.channel() as channel:
-            await device.link(channel).hello(Hello("toy"))
-
-    play(story, tmp_path / "s")
-
-
-def test_a_device_that_slept_comes_back_with_its_last_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlimited: None
-) -> None:
-    async def story(found: World) -> None:
-        monkeypatch.setattr(issuing, "DEVICE_LIFE", -1.0)  # as good as two weeks later
-        device, stranger = await found.device("d0"), await found.device("d1")
-        monkeypatch.undo()
-        monkeypatch.setattr(rate_limit, "MINUTE", 0.0)
-        async with device.channel() as channel:
-            with pytest.raises(aio.AioRpcError) as caught:
-                await device.link(channel).hello(Hello("toy"))
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # TLS has refused it
         assert device.issued is not None
-        assert stranger.issued is not None
+        assert other.issued is not None
+        thief = copy(device)
         for changes in (
             {"signature": b"x" * 70},
             {"csr": request(new_key())},
-            {"certificate": stranger.issued.certificate},
+            {"certificate": other.issued.certificate},
         ):
-            error, _ = await refused(device.rejoin(new_key(), **changes))
+            error, _ = await refused(device.come_back(new_key(), **changes))
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        before, key = device.issued.certificate, new_key()
-        old = device.key
-        again = await device.rejoin(key)
-        assert again.certificate != before
-        device.key, device.issued = old, again
-        device.issued = IssuedIdentity(**{**vars(again), "certificate": before})
-        assert (await device.rejoin(key)).certificate == again.certificate  # its answer was lost
+        _, fault = await refused(device.come_back(other.key))
+        assert fault.code == "bad-payload"
+        await device.come_back(new_key())
+        for key in (new_key(), thief.key):
+            _, fault = await refused(thief.come_back(key))
+            assert fault.code == "revoked"
+        await found.api.revoke("d1", "lost")
+        for key in (new_key(), other.key):
+            _, fault = await refused(other.come_back(key))
+            assert fault.code == "revoked"
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))
-        await found.api.revoke("d1", "lost")
-        _, fault = await refused(stranger.rejoin(new_key()))
-        assert fault.code == "revoked"
-        assert len(lines_of(found.state, Event.REJOINED)) == 1
 
     play(story, tmp_path / "s")
 
 
-def test_who_slept_too_long_needs_a_new_join_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_comes_back_again_and_again_has_to_wait(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        device = await found.device("d0")
-        monkeypatch.setattr(admission, "SLEEP", -2 * issuing.DEVICE_LIFE)
-        error, _ = await refused(device.rejoin(new_key()))
-        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        (line,) = lines_of(found.state, Event.REJOIN_REFUSED)
-        assert line["facts"]["reason"] == "its certificate expired too long ago"
+        device, other = await found.device("d0"), await found.device("d1")
+        for _ in range(joining.FAILURES):
+            await device.come_back()
+        _, fault = await refused(device.come_back())
+        assert fault.code == "too-often"
+        await other.come_back()
+
+    play(story, tmp_path / "s")
+
+
+def test_a_name_that_is_known_waits_and_approval_replaces_the_key_in_one_step(tmp_path: Path) -> None:
+    """A device that was installed again: its owner joins under the same name."""
+
+    async def story(found: World) -> None:
+        device = await found.device("d0", labels={"site": "basel"})
+        join = await found.token(uses=2, role=Role.INFER_ONLY)
+        again = Peer(join, "d0", found.listeners.address)
+        assert isinstance(await again.join(), Pending)
+        assert isinstance(await again.join(), Pending)  # the same request
+        _, fault = await refused(Peer(join, "d0").join())
+        assert fault.code == "refused"  # one key at a time
+        (known,) = await found.api.devices()
+        assert known.device.waiting_key == pin_of(again.key.public_key()).hex()
+        assert "d0: fedserver device approve d0" in found.peers.notices()[0]
+        with pytest.raises(Refused, match="another key"):
+            await found.api.approve("d0", b"k" * 32)
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))  # nothing has changed yet
+            await found.api.approve("d0", bytes.fromhex(known.device.waiting_key))
+            error, _ = await refused(device.link(channel).hello(Hello("toy")))
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        _, fault = await refused(device.come_back())
+        assert fault.code == "revoked"
+        assert isinstance(await again.join(), IssuedIdentity)
+        async with again.channel() as channel:
+            error, _ = await refused(again.link(channel).next_task(0.0))
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED  # by the role of its token
+        (line,) = lines_of(found.state, Event.APPROVED)
+        assert line["facts"]["in_place_of"] == pin_of(device.key.public_key()).hex()
+        assert found.peers.notices() == ()
+
+    play(story, tmp_path / "s")
+
+
+def test_a_key_that_waits_can_be_refused_and_a_revoked_device_can_come_back(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device, stranger = await found.device("d0"), Peer(await found.token(), "d0")
+        await stranger.join()
+        await found.api.refuse("d0", "unknown person")
+        _, fault = await refused(stranger.join())
+        assert fault.code == "refused"
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
+        await found.api.revoke("d0", "stolen")
+        with pytest.raises(Refused, match="revoked permanently"):
+            await found.api.approve("d0")
+        again = Peer(await found.token(), "d0", found.listeners.address)
+        assert isinstance(await again.join(), Pending)
+        await found.api.approve("d0")
+        await again.join()
+        async with again.channel() as channel:
+            await again.link(channel).hello(Hello("toy"))
+        assert "d0" not in found.coordinator.barred
+        _, fault = await refused(device.come_back())
+        assert fault.code == "revoked"
 
     play(story, tmp_path / "s")
 
@@ -312,8 +311,12 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         join = await found.token()
         await Peer(join, "d0").join()
-        storage = found.coordinator.storage
-        rows = [dict(row) for row in await storage.call(storage.store.database.query, "SELECT * FROM tokens")]
+        rows = [
+            dict(row)
+            for row in await Call(found.coordinator.storage, found.coordinator.storage.store.database.query)(
+                "SELECT * FROM tokens"
+            )
+        ]
         assert proof.key_of(join.secret) in [row["key"] for row in rows]
         assert join.secret not in b"".join(
             path.read_bytes() for path in found.state.rglob("*") if path.is_file()
@@ -322,9 +325,3 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
         assert str(join).rpartition(":")[2] not in listed
 
     play(story, tmp_path / "s")
-
-
-def moved(join: JoinString, found: World) -> JoinString:
-    """The same join string where the server is now: ports differ from start to start here."""
-    host, _, port = found.listeners.join_address.rpartition(":")
-    return replace(join, host=host, port=int(port))

@@ -8,9 +8,9 @@ import grpc
 import numpy as np
 import pytest
 
-from fedserver.authority import issuing
 from fedserver.authority.model_quota import ModelQuota
 from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY
 from shoal.core.algorithms.ifca import server as ifca
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
@@ -67,7 +67,7 @@ def test_a_newcomer_gets_the_models_of_so_many_clusters_a_day(
             assert await quota.allows("a", "four", ["c0", "c3"])
             assert await quota.allows("b", "four", ["c4"])
             await placed(other, "four")
-            tomorrow = time.time() + issuing.DAY
+            tomorrow = time.time() + DAY
             monkeypatch.setattr("time.time", lambda: tomorrow)
             assert await quota.allows("a", "four", ["c4"])
 

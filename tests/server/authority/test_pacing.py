@@ -16,7 +16,7 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.identity.certificates import new_key
 from shoal.core.identity.joining import Challenge
-from tests.server.authority.peers import Peer, World, lines_of, play, refused
+from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 
 
 def test_challenges_are_bounded() -> None:
@@ -113,17 +113,19 @@ def test_a_stranger_with_made_up_join_strings_shuts_out_nobody_behind_its_addres
     play(story, tmp_path / "s")
 
 
-def test_a_made_up_certificate_makes_its_key_wait_and_not_the_address(tmp_path: Path) -> None:
+def test_made_up_certificates_make_strangers_wait_and_no_device_behind_their_address(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        asleep, stranger = await found.device("asleep"), await found.device("stranger")
+        device, stranger = await found.device("d0"), await found.device("d1")
         assert stranger.issued is not None
-        made_up = found.peers.authority.issue("nowhere", stranger.key.public_key()).pem
-        for _ in range(5):
-            error, _ = await refused(stranger.rejoin(new_key(), certificate=made_up))
-            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        error, fault = await refused(stranger.rejoin(new_key(), certificate=made_up))
+        async with world(tmp_path / "other") as other:
+            for number in range(6):
+                stranger.key = new_key()
+                made_up = other.peers.authority.issue("train", "d0", stranger.key.public_key())
+                error, fault = await refused(stranger.come_back(certificate=made_up))
+                if number < 5:
+                    assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         assert (error.code(), fault.code) == TOO_OFTEN
-        await asleep.rejoin(new_key())
+        await device.come_back()
 
     play(story, tmp_path / "s")
 
@@ -144,6 +146,3 @@ def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.Mo
     spare.count("c")
     spare.count("d")
     assert not spare.used_up("a")
-
-
-# -- the next certificate -----------------------------------------------------------------------------------

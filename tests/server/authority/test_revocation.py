@@ -66,7 +66,7 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
         assert (error.code(), fault.code) == (grpc.StatusCode.PERMISSION_DENIED, "revoked")
         assert run.lease("d1") is None
         assert not run.present("d1")
-        _, fault = await refused(peers[1].renew(new_key()))
+        _, fault = await refused(peers[1].come_back(new_key()))
         assert fault.code == "revoked"
         async with peers[1].channel() as again:  # a new connection changes nothing
             _, fault = await refused(peers[1].link(again).hello(Hello("toy")))

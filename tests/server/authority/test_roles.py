@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from grpc import aio
 
-from fedserver.authority import issuing, permissions
+from fedserver.authority import permissions
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
 from fedserver.rpc.admission.connections import MOST_REFUSED
 from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY
 from shoal.core.errors import IllegalEvent
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1.device_service_pb2 import LeaveRequest
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2 import RenewRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest
@@ -128,7 +128,6 @@ def test_an_observer_sees_how_runs_stand_and_no_names(tmp_path: Path) -> None:
         (run,) = answer.runs
         assert (run.run, run.algorithm, run.round) == ("toy", "fedavg", 1)
         assert "d0" not in str(answer)
-        assert wire.observation_from_pb(answer).renew_in > 1.0
 
     play(story, tmp_path / "s")
 
@@ -165,7 +164,7 @@ def test_who_only_infers_is_placed_so_many_times_a_day(
                 await device.link(channel).place("", SHOWN)
                 error, fault = await refused(device.link(channel).place("", SHOWN))
                 assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
-                tomorrow = time.time() + issuing.DAY
+                tomorrow = time.time() + DAY
                 monkeypatch.setattr("time.time", lambda: tomorrow)
                 await device.link(channel).place("", SHOWN)
 
@@ -223,7 +222,6 @@ def _requests(session: str) -> dict[str, bytes]:
         "/fed.v1.BlobService/Fetch": fetch.SerializeToString(),
         "/fed.v1.DeviceService/Hello": wire.hello_to_pb(Hello("toy")).SerializeToString(),
         "/fed.v1.DeviceService/Leave": LeaveRequest(session=session).SerializeToString(),
-        "/fed.v1.IdentityService/Renew": RenewRequest(csr=b"x").SerializeToString(),
         "/fed.v1.ObserverService/ObserveRuns": ObserveRunsRequest().SerializeToString(),
         "/fed.v1.PlacementService/Place": PlaceRequest(run="toy").SerializeToString(),
         "/grpc.health.v1.Health/Check": b"",

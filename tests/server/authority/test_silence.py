@@ -21,7 +21,7 @@ from tests.server.http2 import Caller
 from tests.waiting import HANG, until
 
 CALLS = sorted(ALLOWED)
-JOINING = [f"/fed.v1.EnrollmentService/{name}" for name in ("Challenge", "Join", "Rejoin")]
+JOINING = [f"/fed.v1.EnrollmentService/{name}" for name in ("Challenge", "Join", "Return")]
 STREAMS = 32
 
 

@@ -16,7 +16,7 @@ import pytest
 from fedserver.authority.setup import init
 from fedserver.store.identities.audit import Event
 from shoal.core.exchange.link import Hello
-from shoal.core.identity.certificates import new_key
+from shoal.core.identity.certificates import pin_of
 from shoal.core.identity.join import parse
 from shoal.core.identity.joining import IssuedIdentity, Pending
 from tests.server.authority.peers import Peer, lines_of
@@ -91,7 +91,7 @@ def test_a_device_from_its_join_string_to_its_end(command: Command, shared: Daem
     (shown,) = [each for each in listed if each["standing"] != "revoked"]
     assert (shown["device"], shown["role"], shown["standing"]) == ("d0", "train", "approved")
     assert shown["labels"] == {"site": "basel"}
-    assert shown["certificates"][0]["first_used"] is not None
+    assert shown["fingerprint"] == pin_of(peer.key.public_key()).hex()
     assert shown["last_seen"] is not None
     assert "site=basel" in command("device", "ls")[1]
     assert data(command("device", "rename", "d0", "icu", "--json"))["display"] == "icu"
@@ -205,8 +205,6 @@ def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -
         (("device", "show", "nope"), 1, "no device 'nope'"),
         (("device", "approve", "nope"), 1, "no device 'nope'"),
         (("device", "revoke", "nope"), 1, "no device 'nope'"),
-        (("authority", "use", "nope"), 1, "no authority 'nope'"),
-        (("authority", "drop", "nope"), 1, "no authority 'nope'"),
         (("audit", "verify", "--expect", "1:x"), 3, "not NUMBER:HASH"),
         (("audit", "verify", "--state", "/nowhere"), 1, "/nowhere/audit.jsonl does not exist"),
     ):
@@ -214,24 +212,39 @@ def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -
         assert (found, message in err) == (code, True), (arguments, err)
 
 
-def test_the_change_of_authority_by_commands(command: Command, shared: Daemon) -> None:
+def test_the_server_gets_another_key_by_a_command(command: Command, shared: Daemon) -> None:
     peer = joined(command("token", "create")[1], "d1")
-    (old,) = data(command("authority", "ls", "--json"))["authorities"]
-    new = data(command("authority", "add", "--json"))
-    assert new["awaited"] == ["d1"]
-    code, _, err = command("authority", "use", new["authority"])
-    assert (code, "d1" in err) == (5, True)
-    key = new_key()
-    peer.go_on(key, asyncio.run(peer.renew(key)))
+    rotated = data(command("authority", "rotate", "--json"))
+    assert rotated["operators"] == []
+    asyncio.run(peer.come_back())
+    assert peer.pin.hex() == rotated["fingerprint"] != peer.string.pin.hex()
     asyncio.run(hello(peer))
-    assert command("authority", "use", new["authority"])[0] == 0
-    assert command("authority", "drop", old["authority"])[0] == 5
-    assert "yes" in command("authority", "ls")[1]
-    assert command("authority", "drop", old["authority"], "--force")[0] == 0
-    assert [each["authority"] for each in data(command("authority", "ls", "--json"))["authorities"]] == [
-        new["authority"]
-    ]
     assert command("device", "revoke", "d1")[0] == 0
+
+
+def test_a_device_that_was_installed_again_is_approved_by_its_name_and_what_was_paid_is_shown(
+    command: Command, shared: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = joined(command("token", "create")[1], "d2")
+    again = Peer(command("token", "create")[1], "d2", shared.address)
+    assert isinstance(asyncio.run(again.join()), Pending)
+    assert "to take the place of its key" in command("device", "show", "d2")[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, _, err = command("device", "approve", "d2")
+    assert code != 0
+    old, new = (pin_of(each.key.public_key()).hex() for each in (former, again))
+    assert " ".join(re.findall("....", new)) in err
+    assert f"d2 had the key {old[:8]}, and has paid: nothing that this server knows of" in err
+    asyncio.run(hello(former))
+    approved = data(command("device", "approve", "d2", "--yes", "--json"))["devices"]
+    assert [(each["fingerprint"], each["successor"]) for each in approved] == [(new, None)]
+    asyncio.run(again.join())
+    asyncio.run(hello(again))
+    third = Peer(command("token", "create")[1], "d2")
+    asyncio.run(third.join())
+    assert "keeps the key" in command("device", "revoke", "d2", "--waiting")[1]
+    asyncio.run(hello(again))
+    assert command("device", "revoke", "d2")[0] == 0
 
 
 def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
@@ -239,8 +252,6 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
 ) -> None:
     join = command("token", "create")[1]
     peer = joined(join, "d0")
-    assert peer.issued is not None
-    before = peer.issued.certificate
     server.stop(signal.SIGKILL)
     file = server.state / "audit.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
@@ -249,7 +260,6 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
         host, _, port = (again.state / "join-address").read_text().strip().rpartition(":")
         peer.string = replace(peer.string, host=host, port=int(port))
         asyncio.run(peer.join())
-        assert peer.issued.certificate == before
         peer.address = again.address
         asyncio.run(hello(peer))
         code, out, _ = command("audit", "verify")

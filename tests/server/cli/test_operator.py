@@ -2,19 +2,15 @@
 
 import json
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fedserver.__main__ import main
 from fedserver.authority.setup import init
-from fedserver.cli.trust import renewing
-from fedserver.rpc import channel
-from fedserver.rpc.channel import CARD, CERTIFICATE, KEY, read_card
+from fedserver.rpc.channel import CARD, KEY
 from shoal.client import Client
 from tests.server.processes import Daemon, add_settings, daemon
 
@@ -65,7 +61,7 @@ def test_a_viewer_looks_and_an_operator_acts_until_revoked(server: Daemon, comma
         assert client.runs() == {}
 
 
-def test_what_cannot_work_says_why(server: Daemon, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_says_why(server: Daemon, command: Command) -> None:
     assert command("operator", "add", "anna", "--out", "a")[0] == 0
     code, taken = command("operator", "add", "anna", "--out", "a")
     assert "exists already" in taken["error"]["message"]
@@ -78,59 +74,8 @@ def test_what_cannot_work_says_why(server: Daemon, command: Command, monkeypatch
     assert (code, "no server answers operators at 127.0.0.1:" in away["error"]["message"]) == (4, True)
     code, away = command("status", "--connect", "a", "--wait", "0.2")
     assert code == 4
-    monkeypatch.setattr(channel, "time", SimpleNamespace(time=lambda: time.time() + 91 * 86400.0))
-    code, expired = command("status", "--connect", "a")
-    assert (code, "has expired" in expired["error"]["message"]) == (3, True)
-
-
-def test_a_certificate_is_renewed_only_when_it_is_old(
-    server: Daemon, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command("operator", "add", "anna")
-    first = Path("anna", CERTIFICATE).read_bytes()
-    card = json.loads(Path("anna", CARD).read_text())  # as of a machine that stopped while it renewed
-    Path("anna", CARD).write_text(json.dumps({**card, "expires": 1.0}))
-    code, early = command("operator", "renew", "--connect", "anna")
-    assert (code, early["error"]["code"]) == (4, "too-often")
-    assert command("operator", "renew", "--connect", "server")[0] == 3
-    assert command("status", "--connect", "anna")[0] == 0
-    monkeypatch.setattr(renewing, "AUTOMATIC", 2.0)  # as if it were old: the server refuses
-    assert command("status", "--connect", "anna")[0] == 0
-    assert Path("anna", CERTIFICATE).read_bytes() == first
-
-
-EARLY = """
-from fedserver.authority import operator_accounts
-from fedserver.__main__ import main
-operator_accounts.RENEWED = operator_accounts.NOTED = 2.0
-main()
-"""
-"""A server for which all certificates are old."""
-
-
-def test_any_use_of_an_old_certificate_renews_it_and_so_does_a_verb(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    init(tmp_path / "server", ("127.0.0.1", "localhost"), "127.0.0.1:0", "127.0.0.1:0", "shoal")
-    add_settings(tmp_path / "server", "operator_listen: 127.0.0.1:0\n")
-    with daemon(tmp_path / "server", ("-c", EARLY), ()):
-        code, made = command("operator", "add", "anna", "--ttl", "2h")
-        assert code == 0
-        seen = [Path("anna", CERTIFICATE).read_bytes()]
-        own = Path("anna", KEY).read_bytes()
-        code, renewed = command("operator", "renew", "--connect", "anna")
-        assert (code, renewed["data"]["operator"], renewed["data"]["role"]) == (0, "anna", "viewer")
-        assert renewed["data"]["expires"] == read_card(Path("anna")).expires >= made["data"]["expires"]
-        seen.append(Path("anna", CERTIFICATE).read_bytes())
-        monkeypatch.setattr(renewing, "AUTOMATIC", 2.0)
-        code, status = command("status", "--connect", "anna")
-        seen.append(Path("anna", CERTIFICATE).read_bytes())
-        assert code == 0
-        assert any("the certificate of operator anna ends on" in each for each in status["data"]["notices"])
-        assert len(set(seen)) == 3
-        assert Path("anna", KEY).read_bytes() == own
-        assert command("run", "ls", "--connect", "anna")[0] == 0
+    assert command("operator", "add", "../anna", "--out", "c")[0] == 4  # no server: and no folder either
+    assert not Path("c").exists()
 
 
 def test_a_server_that_does_not_listen_says_how_it_would(tmp_path: Path, command: Command) -> None:

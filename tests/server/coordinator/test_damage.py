@@ -316,7 +316,7 @@ async def with_models_on_disk(state: Path, both: bool) -> tuple[str, str]:
         if not both:  # a round that is repeated has other seeds
             assert same_models(models(coordinator), expected())
         await coordinator.caretaker.copy()
-        names = (await coordinator.storage.runs.checkpoints("toy"))[0][1]
+        names = (await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy"))[0][1]
         await coordinator.caretaker.copy()
         assert {path.name for path in (state / "copies").glob("??/*")} >= set(names)
         assert list((state / "tmp").iterdir()) == []
@@ -350,6 +350,6 @@ def test_without_an_older_model_a_run_whose_large_model_is_lost_is_paused(
         assert "there is no older checkpoint" in coordinator.runs["toy"].paused
         assert coordinator.runs["toy"].active
         assert not coordinator.runs["toy"].engine.reported
-        assert await coordinator.storage.reports.of_round("toy", 1) == []
+        assert await coordinator.storage.call(coordinator.storage.reports.of_round, "toy", 1) == []
 
     scenario(story, tmp_path)

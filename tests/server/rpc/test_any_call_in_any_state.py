@@ -26,7 +26,6 @@ from shoal.core.exchange import messages, wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import messages_pb2, payload_pb2, task_pb2
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2 import FetchRequest, UploadedRequest
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2 import RenewRequest
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest, Wish
 from shoal.core.exchange.link import Hello, Outcome
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained
@@ -104,7 +103,6 @@ BODIES: Mapping[str, Body] = {
         blob=BLOB, start=chance.whole(), elsewhere=chance.random() < 0.5
     ),
     "BlobService/Uploaded": lambda chance, session: UploadedRequest(blob=BLOB),
-    "IdentityService/Renew": lambda chance, session: RenewRequest(csr=chance.text().encode()),
     "PlacementService/Place": lambda chance, session: PlaceRequest(
         run=chance.choice(("toy", chance.text()[:256])), wish=Wish(models=max(1, chance.whole()), own=True)
     ),
@@ -218,7 +216,6 @@ def asked(state: Path, names: list[str], address: str, run: Command) -> None:
         ("device", "ls"),
         *(("device", "show", name) for name in names),
         ("token", "ls"),
-        ("authority", "ls"),
         ("operator", "ls"),
         ("audit", "verify"),
         ("audit", "show"),

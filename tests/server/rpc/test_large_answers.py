@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from fedserver.rpc.client import AuthorityClient
-from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from fedserver.store.identities.records import DeviceStanding, Registered
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import World, play
 
@@ -14,11 +14,8 @@ DEVICES = 20_000
 
 def device(number: int) -> Registered:
     name, now = f"device-{number:06}", time.time()
-    certified = Certified(f"{number:040x}", "ab" * 32, b"", "shoal", ("shoal",), now, now + 3600.0, now)
     labels = {"site": "basel"}
-    return Registered(
-        name, name, Role.TRAIN, labels, DeviceStanding.APPROVED, now, "ab" * 32, "t", (certified,)
-    )
+    return Registered(name, name, Role.TRAIN, labels, DeviceStanding.APPROVED, now, f"{number:064x}", "t")
 
 
 def test_operators_can_list_a_large_fleet(tmp_path: Path) -> None:

@@ -27,8 +27,6 @@ from fedserver.rpc.wire.rows import MAX_SECONDS, span_from_pb, span_to_pb
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2 import RenewRequest
-from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
 from shoal.core.exchange.link import Failure, Hello, Report
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
@@ -66,9 +64,6 @@ CALLS: Mapping[str, tuple[Call, ...]] = {
     "/fed.v1.BlobService/Fetch": (_fetch, _elsewhere),
     "/fed.v1.BlobService/Uploaded": (lambda channel, link: link.uploaded(BLOB),),
     "/fed.v1.BlobService/Upload": (lambda channel, link: link.upload(BLOB, 0, _bytes()),),
-    "/fed.v1.IdentityService/Renew": (
-        lambda channel, link: IdentityServiceStub(channel).Renew(RenewRequest(csr=b"no request")),
-    ),
 }
 """Every call of a device that trains, but those that begin its visit."""
 BEGIN = {"/fed.v1.DeviceService/Hello", "/fed.v1.PlacementService/Place", "/grpc.health.v1.Health/Check"}

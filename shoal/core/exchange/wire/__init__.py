@@ -24,17 +24,18 @@ from shoal.core.exchange.wire.frames import (
     uploaded,
 )
 from shoal.core.exchange.wire.identity import (
+    admitted_from_pb,
     challenge_from_pb,
     challenge_to_pb,
     identity_from_pb,
     identity_to_pb,
-    joined_from_pb,
     joined_to_pb,
     joining_from_pb,
     joining_to_pb,
     operator_roles_by_call,
-    rejoining_from_pb,
-    rejoining_to_pb,
+    returned_to_pb,
+    returning_from_pb,
+    returning_to_pb,
     roles_by_call,
 )
 from shoal.core.exchange.wire.observing import observation_from_pb, observation_to_pb

@@ -1,4 +1,4 @@
-"""Requests and answers of EnrollmentService and IdentityService, and the roles that may make a call."""
+"""Requests and answers of EnrollmentService, and the roles that may make a call."""
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -13,7 +13,7 @@ from shoal.core.exchange._pb.fed.v1 import (
     role_pb2,
 )
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
-from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, seconds_from_pb, seconds_to_pb
+from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, seconds_from_pb, seconds_to_pb
 from shoal.core.identity.joining import (
     MAX_REQUEST,
     NAME,
@@ -23,7 +23,7 @@ from shoal.core.identity.joining import (
     Joining,
     OperatorRole,
     Pending,
-    Rejoining,
+    Returning,
     Role,
 )
 
@@ -52,7 +52,6 @@ def roles_by_call() -> dict[str, frozenset[Role]]:
         device_service_pb2.DESCRIPTOR.services_by_name["DeviceService"],
         placement_service_pb2.DESCRIPTOR.services_by_name["PlacementService"],
         blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
-        pb2.DESCRIPTOR.services_by_name["IdentityService"],
         observer_service_pb2.DESCRIPTOR.services_by_name["ObserverService"],
     )
     return {
@@ -116,17 +115,17 @@ def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
     )
 
 
-def rejoining_to_pb(rejoining: Rejoining) -> pb2.RejoinRequest:
-    return pb2.RejoinRequest(
-        certificate=rejoining.certificate,
-        nonce=rejoining.nonce,
-        csr=rejoining.csr,
-        signature=rejoining.signature,
+def returning_to_pb(returning: Returning) -> pb2.ReturnRequest:
+    return pb2.ReturnRequest(
+        certificate=returning.certificate,
+        nonce=returning.nonce,
+        csr=returning.csr,
+        signature=returning.signature,
     )
 
 
-def rejoining_from_pb(pb: pb2.RejoinRequest) -> Rejoining:
-    return Rejoining(
+def returning_from_pb(pb: pb2.ReturnRequest) -> Returning:
+    return Returning(
         _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
         _bytes(pb.nonce, "the nonce", NONCE, NONCE),
         _bytes(pb.csr, "the certificate request", 1, MAX_REQUEST),
@@ -134,14 +133,22 @@ def rejoining_from_pb(pb: pb2.RejoinRequest) -> Rejoining:
     )
 
 
-def joined_to_pb(answer: IssuedIdentity | Pending) -> pb2.JoinResponse:
+Answer = IssuedIdentity | Pending
+
+
+def joined_to_pb(answer: Answer) -> pb2.JoinResponse:
     if isinstance(answer, Pending):
-        retry = seconds_to_pb(answer.retry_in)
-        return pb2.JoinResponse(pending=pb2.Pending(fingerprint=answer.fingerprint, retry_in=retry))
+        return pb2.JoinResponse(pending=_pending_to_pb(answer))
     return pb2.JoinResponse(identity=identity_to_pb(answer))
 
 
-def joined_from_pb(pb: pb2.JoinResponse) -> IssuedIdentity | Pending:
+def returned_to_pb(answer: Answer) -> pb2.ReturnResponse:
+    if isinstance(answer, Pending):
+        return pb2.ReturnResponse(pending=_pending_to_pb(answer))
+    return pb2.ReturnResponse(identity=identity_to_pb(answer))
+
+
+def admitted_from_pb(pb: pb2.JoinResponse | pb2.ReturnResponse) -> Answer:
     match pb.WhichOneof("answer"):
         case "identity":
             return identity_from_pb(pb.identity)
@@ -149,31 +156,32 @@ def joined_from_pb(pb: pb2.JoinResponse) -> IssuedIdentity | Pending:
             retry = seconds_from_pb(pb.pending.retry_in, "retry_in")
             return Pending(_bytes(pb.pending.fingerprint, "the fingerprint", PIN, PIN), retry)
         case None:
-            raise BadPayload("the answer to a join: answer is not set")
+            raise BadPayload("the answer to a device that joins: answer is not set")
+
+
+def _pending_to_pb(pending: Pending) -> pb2.Pending:
+    return pb2.Pending(fingerprint=pending.fingerprint, retry_in=seconds_to_pb(pending.retry_in))
 
 
 def identity_to_pb(issued: IssuedIdentity) -> pb2.Identity:
     return pb2.Identity(
         certificate=issued.certificate,
-        authorities=issued.authorities,
+        authority=issued.authority,
         federation=issued.federation,
         device=issued.device,
         role=ROLES[issued.role],
         address=issued.address,
-        renew_in=seconds_to_pb(issued.renew_in),
     )
 
 
 def identity_from_pb(pb: pb2.Identity) -> IssuedIdentity:
-    present(pb, "renew_in", "an identity")
     return IssuedIdentity(
         _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
-        _bytes(pb.authorities, "the authorities", 1, MAX_TEXT),
+        _bytes(pb.authority, "the server's certificate", 1, MAX_TEXT),
         name(pb.federation, "the federation"),
         _device(pb.device),
         meaning(ROLE_OF, pb.role, "the role"),
         name(pb.address, "the address"),
-        seconds_from_pb(pb.renew_in, "renew_in"),
     )
 
 

@@ -10,9 +10,6 @@ from shoal.core.exchange.wire.checks import (
     limited,
     meaning,
     name,
-    present,
-    seconds_from_pb,
-    seconds_to_pb,
     text,
 )
 
@@ -32,13 +29,12 @@ def observation_to_pb(observation: Observation) -> pb2.ObserveRunsResponse:
         )
         for run in observation.runs[:MAX_RUNS]
     ]
-    return pb2.ObserveRunsResponse(runs=runs, renew_in=seconds_to_pb(observation.renew_in))
+    return pb2.ObserveRunsResponse(runs=runs)
 
 
 def observation_from_pb(pb: pb2.ObserveRunsResponse) -> Observation:
     limited(len(pb.runs), MAX_RUNS, "runs")
-    present(pb, "renew_in", "an observation")
-    return Observation(tuple(map(_run_from_pb, pb.runs)), seconds_from_pb(pb.renew_in, "renew_in"))
+    return Observation(tuple(map(_run_from_pb, pb.runs)))
 
 
 def _run_from_pb(pb: pb2.ObservedRun) -> ObservedRun:

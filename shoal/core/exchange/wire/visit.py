@@ -81,7 +81,6 @@ def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
         poll=seconds_to_pb(welcome.poll),
         heartbeat=seconds_to_pb(welcome.heartbeat),
         spread=seconds_to_pb(welcome.spread),
-        renew_in=None if welcome.renew_in is None else seconds_to_pb(welcome.renew_in),
         mark=welcome.mark,
         addresses=welcome.addresses,
     )
@@ -98,7 +97,6 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
         seconds_from_pb(pb.poll, "poll"),
         seconds_from_pb(pb.heartbeat, "heartbeat"),
         seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
-        seconds_from_pb(pb.renew_in, "renew_in") if pb.HasField("renew_in") else None,
         text(pb.mark, "a mark", MAX_NAME),
         tuple(name(each, "an address") for each in pb.addresses),
     )

@@ -70,35 +70,15 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceResponse.FromString,
                 _registered_method=True)
-        self.ListAuthorities = channel.unary_unary(
-                '/fed.v1.AuthorityService/ListAuthorities',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesResponse.FromString,
-                _registered_method=True)
-        self.AddAuthority = channel.unary_unary(
-                '/fed.v1.AuthorityService/AddAuthority',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.AddAuthorityRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddAuthorityResponse.FromString,
-                _registered_method=True)
-        self.UseAuthority = channel.unary_unary(
-                '/fed.v1.AuthorityService/UseAuthority',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.UseAuthorityRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.UseAuthorityResponse.FromString,
-                _registered_method=True)
-        self.DropAuthority = channel.unary_unary(
-                '/fed.v1.AuthorityService/DropAuthority',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
+        self.RotateAuthority = channel.unary_unary(
+                '/fed.v1.AuthorityService/RotateAuthority',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.RotateAuthorityRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.RotateAuthorityResponse.FromString,
                 _registered_method=True)
         self.AddOperator = channel.unary_unary(
                 '/fed.v1.AuthorityService/AddOperator',
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
-                _registered_method=True)
-        self.RenewOperator = channel.unary_unary(
-                '/fed.v1.AuthorityService/RenewOperator',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.FromString,
                 _registered_method=True)
         self.ListOperators = channel.unary_unary(
                 '/fed.v1.AuthorityService/ListOperators',
@@ -146,7 +126,7 @@ class AuthorityServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ApproveDevice(self, request, context):
-        """Lets a device in that waits for it. Safe to repeat.
+        """Lets a device in that waits for it; a key that it had before is revoked in the same moment. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,60 +146,31 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListAuthorities(self, request, context):
-        """The authorities that are trusted, oldest first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def AddAuthority(self, request, context):
-        """Makes one more authority; from now on it is trusted, and devices get it when they renew.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UseAuthority(self, request, context):
-        """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DropAuthority(self, request, context):
-        """Ends an authority that does not sign. Refused while certificates that it signed are in use.
+    def RotateAuthority(self, request, context):
+        """Gives the server another key. Devices follow it by the proof in its certificate. Not safe to repeat: each
+        call makes one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddOperator(self, request, context):
-        """Gives a person a certificate with which to call over the network. A name that has one gets another one, and the
-        former is void.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RenewOperator(self, request, context):
-        """Gives the caller, an operator over the network, another certificate for the key and the lifetime of the present one.
-        Both are valid until they end, so that an answer that is lost locks no one out. Refused with "too-often" until half of
-        the lifetime is over.
+        """Gives a person a certificate with which to call over the network. A name that has a key gets the new one, and
+        the former is revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOperators(self, request, context):
-        """All who ever had such a certificate, by name.
+        """All who were ever added, by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeOperator(self, request, context):
-        """Ends an operator's certificate, and the calls that are open with it. Safe to repeat.
+        """Ends an operator's key, and the calls that are open with it. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,35 +214,15 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceResponse.SerializeToString,
             ),
-            'ListAuthorities': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListAuthorities,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesResponse.SerializeToString,
-            ),
-            'AddAuthority': grpc.unary_unary_rpc_method_handler(
-                    servicer.AddAuthority,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddAuthorityRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.AddAuthorityResponse.SerializeToString,
-            ),
-            'UseAuthority': grpc.unary_unary_rpc_method_handler(
-                    servicer.UseAuthority,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.UseAuthorityRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.UseAuthorityResponse.SerializeToString,
-            ),
-            'DropAuthority': grpc.unary_unary_rpc_method_handler(
-                    servicer.DropAuthority,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.SerializeToString,
+            'RotateAuthority': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateAuthority,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.RotateAuthorityRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.RotateAuthorityResponse.SerializeToString,
             ),
             'AddOperator': grpc.unary_unary_rpc_method_handler(
                     servicer.AddOperator,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.SerializeToString,
-            ),
-            'RenewOperator': grpc.unary_unary_rpc_method_handler(
-                    servicer.RenewOperator,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.SerializeToString,
             ),
             'ListOperators': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOperators,
@@ -505,7 +436,7 @@ class AuthorityService:
             _registered_method=True)
 
     @staticmethod
-    def ListAuthorities(request,
+    def RotateAuthority(request,
             target,
             options=(),
             channel_credentials=None,
@@ -518,90 +449,9 @@ class AuthorityService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/fed.v1.AuthorityService/ListAuthorities',
-            fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.ListAuthoritiesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AddAuthority(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/AddAuthority',
-            fed_dot_v1_dot_authority__service__pb2.AddAuthorityRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.AddAuthorityResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UseAuthority(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/UseAuthority',
-            fed_dot_v1_dot_authority__service__pb2.UseAuthorityRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.UseAuthorityResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DropAuthority(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/DropAuthority',
-            fed_dot_v1_dot_authority__service__pb2.DropAuthorityRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.DropAuthorityResponse.FromString,
+            '/fed.v1.AuthorityService/RotateAuthority',
+            fed_dot_v1_dot_authority__service__pb2.RotateAuthorityRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.RotateAuthorityResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -629,33 +479,6 @@ class AuthorityService:
             '/fed.v1.AuthorityService/AddOperator',
             fed_dot_v1_dot_authority__service__pb2.AddOperatorRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.AddOperatorResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RenewOperator(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/RenewOperator',
-            fed_dot_v1_dot_authority__service__pb2.RenewOperatorRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.RenewOperatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ from shoal.core.exchange._pb.fed.v1 import task_pb2 as fed_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x65\x64/v1/device_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x11\x66\x65\x64/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"}\n\x0cHelloRequest\x12\x10\n\x08software\x18\x01 \x01(\t\x12\x17\n\x0foldest_protocol\x18\x02 \x01(\r\x12\x17\n\x0fnewest_protocol\x18\x03 \x01(\r\x12\x0c\n\x04mark\x18\x04 \x01(\tR\x06\x64\x65viceR\tdevice_idR\x08identity\"\x94\x02\n\rHelloResponse\x12\x10\n\x08software\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04poll\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04mark\x18\x06 \x01(\t\x12+\n\x08renew_in\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06spread\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\taddresses\x18\t \x03(\t\"K\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"V\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fed.v1.TaskH\x00\x12\x1c\n\x04idle\x18\x02 \x01(\x0b\x32\x0c.fed.v1.IdleH\x00\x42\x06\n\x04next\"=\n\x0c\x41liveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x1c\n\x05lease\x18\x02 \x01(\x0b\x32\r.fed.v1.Lease\"\x1f\n\rAliveResponse\x12\x0e\n\x06wanted\x18\x01 \x01(\x08\"@\n\rReportRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x1e\n\x06report\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Report\"2\n\x0eReportResponse\x12 \n\x07receipt\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Receipt\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse2\xce\x02\n\rDeviceService\x12<\n\x05Hello\x12\x14.fed.v1.HelloRequest\x1a\x15.fed.v1.HelloResponse\"\x06\xca\xf3\x18\x02\x01\x02\x12\x44\n\x08NextTask\x12\x17.fed.v1.NextTaskRequest\x1a\x18.fed.v1.NextTaskResponse\"\x05\xca\xf3\x18\x01\x01\x12;\n\x05\x41live\x12\x14.fed.v1.AliveRequest\x1a\x15.fed.v1.AliveResponse\"\x05\xca\xf3\x18\x01\x01\x12>\n\x06Report\x12\x15.fed.v1.ReportRequest\x1a\x16.fed.v1.ReportResponse\"\x05\xca\xf3\x18\x01\x01\x12<\n\x05Leave\x12\x14.fed.v1.LeaveRequest\x1a\x15.fed.v1.LeaveResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x65\x64/v1/device_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x11\x66\x65\x64/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"}\n\x0cHelloRequest\x12\x10\n\x08software\x18\x01 \x01(\t\x12\x17\n\x0foldest_protocol\x18\x02 \x01(\r\x12\x17\n\x0fnewest_protocol\x18\x03 \x01(\r\x12\x0c\n\x04mark\x18\x04 \x01(\tR\x06\x64\x65viceR\tdevice_idR\x08identity\"\xe7\x01\n\rHelloResponse\x12\x10\n\x08software\x18\x01 \x01(\t\x12\x10\n\x08protocol\x18\x02 \x01(\r\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\'\n\x04poll\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04mark\x18\x06 \x01(\t\x12)\n\x06spread\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\taddresses\x18\t \x03(\t\"K\n\x0fNextTaskRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"V\n\x10NextTaskResponse\x12\x1c\n\x04task\x18\x01 \x01(\x0b\x32\x0c.fed.v1.TaskH\x00\x12\x1c\n\x04idle\x18\x02 \x01(\x0b\x32\x0c.fed.v1.IdleH\x00\x42\x06\n\x04next\"=\n\x0c\x41liveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x1c\n\x05lease\x18\x02 \x01(\x0b\x32\r.fed.v1.Lease\"\x1f\n\rAliveResponse\x12\x0e\n\x06wanted\x18\x01 \x01(\x08\"@\n\rReportRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x1e\n\x06report\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Report\"2\n\x0eReportResponse\x12 \n\x07receipt\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Receipt\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse2\xce\x02\n\rDeviceService\x12<\n\x05Hello\x12\x14.fed.v1.HelloRequest\x1a\x15.fed.v1.HelloResponse\"\x06\xca\xf3\x18\x02\x01\x02\x12\x44\n\x08NextTask\x12\x17.fed.v1.NextTaskRequest\x1a\x18.fed.v1.NextTaskResponse\"\x05\xca\xf3\x18\x01\x01\x12;\n\x05\x41live\x12\x14.fed.v1.AliveRequest\x1a\x15.fed.v1.AliveResponse\"\x05\xca\xf3\x18\x01\x01\x12>\n\x06Report\x12\x15.fed.v1.ReportRequest\x1a\x16.fed.v1.ReportResponse\"\x05\xca\xf3\x18\x01\x01\x12<\n\x05Leave\x12\x14.fed.v1.LeaveRequest\x1a\x15.fed.v1.LeaveResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,23 +47,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLOREQUEST']._serialized_start=109
   _globals['_HELLOREQUEST']._serialized_end=234
   _globals['_HELLORESPONSE']._serialized_start=237
-  _globals['_HELLORESPONSE']._serialized_end=513
-  _globals['_NEXTTASKREQUEST']._serialized_start=515
-  _globals['_NEXTTASKREQUEST']._serialized_end=590
-  _globals['_NEXTTASKRESPONSE']._serialized_start=592
-  _globals['_NEXTTASKRESPONSE']._serialized_end=678
-  _globals['_ALIVEREQUEST']._serialized_start=680
-  _globals['_ALIVEREQUEST']._serialized_end=741
-  _globals['_ALIVERESPONSE']._serialized_start=743
-  _globals['_ALIVERESPONSE']._serialized_end=774
-  _globals['_REPORTREQUEST']._serialized_start=776
-  _globals['_REPORTREQUEST']._serialized_end=840
-  _globals['_REPORTRESPONSE']._serialized_start=842
-  _globals['_REPORTRESPONSE']._serialized_end=892
-  _globals['_LEAVEREQUEST']._serialized_start=894
-  _globals['_LEAVEREQUEST']._serialized_end=925
-  _globals['_LEAVERESPONSE']._serialized_start=927
-  _globals['_LEAVERESPONSE']._serialized_end=942
-  _globals['_DEVICESERVICE']._serialized_start=945
-  _globals['_DEVICESERVICE']._serialized_end=1279
+  _globals['_HELLORESPONSE']._serialized_end=468
+  _globals['_NEXTTASKREQUEST']._serialized_start=470
+  _globals['_NEXTTASKREQUEST']._serialized_end=545
+  _globals['_NEXTTASKRESPONSE']._serialized_start=547
+  _globals['_NEXTTASKRESPONSE']._serialized_end=633
+  _globals['_ALIVEREQUEST']._serialized_start=635
+  _globals['_ALIVEREQUEST']._serialized_end=696
+  _globals['_ALIVERESPONSE']._serialized_start=698
+  _globals['_ALIVERESPONSE']._serialized_end=729
+  _globals['_REPORTREQUEST']._serialized_start=731
+  _globals['_REPORTREQUEST']._serialized_end=795
+  _globals['_REPORTRESPONSE']._serialized_start=797
+  _globals['_REPORTRESPONSE']._serialized_end=847
+  _globals['_LEAVEREQUEST']._serialized_start=849
+  _globals['_LEAVEREQUEST']._serialized_end=880
+  _globals['_LEAVERESPONSE']._serialized_start=882
+  _globals['_LEAVERESPONSE']._serialized_end=897
+  _globals['_DEVICESERVICE']._serialized_start=900
+  _globals['_DEVICESERVICE']._serialized_end=1234
 # @@protoc_insertion_point(module_scope)

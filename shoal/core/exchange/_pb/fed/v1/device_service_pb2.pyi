@@ -8,7 +8,7 @@ call is held open while a device works: NextTask is a long poll whose length the
 
 Statuses, the same for all services of this contract:
   INVALID_ARGUMENT    the request breaks the contract: the same bytes will fail again
-  UNAUTHENTICATED     no valid certificate: renew it or join again
+  UNAUTHENTICATED     the key in the certificate is not known: Return, or join again
   PERMISSION_DENIED   this peer may not do that, or was revoked: stop and tell the owner
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of
@@ -86,7 +86,6 @@ class HelloResponse(_message.Message):
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
-    RENEW_IN_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     software: _builtins.str
@@ -112,12 +111,6 @@ class HelloResponse(_message.Message):
         """Set by the server: how often to call Alive while working. Unset: refused."""
 
     @_builtins.property
-    def renew_in(self) -> _duration_pb2.Duration:
-        """Set by the server: how long from now until the device should ask IdentityService for its next certificate;
-        zero: at once. So a device needs no clock for it. Unset: there are no certificates.
-        """
-
-    @_builtins.property
     def spread(self) -> _duration_pb2.Duration:
         """Set by the server: a device that loses its connection waits for a random moment up to this long before it
         comes back, so that a fleet does not come back at one moment. Unset: a second.
@@ -139,13 +132,12 @@ class HelloResponse(_message.Message):
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
         mark: _builtins.str = ...,
-        renew_in: _duration_pb2.Duration | None = ...,
         spread: _duration_pb2.Duration | None = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "renew_in", b"renew_in", "spread", b"spread"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,7 @@ call is held open while a device works: NextTask is a long poll whose length the
 
 Statuses, the same for all services of this contract:
   INVALID_ARGUMENT    the request breaks the contract: the same bytes will fail again
-  UNAUTHENTICATED     no valid certificate: renew it or join again
+  UNAUTHENTICATED     the key in the certificate is not known: Return, or join again
   PERMISSION_DENIED   this peer may not do that, or was revoked: stop and tell the owner
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of

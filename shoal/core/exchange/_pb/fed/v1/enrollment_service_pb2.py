@@ -27,15 +27,13 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64/v1/enrollment_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10\x43hallengeRequest\"}\n\x11\x43hallengeResponse\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12(\n\x05valid\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0bserver_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"W\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x03 \x01(\x0c\x12\r\n\x05proof\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"b\n\x0cJoinResponse\x12$\n\x08identity\x18\x01 \x01(\x0b\x32\x10.fed.v1.IdentityH\x00\x12\"\n\x07pending\x18\x02 \x01(\x0b\x32\x0f.fed.v1.PendingH\x00\x42\x08\n\x06\x61nswer\"\xb2\x01\n\x08Identity\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\x0c\x12\x12\n\nfederation\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x1a\n\x04role\x18\x05 \x01(\x0e\x32\x0c.fed.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12+\n\x08renew_in\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"K\n\x07Pending\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12+\n\x08retry_in\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"S\n\rRejoinRequest\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"4\n\x0eRejoinResponse\x12\"\n\x08identity\x18\x01 \x01(\x0b\x32\x10.fed.v1.Identity\"\x1b\n\x0cRenewRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\"3\n\rRenewResponse\x12\"\n\x08identity\x18\x01 \x01(\x0b\x32\x10.fed.v1.Identity2\xc1\x01\n\x11\x45nrollmentService\x12@\n\tChallenge\x12\x18.fed.v1.ChallengeRequest\x1a\x19.fed.v1.ChallengeResponse\x12\x31\n\x04Join\x12\x13.fed.v1.JoinRequest\x1a\x14.fed.v1.JoinResponse\x12\x37\n\x06Rejoin\x12\x15.fed.v1.RejoinRequest\x1a\x16.fed.v1.RejoinResponse2P\n\x0fIdentityService\x12=\n\x05Renew\x12\x14.fed.v1.RenewRequest\x1a\x15.fed.v1.RenewResponse\"\x07\xca\xf3\x18\x03\x01\x02\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64/v1/enrollment_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10\x43hallengeRequest\"}\n\x11\x43hallengeResponse\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12(\n\x05valid\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0bserver_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"W\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x03 \x01(\x0c\x12\r\n\x05proof\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\"b\n\x0cJoinResponse\x12$\n\x08identity\x18\x01 \x01(\x0b\x32\x10.fed.v1.IdentityH\x00\x12\"\n\x07pending\x18\x02 \x01(\x0b\x32\x0f.fed.v1.PendingH\x00\x42\x08\n\x06\x61nswer\"\x83\x01\n\x08Identity\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x12\n\nfederation\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x1a\n\x04role\x18\x05 \x01(\x0e\x32\x0c.fed.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\"K\n\x07Pending\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12+\n\x08retry_in\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"S\n\rReturnRequest\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x0b\n\x03\x63sr\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"d\n\x0eReturnResponse\x12$\n\x08identity\x18\x01 \x01(\x0b\x32\x10.fed.v1.IdentityH\x00\x12\"\n\x07pending\x18\x02 \x01(\x0b\x32\x0f.fed.v1.PendingH\x00\x42\x08\n\x06\x61nswer2\xc1\x01\n\x11\x45nrollmentService\x12@\n\tChallenge\x12\x18.fed.v1.ChallengeRequest\x1a\x19.fed.v1.ChallengeResponse\x12\x31\n\x04Join\x12\x13.fed.v1.JoinRequest\x1a\x14.fed.v1.JoinResponse\x12\x37\n\x06Return\x12\x15.fed.v1.ReturnRequest\x1a\x16.fed.v1.ReturnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.enrollment_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_IDENTITYSERVICE'].methods_by_name['Renew']._loaded_options = None
-  _globals['_IDENTITYSERVICE'].methods_by_name['Renew']._serialized_options = b'\312\363\030\003\001\002\003'
   _globals['_CHALLENGEREQUEST']._serialized_start=127
   _globals['_CHALLENGEREQUEST']._serialized_end=145
   _globals['_CHALLENGERESPONSE']._serialized_start=147
@@ -45,19 +43,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINRESPONSE']._serialized_start=363
   _globals['_JOINRESPONSE']._serialized_end=461
   _globals['_IDENTITY']._serialized_start=464
-  _globals['_IDENTITY']._serialized_end=642
-  _globals['_PENDING']._serialized_start=644
-  _globals['_PENDING']._serialized_end=719
-  _globals['_REJOINREQUEST']._serialized_start=721
-  _globals['_REJOINREQUEST']._serialized_end=804
-  _globals['_REJOINRESPONSE']._serialized_start=806
-  _globals['_REJOINRESPONSE']._serialized_end=858
-  _globals['_RENEWREQUEST']._serialized_start=860
-  _globals['_RENEWREQUEST']._serialized_end=887
-  _globals['_RENEWRESPONSE']._serialized_start=889
-  _globals['_RENEWRESPONSE']._serialized_end=940
-  _globals['_ENROLLMENTSERVICE']._serialized_start=943
-  _globals['_ENROLLMENTSERVICE']._serialized_end=1136
-  _globals['_IDENTITYSERVICE']._serialized_start=1138
-  _globals['_IDENTITYSERVICE']._serialized_end=1218
+  _globals['_IDENTITY']._serialized_end=595
+  _globals['_PENDING']._serialized_start=597
+  _globals['_PENDING']._serialized_end=672
+  _globals['_RETURNREQUEST']._serialized_start=674
+  _globals['_RETURNREQUEST']._serialized_end=757
+  _globals['_RETURNRESPONSE']._serialized_start=759
+  _globals['_RETURNRESPONSE']._serialized_end=859
+  _globals['_ENROLLMENTSERVICE']._serialized_start=862
+  _globals['_ENROLLMENTSERVICE']._serialized_end=1055
 # @@protoc_insertion_point(module_scope)

@@ -3,19 +3,25 @@
 isort:skip_file
 How a device gets an identity, and keeps it.
 
-A device makes its own key, which never leaves it; the server signs a certificate for it. From then on who
-is calling is the TLS peer. EnrollmentService is served on a port of its own, where no certificate is asked
-of callers and nothing else can be called; IdentityService where devices call with their certificate.
+A device makes its own key, which never leaves it. The server enters the key in its registry, and signs a
+certificate with which the key gets through TLS; it is valid for all time, since only the registry says who
+may call. A server, too, is known by its key: its certificate is self-signed, has the name "shoal" whatever
+its address is, and is the only one that devices trust. EnrollmentService is served on a port of its own,
+where no certificate is asked of callers and nothing else can be called.
 
 Join strings are one line that an operator hands to a device's owner:
   shoal1:HOST:PORT:PIN:TOKEN:SECRET
-HOST:PORT is where EnrollmentService listens. PIN is the SHA-256 of the public key (SubjectPublicKeyInfo,
-DER) of the certificate that this port shows; a device compares it before it sends anything. TOKEN names the
-token. SECRET (32 bytes) is never sent: see JoinRequest.proof. PIN and SECRET are base64url without padding.
+HOST:PORT is where EnrollmentService listens. PIN is the SHA-256 of the server's public key
+(SubjectPublicKeyInfo, DER); a device compares it before it sends anything. TOKEN names the token. SECRET (32
+bytes) is never sent: see JoinRequest.proof. PIN and SECRET are base64url without padding.
+
+A server whose key has changed shows in its certificate, in the extension 2.25.1832405913, that each former
+key has signed the next one: for each, oldest first, its SubjectPublicKeyInfo (DER) and its ECDSA signature
+with SHA-256 over "shoal: the next key of this server" and the SHA-256 of the next SubjectPublicKeyInfo, each
+of the two after its length in 2 bytes, big endian. A device that knows one of them goes on with the last.
 
 Statuses, beside those of device_service.proto:
   PERMISSION_DENIED   no such token, or it is used up, expired or locked, or the proof is wrong: all the same
-  ALREADY_EXISTS      another device has that name
   UNAVAILABLE         also: the nonce is not good any more; begin again with Challenge
   RESOURCE_EXHAUSTED  too many challenges or refused attempts, of this address or of all; the fault says when
                       to come again
@@ -71,9 +77,7 @@ class ChallengeResponse(_message.Message):
 
     @_builtins.property
     def server_time(self) -> _timestamp_pb2.Timestamp:
-        """Set by the server: its clock, so that a device can tell a wrong clock of its own from an expired
-        certificate. Unset: it does not say.
-        """
+        """Set by the server: its clock, with which people may compare that of a device. Unset: it does not say."""
 
     def __init__(
         self,
@@ -108,12 +112,13 @@ class JoinRequest(_message.Message):
     csr: _builtins.bytes
     """Set by the device: a PKCS #10 request, DER, at most 4 KiB, for a key on the curve P-256. Unset: refused."""
     proof: _builtins.bytes
-    """Set by the device: HMAC-SHA-256 with the key SHA-256(secret) over nonce, pin (32 bytes) and
-    SHA-256(csr). Unset: refused.
+    """Set by the device: HMAC-SHA-256 with the key SHA-256(secret) over nonce, pin (32 bytes, of the key that the
+    server has now) and SHA-256(csr). Unset: refused.
     """
     device: _builtins.str
     """Set by the device: the name that it wants for good: 1 to 64 letters, digits, dots, dashes and
-    underscores, a letter or digit first. Unset: refused.
+    underscores, a letter or digit first. If a device has it already, an operator has to approve that this key
+    takes the place of its key. Unset: refused.
     """
     def __init__(
         self,
@@ -171,16 +176,15 @@ class Identity(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CERTIFICATE_FIELD_NUMBER: _builtins.int
-    AUTHORITIES_FIELD_NUMBER: _builtins.int
+    AUTHORITY_FIELD_NUMBER: _builtins.int
     FEDERATION_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
-    RENEW_IN_FIELD_NUMBER: _builtins.int
     certificate: _builtins.bytes
     """Set by the server: the device's certificate, PEM. Unset: refused."""
-    authorities: _builtins.bytes
-    """Set by the server: the authorities to trust when calling the server, PEM, one to four. Unset: refused."""
+    authority: _builtins.bytes
+    """Set by the server: its own certificate, the only one to trust when calling it, PEM. Unset: refused."""
     federation: _builtins.str
     """Set by the server: its federation's name, part of every certificate. Unset: refused."""
     device: _builtins.str
@@ -189,24 +193,19 @@ class Identity(_message.Message):
     """Set by the server: what the device may do. Unset: refused."""
     address: _builtins.str
     """Set by the server: "host:port" where the services for devices are. Unset: refused."""
-    @_builtins.property
-    def renew_in(self) -> _duration_pb2.Duration:
-        """Set by the server: how long from now until the device should renew. Unset: refused."""
-
     def __init__(
         self,
         *,
         certificate: _builtins.bytes = ...,
-        authorities: _builtins.bytes = ...,
+        authority: _builtins.bytes = ...,
         federation: _builtins.str = ...,
         device: _builtins.str = ...,
         role: _role_pb2.Role.ValueType = ...,
         address: _builtins.str = ...,
-        renew_in: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["renew_in", b"renew_in"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authorities", b"authorities", "certificate", b"certificate", "device", b"device", "federation", b"federation", "renew_in", b"renew_in", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authority", b"authority", "certificate", b"certificate", "device", b"device", "federation", b"federation", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,8 +240,8 @@ class Pending(_message.Message):
 Global___Pending: _TypeAlias = Pending  # noqa: Y015
 
 @_typing.final
-class RejoinRequest(_message.Message):
-    """A device whose certificate has expired asks for a new one."""
+class ReturnRequest(_message.Message):
+    """A device that has a key already asks for another certificate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,14 +250,16 @@ class RejoinRequest(_message.Message):
     CSR_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     certificate: _builtins.bytes
-    """Set by the device: its last certificate, PEM. Unset: refused."""
+    """Set by the device: its last certificate, PEM, also of a former key of the server. Unset: refused."""
     nonce: _builtins.bytes
     """Set by the device: from ChallengeResponse. Unset: refused."""
     csr: _builtins.bytes
-    """Set by the device: as in JoinRequest, for a new key. Unset: refused."""
+    """Set by the device: as in JoinRequest, for the key in its certificate, or for one that takes its place from
+    now on. Unset: refused.
+    """
     signature: _builtins.bytes
-    """Set by the device: ECDSA with SHA-256, by the key of its last certificate, over nonce, pin (32 bytes) and
-    SHA-256(csr). Unset: refused.
+    """Set by the device: ECDSA with SHA-256, by the key in its certificate, over nonce, pin (32 bytes, of the key
+    that the server has now) and SHA-256(csr). Unset: refused.
     """
     def __init__(
         self,
@@ -274,74 +275,36 @@ class RejoinRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RejoinRequest: _TypeAlias = RejoinRequest  # noqa: Y015
+Global___ReturnRequest: _TypeAlias = ReturnRequest  # noqa: Y015
 
 @_typing.final
-class RejoinResponse(_message.Message):
-    """The new certificate."""
+class ReturnResponse(_message.Message):
+    """The other certificate, or the news that an operator must approve first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     IDENTITY_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def identity(self) -> Global___Identity:
-        """Set by the server. Unset: refused."""
+        """It can go on."""
+
+    @_builtins.property
+    def pending(self) -> Global___Pending:
+        """An operator has to approve it: ask again."""
 
     def __init__(
         self,
         *,
         identity: Global___Identity | None = ...,
+        pending: Global___Pending | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "identity", b"identity", "pending", b"pending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "identity", b"identity", "pending", b"pending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["identity", "pending"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
-Global___RejoinResponse: _TypeAlias = RejoinResponse  # noqa: Y015
-
-@_typing.final
-class RenewRequest(_message.Message):
-    """A device asks for the next certificate before the present one ends."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CSR_FIELD_NUMBER: _builtins.int
-    csr: _builtins.bytes
-    """Set by the device: as in JoinRequest, for a new key. Unset: refused."""
-    def __init__(
-        self,
-        *,
-        csr: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr", b"csr"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
-
-@_typing.final
-class RenewResponse(_message.Message):
-    """The next certificate."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    IDENTITY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def identity(self) -> Global___Identity:
-        """Set by the server. Unset: refused."""
-
-    def __init__(
-        self,
-        *,
-        identity: Global___Identity | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RenewResponse: _TypeAlias = RenewResponse  # noqa: Y015
+Global___ReturnResponse: _TypeAlias = ReturnResponse  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnrollmentServiceStub:
-    """For devices that have no valid certificate.
+    """For devices without a certificate, or with one that the server does not take any more.
     """
 
     def __init__(self, channel):
@@ -45,19 +45,19 @@ class EnrollmentServiceStub:
                 request_serializer=fed_dot_v1_dot_enrollment__service__pb2.JoinRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_enrollment__service__pb2.JoinResponse.FromString,
                 _registered_method=True)
-        self.Rejoin = channel.unary_unary(
-                '/fed.v1.EnrollmentService/Rejoin',
-                request_serializer=fed_dot_v1_dot_enrollment__service__pb2.RejoinRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_enrollment__service__pb2.RejoinResponse.FromString,
+        self.Return = channel.unary_unary(
+                '/fed.v1.EnrollmentService/Return',
+                request_serializer=fed_dot_v1_dot_enrollment__service__pb2.ReturnRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_enrollment__service__pb2.ReturnResponse.FromString,
                 _registered_method=True)
 
 
 class EnrollmentServiceServicer:
-    """For devices that have no valid certificate.
+    """For devices without a certificate, or with one that the server does not take any more.
     """
 
     def Challenge(self, request, context):
-        """Called before Join and before Rejoin. Safe to repeat.
+        """Called before Join and before Return. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,8 +71,10 @@ class EnrollmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Rejoin(self, request, context):
-        """Called by a device that slept beyond its certificate's life, with its last key. Safe to repeat.
+    def Return(self, request, context):
+        """Called with a device's own key, for another certificate: when the server's key has changed, or when the
+        device changes its key. Safe to repeat, also when the answer with a new key was lost. A key that the server
+        has certified and does not know, as after its state was restored, waits for approval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,10 +93,10 @@ def add_EnrollmentServiceServicer_to_server(servicer, server):
                     request_deserializer=fed_dot_v1_dot_enrollment__service__pb2.JoinRequest.FromString,
                     response_serializer=fed_dot_v1_dot_enrollment__service__pb2.JoinResponse.SerializeToString,
             ),
-            'Rejoin': grpc.unary_unary_rpc_method_handler(
-                    servicer.Rejoin,
-                    request_deserializer=fed_dot_v1_dot_enrollment__service__pb2.RejoinRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_enrollment__service__pb2.RejoinResponse.SerializeToString,
+            'Return': grpc.unary_unary_rpc_method_handler(
+                    servicer.Return,
+                    request_deserializer=fed_dot_v1_dot_enrollment__service__pb2.ReturnRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_enrollment__service__pb2.ReturnResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -105,7 +107,7 @@ def add_EnrollmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnrollmentService:
-    """For devices that have no valid certificate.
+    """For devices without a certificate, or with one that the server does not take any more.
     """
 
     @staticmethod
@@ -163,7 +165,7 @@ class EnrollmentService:
             _registered_method=True)
 
     @staticmethod
-    def Rejoin(request,
+    def Return(request,
             target,
             options=(),
             channel_credentials=None,
@@ -176,86 +178,9 @@ class EnrollmentService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/fed.v1.EnrollmentService/Rejoin',
-            fed_dot_v1_dot_enrollment__service__pb2.RejoinRequest.SerializeToString,
-            fed_dot_v1_dot_enrollment__service__pb2.RejoinResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-
-class IdentityServiceStub:
-    """For devices with a certificate.
-    """
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.Renew = channel.unary_unary(
-                '/fed.v1.IdentityService/Renew',
-                request_serializer=fed_dot_v1_dot_enrollment__service__pb2.RenewRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_enrollment__service__pb2.RenewResponse.FromString,
-                _registered_method=True)
-
-
-class IdentityServiceServicer:
-    """For devices with a certificate.
-    """
-
-    def Renew(self, request, context):
-        """Called when two thirds of a certificate's life are over, with a new key. Safe to repeat: the same request
-        gets the same certificate. The old certificate is void as soon as the new one was used.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_IdentityServiceServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'Renew': grpc.unary_unary_rpc_method_handler(
-                    servicer.Renew,
-                    request_deserializer=fed_dot_v1_dot_enrollment__service__pb2.RenewRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_enrollment__service__pb2.RenewResponse.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'fed.v1.IdentityService', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('fed.v1.IdentityService', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class IdentityService:
-    """For devices with a certificate.
-    """
-
-    @staticmethod
-    def Renew(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.IdentityService/Renew',
-            fed_dot_v1_dot_enrollment__service__pb2.RenewRequest.SerializeToString,
-            fed_dot_v1_dot_enrollment__service__pb2.RenewResponse.FromString,
+            '/fed.v1.EnrollmentService/Return',
+            fed_dot_v1_dot_enrollment__service__pb2.ReturnRequest.SerializeToString,
+            fed_dot_v1_dot_enrollment__service__pb2.ReturnResponse.FromString,
             options,
             channel_credentials,
             insecure,

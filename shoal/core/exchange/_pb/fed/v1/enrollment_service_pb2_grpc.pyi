@@ -3,19 +3,25 @@
 isort:skip_file
 How a device gets an identity, and keeps it.
 
-A device makes its own key, which never leaves it; the server signs a certificate for it. From then on who
-is calling is the TLS peer. EnrollmentService is served on a port of its own, where no certificate is asked
-of callers and nothing else can be called; IdentityService where devices call with their certificate.
+A device makes its own key, which never leaves it. The server enters the key in its registry, and signs a
+certificate with which the key gets through TLS; it is valid for all time, since only the registry says who
+may call. A server, too, is known by its key: its certificate is self-signed, has the name "shoal" whatever
+its address is, and is the only one that devices trust. EnrollmentService is served on a port of its own,
+where no certificate is asked of callers and nothing else can be called.
 
 Join strings are one line that an operator hands to a device's owner:
   shoal1:HOST:PORT:PIN:TOKEN:SECRET
-HOST:PORT is where EnrollmentService listens. PIN is the SHA-256 of the public key (SubjectPublicKeyInfo,
-DER) of the certificate that this port shows; a device compares it before it sends anything. TOKEN names the
-token. SECRET (32 bytes) is never sent: see JoinRequest.proof. PIN and SECRET are base64url without padding.
+HOST:PORT is where EnrollmentService listens. PIN is the SHA-256 of the server's public key
+(SubjectPublicKeyInfo, DER); a device compares it before it sends anything. TOKEN names the token. SECRET (32
+bytes) is never sent: see JoinRequest.proof. PIN and SECRET are base64url without padding.
+
+A server whose key has changed shows in its certificate, in the extension 2.25.1832405913, that each former
+key has signed the next one: for each, oldest first, its SubjectPublicKeyInfo (DER) and its ECDSA signature
+with SHA-256 over "shoal: the next key of this server" and the SHA-256 of the next SubjectPublicKeyInfo, each
+of the two after its length in 2 bytes, big endian. A device that knows one of them goes on with the last.
 
 Statuses, beside those of device_service.proto:
   PERMISSION_DENIED   no such token, or it is used up, expired or locked, or the proof is wrong: all the same
-  ALREADY_EXISTS      another device has that name
   UNAVAILABLE         also: the nonce is not good any more; begin again with Challenge
   RESOURCE_EXHAUSTED  too many challenges or refused attempts, of this address or of all; the fault says when
                       to come again
@@ -45,37 +51,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EnrollmentServiceStub:
-    """For devices that have no valid certificate."""
+    """For devices without a certificate, or with one that the server does not take any more."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EnrollmentServiceAsyncStub: ...
     Challenge: _grpc.UnaryUnaryMultiCallable[_enrollment_service_pb2.ChallengeRequest, _enrollment_service_pb2.ChallengeResponse]
-    """Called before Join and before Rejoin. Safe to repeat."""
+    """Called before Join and before Return. Safe to repeat."""
     Join: _grpc.UnaryUnaryMultiCallable[_enrollment_service_pb2.JoinRequest, _enrollment_service_pb2.JoinResponse]
     """Called with a token's proof. Safe to repeat: the same request for a certificate gets the same answer,
     also when the token is used up by it.
     """
-    Rejoin: _grpc.UnaryUnaryMultiCallable[_enrollment_service_pb2.RejoinRequest, _enrollment_service_pb2.RejoinResponse]
-    """Called by a device that slept beyond its certificate's life, with its last key. Safe to repeat."""
+    Return: _grpc.UnaryUnaryMultiCallable[_enrollment_service_pb2.ReturnRequest, _enrollment_service_pb2.ReturnResponse]
+    """Called with a device's own key, for another certificate: when the server's key has changed, or when the
+    device changes its key. Safe to repeat, also when the answer with a new key was lost. A key that the server
+    has certified and does not know, as after its state was restored, waits for approval.
+    """
 
 @_typing.type_check_only
 class EnrollmentServiceAsyncStub(EnrollmentServiceStub):
-    """For devices that have no valid certificate."""
+    """For devices without a certificate, or with one that the server does not take any more."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Challenge: _aio.UnaryUnaryMultiCallable[_enrollment_service_pb2.ChallengeRequest, _enrollment_service_pb2.ChallengeResponse]  # type: ignore[assignment]
-    """Called before Join and before Rejoin. Safe to repeat."""
+    """Called before Join and before Return. Safe to repeat."""
     Join: _aio.UnaryUnaryMultiCallable[_enrollment_service_pb2.JoinRequest, _enrollment_service_pb2.JoinResponse]  # type: ignore[assignment]
     """Called with a token's proof. Safe to repeat: the same request for a certificate gets the same answer,
     also when the token is used up by it.
     """
-    Rejoin: _aio.UnaryUnaryMultiCallable[_enrollment_service_pb2.RejoinRequest, _enrollment_service_pb2.RejoinResponse]  # type: ignore[assignment]
-    """Called by a device that slept beyond its certificate's life, with its last key. Safe to repeat."""
+    Return: _aio.UnaryUnaryMultiCallable[_enrollment_service_pb2.ReturnRequest, _enrollment_service_pb2.ReturnResponse]  # type: ignore[assignment]
+    """Called with a device's own key, for another certificate: when the server's key has changed, or when the
+    device changes its key. Safe to repeat, also when the answer with a new key was lost. A key that the server
+    has certified and does not know, as after its state was restored, waits for approval.
+    """
 
 class EnrollmentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For devices that have no valid certificate."""
+    """For devices without a certificate, or with one that the server does not take any more."""
 
     @_abc_1.abstractmethod
     def Challenge(
@@ -83,7 +95,7 @@ class EnrollmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _enrollment_service_pb2.ChallengeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_enrollment_service_pb2.ChallengeResponse, _abc.Awaitable[_enrollment_service_pb2.ChallengeResponse]]:
-        """Called before Join and before Rejoin. Safe to repeat."""
+        """Called before Join and before Return. Safe to repeat."""
 
     @_abc_1.abstractmethod
     def Join(
@@ -96,48 +108,14 @@ class EnrollmentServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def Rejoin(
+    def Return(
         self,
-        request: _enrollment_service_pb2.RejoinRequest,
+        request: _enrollment_service_pb2.ReturnRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_enrollment_service_pb2.RejoinResponse, _abc.Awaitable[_enrollment_service_pb2.RejoinResponse]]:
-        """Called by a device that slept beyond its certificate's life, with its last key. Safe to repeat."""
-
-def add_EnrollmentServiceServicer_to_server(servicer: EnrollmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
-class IdentityServiceStub:
-    """For devices with a certificate."""
-
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> IdentityServiceAsyncStub: ...
-    Renew: _grpc.UnaryUnaryMultiCallable[_enrollment_service_pb2.RenewRequest, _enrollment_service_pb2.RenewResponse]
-    """Called when two thirds of a certificate's life are over, with a new key. Safe to repeat: the same request
-    gets the same certificate. The old certificate is void as soon as the new one was used.
-    """
-
-@_typing.type_check_only
-class IdentityServiceAsyncStub(IdentityServiceStub):
-    """For devices with a certificate."""
-
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    Renew: _aio.UnaryUnaryMultiCallable[_enrollment_service_pb2.RenewRequest, _enrollment_service_pb2.RenewResponse]  # type: ignore[assignment]
-    """Called when two thirds of a certificate's life are over, with a new key. Safe to repeat: the same request
-    gets the same certificate. The old certificate is void as soon as the new one was used.
-    """
-
-class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For devices with a certificate."""
-
-    @_abc_1.abstractmethod
-    def Renew(
-        self,
-        request: _enrollment_service_pb2.RenewRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_enrollment_service_pb2.RenewResponse, _abc.Awaitable[_enrollment_service_pb2.RenewResponse]]:
-        """Called when two thirds of a certificate's life are over, with a new key. Safe to repeat: the same request
-        gets the same certificate. The old certificate is void as soon as the new one was used.
+    ) -> _typing.Union[_enrollment_service_pb2.ReturnResponse, _abc.Awaitable[_enrollment_service_pb2.ReturnResponse]]:
+        """Called with a device's own key, for another certificate: when the server's key has changed, or when the
+        device changes its key. Safe to repeat, also when the answer with a new key was lost. A key that the server
+        has certified and does not know, as after its state was restored, waits for approval.
         """
 
-def add_IdentityServiceServicer_to_server(servicer: IdentityServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_EnrollmentServiceServicer_to_server(servicer: EnrollmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

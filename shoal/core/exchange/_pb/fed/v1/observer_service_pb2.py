@@ -24,10 +24,9 @@ _sym_db = _symbol_database.Default()
 
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as fed_dot_v1_dot_operator__service__pb2
 from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/observer_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12ObserveRunsRequest\"e\n\x13ObserveRunsResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.fed.v1.ObservedRun\x12+\n\x08renew_in\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x0bObservedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x1c\n\x05stage\x18\x03 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05title\x18\x05 \x01(\t2`\n\x0fObserverService\x12M\n\x0bObserveRuns\x12\x1a.fed.v1.ObserveRunsRequest\x1a\x1b.fed.v1.ObserveRunsResponse\"\x05\xca\xf3\x18\x01\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/observer_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\"\x14\n\x12ObserveRunsRequest\"8\n\x13ObserveRunsResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.fed.v1.ObservedRun\"i\n\x0bObservedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x1c\n\x05stage\x18\x03 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05title\x18\x05 \x01(\t2`\n\x0fObserverService\x12M\n\x0bObserveRuns\x12\x1a.fed.v1.ObserveRunsRequest\x1a\x1b.fed.v1.ObserveRunsResponse\"\x05\xca\xf3\x18\x01\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OBSERVERSERVICE'].methods_by_name['ObserveRuns']._loaded_options = None
   _globals['_OBSERVERSERVICE'].methods_by_name['ObserveRuns']._serialized_options = b'\312\363\030\001\003'
-  _globals['_OBSERVERUNSREQUEST']._serialized_start=123
-  _globals['_OBSERVERUNSREQUEST']._serialized_end=143
-  _globals['_OBSERVERUNSRESPONSE']._serialized_start=145
-  _globals['_OBSERVERUNSRESPONSE']._serialized_end=246
-  _globals['_OBSERVEDRUN']._serialized_start=248
-  _globals['_OBSERVEDRUN']._serialized_end=353
-  _globals['_OBSERVERSERVICE']._serialized_start=355
-  _globals['_OBSERVERSERVICE']._serialized_end=451
+  _globals['_OBSERVERUNSREQUEST']._serialized_start=91
+  _globals['_OBSERVERUNSREQUEST']._serialized_end=111
+  _globals['_OBSERVERUNSRESPONSE']._serialized_start=113
+  _globals['_OBSERVERUNSRESPONSE']._serialized_end=169
+  _globals['_OBSERVEDRUN']._serialized_start=171
+  _globals['_OBSERVEDRUN']._serialized_end=276
+  _globals['_OBSERVERSERVICE']._serialized_start=278
+  _globals['_OBSERVERSERVICE']._serialized_end=374
 # @@protoc_insertion_point(module_scope)

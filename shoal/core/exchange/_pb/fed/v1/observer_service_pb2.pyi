@@ -6,7 +6,6 @@ What a peer with the role ROLE_OBSERVER may see: how runs stand, and nothing abo
 from collections import abc as _abc
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as _operator_service_pb2
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
@@ -44,24 +43,18 @@ class ObserveRunsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNS_FIELD_NUMBER: _builtins.int
-    RENEW_IN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservedRun]:
         """Set by the server: newest first, at most 10,000. Unset: there is none."""
-
-    @_builtins.property
-    def renew_in(self) -> _duration_pb2.Duration:
-        """Set by the server: how long from now until the observer should renew. Unset: refused."""
 
     def __init__(
         self,
         *,
         runs: _abc.Iterable[Global___ObservedRun] | None = ...,
-        renew_in: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["renew_in", b"renew_in"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["renew_in", b"renew_in", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
