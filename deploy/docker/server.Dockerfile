@@ -1,11 +1,9 @@
 # The Shoal server: docker build -f deploy/docker/server.Dockerfile -t shoal-server .
 #
 # The base is named by its tag, so that a rebuild gets its security fixes; --build-arg BASE=python@sha256:... fixes it.
-# Every package is installed by the hash that requirements/server.lock has of it. --build-arg EXTRAS=postgres adds
-# the packages of another extra, in the versions of requirements.lock and without hashes.
+# Every package is installed by the hash that requirements/server.lock has of it.
 ARG BASE=python:3.11-slim
 FROM ${BASE} AS build
-ARG EXTRAS=
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY requirements requirements
@@ -14,10 +12,7 @@ COPY fedserver fedserver
 COPY fedclient fedclient
 RUN python -m venv /opt/shoal \
  && /opt/shoal/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock -r requirements/server.lock \
- && /opt/shoal/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
- && if [ -n "$EXTRAS" ]; \
-    then /opt/shoal/bin/pip install --no-cache-dir --constraint requirements.lock ".[server,$EXTRAS]"; \
-    fi
+ && /opt/shoal/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM ${BASE}
 RUN useradd --system --uid 7411 --home-dir /var/lib/shoal shoal \

@@ -98,7 +98,6 @@ def test_the_bucket_of_the_compose_file_is_added_to_the_servers_that_there_are()
     servers = {name for name, service in below.items() if "build" in service}
     assert set(above) == {"storage", *servers}
     for name in servers:
-        assert above[name]["build"]["args"] == {"EXTRAS": "postgres,s3"}
         assert "AWS_SECRET_ACCESS_KEY" in above[name]["environment"]
 
 
