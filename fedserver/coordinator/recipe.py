@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
@@ -90,7 +90,7 @@ def with_rounds(state: State, rounds: int) -> State:
     Raises Refused if the state does not know the number, or if noise was scaled for the present one.
     """
     parameters: Any = getattr(state, "parameters", None)
-    if not hasattr(parameters, "rounds"):
+    if parameters is None or "rounds" not in {each.name for each in fields(parameters)}:
         raise Refused(
             "this run has no number of rounds that can be changed", "try again after its first round"
         )
