@@ -183,7 +183,7 @@ class TrainingParameters(RoundParameters):
         "full",
         "How devices send the models that they have trained: full, or as the difference from the model that "
         "they were given, with 16 bits a number (bf16, fp16) or 8 (int8, in blocks of 256, with error "
-        "feedback). See docs/encoding.md.",
+        "feedback). See docs/algorithms.md.",
     )
     trainable: str = setting(
         "",
