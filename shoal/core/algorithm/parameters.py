@@ -27,8 +27,8 @@ PRIVATE: Mapping[str, Any] = {
     "momentum": 0.0,
 }
 """How a model of some ten thousand weights learns by DP-SGD: few steps, each over all samples of a device.
-The usual parameters take many small steps, and momentum adds up their noise. docs/proofs.md has what was
-tried."""
+The usual parameters take many small steps, and momentum adds up their noise. docs/results.md has what is
+left of the accuracy."""
 
 
 def most_rounds(parameters: Any) -> int:
