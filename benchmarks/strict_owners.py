@@ -9,7 +9,7 @@ in `plain` they allow everything, and the run asks for no privacy. The network i
 given hidden layers, or LeNet-5. Prints JSON: for both runs the mean accuracy, on the devices' own test parts,
 of their clusters' models, and the adjusted Rand index of the clusters; and for each device its (epsilon,
 delta), what left in the open (for a strict device, nothing) and the codes of the tasks that failed.
-docs/privacy.md has what came out.
+docs/results.md has what came out.
 """
 
 import argparse

@@ -27,8 +27,8 @@ PRIVATE: Mapping[str, Any] = {
     "momentum": 0.0,
 }
 """How a model of some ten thousand weights learns by DP-SGD: few steps, each over all samples of a device.
-The usual parameters take many small steps, and momentum adds up their noise. docs/proofs.md has what was
-tried."""
+The usual parameters take many small steps, and momentum adds up their noise. docs/results.md has what is
+left of the accuracy."""
 
 
 def most_rounds(parameters: Any) -> int:
@@ -183,7 +183,7 @@ class TrainingParameters(RoundParameters):
         "full",
         "How devices send the models that they have trained: full, or as the difference from the model that "
         "they were given, with 16 bits a number (bf16, fp16) or 8 (int8, in blocks of 256, with error "
-        "feedback). See docs/encoding.md.",
+        "feedback). See docs/algorithms.md.",
     )
     trainable: str = setting(
         "",

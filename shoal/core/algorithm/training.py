@@ -2,8 +2,8 @@
 
 The numbers suit data of which nothing is known: AdamW takes steps of one size whatever the scale of the data
 is, clipped gradients bear an outlier, and a device with few samples takes as many steps as it needs to learn
-from them. They were chosen on digits, Fashion-MNIST and HAPT, and tried on other data; docs/results.md says
-how. With DP-SGD the same words mean few steps over all samples, since noise is added in each step.
+from them. They were chosen on digits, Fashion-MNIST and HAPT, and tried on other data; docs/results.md has
+what came out. With DP-SGD the same words mean few steps over all samples, since noise is added in each step.
 """
 
 from dataclasses import fields
