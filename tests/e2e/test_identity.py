@@ -175,6 +175,14 @@ def test_a_device_that_was_installed_again_takes_its_place_once_approved(place: 
         assert "error[revoked]" in place.log("attic")
         with runs(place, "again", again):
             place.wait_for(lambda: is_idle(place, "attic"))
+        done = place.call("fedclient", "leave", "-c", again, "--yes")
+        assert done.returncode == 0, done.stderr
+        back = ("-m", "fedclient", "join", place.server("token", "create")["join"], "-c", again)
+        with place.running("back", *back) as it:  # its folder knows its name
+            place.wait_for(lambda: "waiting for an operator's approval" in place.log("back"))
+            place.server("device", "approve", "--all", "--yes")
+            assert it.wait(HANG) == 0
+        assert "attic joined federation shoal" in place.log("back")
 
 
 FAKETIME = os.environ.get("SHOAL_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")

@@ -53,6 +53,6 @@ def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
     lines = [
         f"{name} has left; its privacy ledger stays in {folder.privacy}",
         f"tell the server's operator: fedserver device revoke {name}",
-        f"to join again, use another folder, and set `ledger: {folder.privacy}`; an operator approves",
+        f"to join again: fedclient join STRING --state {folder.root}; an operator has to approve it",
     ]
     return Result({"device": name, "state": str(settings.state)}, "\n".join(lines))
