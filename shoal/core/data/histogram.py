@@ -13,7 +13,8 @@ feature but how many samples a device has, so that sums tell the count, too.
 
 A device counts by its samples, but at most as a device at the upper quartile does. So liars move the share of
 a bin, and the rank of a quantile, by no more than their share of that weight. Mean and deviation take values
-beyond `REACH` interquartile ranges from the quartiles as if they lay there, and the share of such is stated.
+beyond fences as if they lay there, and the share of such is stated; as long as liars have less
+than an eighth of the weight, the fences depend on what the others have.
 """
 
 import math
@@ -41,7 +42,8 @@ CLEAR = 5.0
 FEWEST = 8
 """Bins, however much noise there is."""
 TINY = 1e-300
-REACH = 10.0
+OUTER, REACH = 0.125, 5.0
+"""The fences: quantiles, and how many times the distance between them beyond."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 BARS = " ▁▂▃▄▅▆▇█"
 SHOWN = 24
@@ -144,9 +146,10 @@ def _noise(shares: Floats) -> float:
 
 
 def refined(found: Tensors) -> dict[str, Array]:
-    """The next task: bins that lie where the mass of this histogram does, each piece of the line with bins in
-    proportion to the root of its share, so that few values far away keep some, too. With noise there are
-    fewer, so that most of them rise above it."""
+    """The next task: bins that lie where the mass of this histogram does. Half of them are in proportion to
+    the root of the share of a bin, so that few values far away keep some, too; the others to the cube root of
+    share times squared width, which makes the error of the deviation least (Panter and Dite 1951). With
+    noise there are fewer, so that most of them rise above it."""
     edges, shares, noise = found[EDGES], found[SHARES], float(found[ABOUT][2])
     bins = min(BINS, max(FEWEST, int(1.0 / (2.0 * CLEAR * noise)))) if noise else BINS
     made = [_edges(*each, bins) for each in zip(edges[:-1], shares[:-1], strict=True)]
@@ -156,11 +159,15 @@ def refined(found: Tensors) -> dict[str, Array]:
 
 def _edges(edges: Floats, shares: Array, bins: int) -> Floats:
     """(BINS + 1,) next edges, of which the last ones are the same where there are fewer bins."""
-    full = shares > 0.0
-    pieces = np.split(np.arange(BINS), np.flatnonzero(np.diff(full)) + 1)
-    weights = np.array([float(np.sqrt(shares[piece]).sum()) for piece in pieces])
-    if not weights.any():
+    if not shares.any():
         return edges
+    shares = shares.astype(np.float64)
+    pieces = np.split(np.arange(BINS), np.flatnonzero(np.diff(shares > 0.0)) + 1)
+    wanted = np.sqrt(shares) / np.sqrt(shares).sum()
+    inside = np.cbrt(shares * np.square(np.diff(np.clip(edges, *_fences(edges, shares)))))
+    if inside.any():
+        wanted += inside / inside.sum()
+    weights = np.array([float(wanted[piece].sum()) for piece in pieces])
     spare = max(bins - len(pieces), 0)
     ideal = spare * weights / weights.sum()
     extra = np.floor(ideal).astype(int)
@@ -168,8 +175,8 @@ def _edges(edges: Floats, shares: Array, bins: int) -> Floats:
     made = [edges[:1]]
     for piece, more in zip(pieces, extra.tolist(), strict=True):
         own = edges[piece[0] : piece[-1] + 2]
-        roots = np.sqrt(shares[piece].astype(np.float64))
-        steps = np.concatenate([[0.0], np.cumsum(roots if roots.any() else np.ones(len(piece)))])
+        each = wanted[piece] if weights[len(made) - 1] else np.ones(len(piece))
+        steps = np.concatenate([[0.0], np.cumsum(each)])
         made.append(np.interp(np.linspace(0.0, steps[-1], more + 2)[1:], steps, own))
         made[-1][-1] = own[-1]
     found = np.maximum.accumulate(np.concatenate(made))
@@ -201,8 +208,7 @@ class Feature:
     """One feature of a group of devices, or the number of their samples.
 
     edges: (BINS + 1,) or more, shares: one less; they sum to 1. quantiles: at `QUANTILES`. beyond: the share
-    of the values that lie farther than `REACH` interquartile ranges from the quartiles, and count in mean and
-    deviation as if they lay there.
+    of the values that lie beyond the fences, and count in mean and deviation as if they lay there.
     """
 
     mean: float
@@ -248,8 +254,8 @@ class Feature:
 
 def _fences(edges: Floats, shares: Floats) -> tuple[float, float]:
     """Up to where values count in full. Of a feature that is mostly one value, quantiles farther out take the
-    place of the quartiles."""
-    rank = 0.25
+    place of the outer eighths."""
+    rank = OUTER
     while True:
         low, high = quantile(edges, shares, rank), quantile(edges, shares, 1.0 - rank)
         if high - low > 1e-6 * max(abs(low), abs(high)) and high - low > SMALLEST:

@@ -78,7 +78,8 @@ def test_a_liar_moves_ranks_by_its_share_and_the_mean_by_a_bounded_part_of_the_s
     for far in (1e30, -1e30):
         lied = asked([*fleet, np.full((300, 1), far, np.float32)]).features[0]
         assert abs(lied.quantiles[2]) < 0.2, "one tenth moves the median by at most 0.14"
-        assert abs(lied.mean - honest.mean) < 0.1 * (1.0 + histogram.REACH) * 2.0
+        fence = 1.91 + histogram.REACH * (1.91 + 1.06)  # of normal numbers, one tenth of them moved out
+        assert abs(lied.mean - honest.mean) < 0.1 * fence + 0.1
         assert lied.beyond == pytest.approx(0.1, abs=0.01)
 
 
