@@ -112,12 +112,11 @@ class JoinService:
         known = self._peers.knows(shown.spki)
         if not known:
             self._check(address, "with unknown keys from this address")
-        self._failures.count(own)
         pin = self._authority.pin
         if not is_signed(key_in(found), returning.nonce, pin, returning.csr, returning.signature):
-            if not known:
-                self._failures.count(address)
+            self._failures.count(address)  # not for the key, whose owner this need not be
             raise NoEntry
+        self._failures.count(own)
         admission = await self._peers.storage.call(
             self._peers.storage.identities.admission.come_back,
             shown,
