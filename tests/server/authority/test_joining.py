@@ -12,7 +12,6 @@ from grpc import aio
 from fedserver.authority import joining, rate_limit
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.store import Call
 from shoal.core.errors import Refused
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange.link import Hello
@@ -311,12 +310,8 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         join = await found.token()
         await Peer(join, "d0").join()
-        rows = [
-            dict(row)
-            for row in await Call(found.coordinator.storage, found.coordinator.storage.store.database.query)(
-                "SELECT * FROM tokens"
-            )
-        ]
+        storage = found.coordinator.storage
+        rows = [dict(row) for row in await storage.call(storage.store.database.query, "SELECT * FROM tokens")]
         assert proof.key_of(join.secret) in [row["key"] for row in rows]
         assert join.secret not in b"".join(
             path.read_bytes() for path in found.state.rglob("*") if path.is_file()
