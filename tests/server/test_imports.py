@@ -31,7 +31,7 @@ FORBIDDEN = (
     "shoal.core.data",
 )
 SEEDS = ("shoal.core.data", *(f"shoal.core.data.{each}" for each in ("seeds", "scale", "histogram")))
-"""What the engine derives its seeds with, and what is made of devices' means and counts; they load no data."""
+"""What the engine derives its seeds with, and what is made of devices' figures; they load no data."""
 
 
 def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> None:
