@@ -172,10 +172,21 @@ def _edges(edges: Floats, shares: Array, bins: int) -> Floats:
     ideal = spare * weights / weights.sum()
     extra = np.floor(ideal).astype(int)
     extra[np.argsort(extra - ideal, kind="stable")[: spare - int(extra.sum())]] += 1
+    ends = [edges[[piece[0], piece[-1] + 1]] for piece in pieces]
     made = [edges[:1]]
     for piece, more in zip(pieces, extra.tolist(), strict=True):
-        own = edges[piece[0] : piece[-1] + 2]
-        each = wanted[piece] if weights[len(made) - 1] else np.ones(len(piece))
+        own, number = edges[piece[0] : piece[-1] + 2], len(made) - 1
+        if bins < BINS // 2 and len(pieces) <= BINS // 4 and not weights[number]:
+            # What lies beside a piece, and was lost in the noise, is not to count as anywhere in the gap.
+            low, high = own[[0, -1]]
+            before, after = (
+                0.5 * float(np.diff(ends[each])[0]) if 0 <= each < len(ends) else 0.0
+                for each in (number - 1, number + 1)
+            )
+            third = high / 3.0 - low / 3.0
+            made.append(np.array([low + min(before, third), high - min(after, third), high]))
+            continue
+        each = wanted[piece] if weights[number] else np.ones(len(piece))
         steps = np.concatenate([[0.0], np.cumsum(each)])
         made.append(np.interp(np.linspace(0.0, steps[-1], more + 2)[1:], steps, own))
         made[-1][-1] = own[-1]
