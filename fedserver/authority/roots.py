@@ -21,7 +21,9 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
@@ -124,6 +126,11 @@ class Authority:
         has issued: as the other devices check what it announces to them."""
         roots = [pair.certificate for pair in self.roots.values()]
         Signatures(self.federation, roots).check(device, proof, data)
+
+    def sign(self, data: bytes) -> tuple[str, bytes]:
+        """Sign data with the root that signs: its name, and an ECDSA signature with SHA-256. What the data
+        begin with must tell them from a certificate."""
+        return self.issuing, self.roots[self.issuing].key.sign(data, ECDSA(SHA256()))
 
     def issue(self, device: DeviceId, key: PublicKey) -> Issued:
         """A certificate for a device's key, from now on. Raises Unavailable while the clock is in doubt."""

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Container
 from contextlib import suppress
 from dataclasses import replace
 
@@ -39,6 +39,7 @@ from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
+from fedserver.store.releases import STABLE
 from shoal.core.algorithm import Basis, basis_of
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
@@ -130,16 +131,13 @@ class OperatorApi:
         return await self.show(run)
 
     async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
-        """Delete the states of earlier rounds of one run that is over, or of all such runs but the one that
-        finished last: a fleet may use its models, and only these states lead back from them.
+        """Delete the states of earlier rounds of one run that is over, or of all such runs. Releases stay.
 
         Returns how many were deleted, by run. Raises Refused if that run is not over.
         """
         coordinator = self._coordinator
         over = [each for each in coordinator.runs.values() if not each.active]
-        finished = [each for each in over if each.standing is Standing.FINISHED]
-        last = max(finished, key=lambda each: each.ended or each.created, default=None)
-        chosen = [self._over(run)] if run else [each for each in over if each is not last]
+        chosen = [self._over(run)] if run else over
         deleted = {}
         for each in chosen:
             if number := await coordinator.in_turn(coordinator.storage.runs.prune(each.run)):
@@ -147,9 +145,10 @@ class OperatorApi:
         return deleted
 
     async def remove_run(self, run: RunId) -> None:
-        """Delete a run that is over or cannot be read. What devices have released in it stays known.
+        """Delete a run that is over or cannot be read, with its releases. What devices have released in it
+        stays known.
 
-        Raises Refused if it is not over.
+        Raises Refused if it is not over, or if a channel has a release of it.
         """
         await self._coordinator.in_turn(self._remove(run))
 
@@ -341,7 +340,10 @@ class OperatorApi:
     async def _remove(self, run: RunId) -> None:
         if run not in self._coordinator.recovery.unreadable:
             self._over(run)
-        await self._coordinator.storage.runs.remove.when_space(run)
+        published, storage = self._coordinator.published, self._coordinator.storage
+        await published.check_unused(*await storage.releases.names(run))
+        await storage.runs.remove.when_space(run)
+        published.forget(run)
         self._coordinator.runs.pop(run, None)
         self._coordinator.recovery.unreadable.pop(run, None)
         self._coordinator.changed.fire()
@@ -387,7 +389,7 @@ class OperatorApi:
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
-        run = self._id_of(spec, await storage.runs.removed())
+        run = self._id_of(spec, await storage.runs.removed(), await storage.releases.moves())
         name, given = initial.blob.sha256 if initial else "", spec.name or run
         spec = replace(spec, name=given, software=shoal.__version__, initial=name)
         blobs, model = storage.blob_cache(run), None
@@ -432,8 +434,10 @@ class OperatorApi:
             own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
             check_manifest(own, graph.weights, "the initial model")
 
-    def _id_of(self, spec: RunSpec, removed: set[RunId]) -> RunId:
+    def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
         recovery = self._coordinator.recovery
+        if spec.name and (spec.name == STABLE or spec.name in channels):
+            raise ConfigError(f"{spec.name!r} is the name of a channel", "use another name")
         taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
         if spec.name in taken:
             why = "already exists"

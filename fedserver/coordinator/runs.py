@@ -19,6 +19,7 @@ from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.releases import Move, ReleaseRecord
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State, basis_of
 from shoal.core.engine.events import (
@@ -97,6 +98,7 @@ class Run:
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
         meter: Meter,
+        released: Callable[["Run"], Awaitable[tuple[ReleaseRecord | None, Move | None, str]]],
         workers: Workers | None = None,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
@@ -131,7 +133,7 @@ class Run:
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
-        self.workers = workers
+        self.workers, self._released = workers, released
 
     @property
     def active(self) -> bool:
@@ -187,10 +189,15 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
+        release, move, said = None, None, ""
+        if standing is Standing.FINISHED:
+            release, move, said = await self._released(self)
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended, release, move)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
+        if said:
+            await self.note(said)
         for device in self.engine.sessions:
             self._wake(device)
         self.changed.fire()

@@ -36,6 +36,7 @@ from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
+from fedserver.store.releases import Releases
 from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs
 from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
@@ -85,7 +86,8 @@ class Store:
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
             self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
-            self.runs = Runs(self.database, self.blobs, references, self.history, audit)
+            self.releases = Releases(self.database, references, audit)
+            self.runs = Runs(self.database, self.blobs, references, self.history, audit, self.releases)
             self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
             self.close()
@@ -184,6 +186,7 @@ class Storage:
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
         self.identities = IdentityCalls(self, store.identities)
+        self.releases = ReleaseCalls(self, store.releases)
         self.clean_up, self.check_rows = Call(self, store.clean_up), Call(self, store.check_rows)
 
     @classmethod
@@ -315,6 +318,7 @@ class BlobCacheCalls:
         self.payload, self.question = Call(on, part.payload), Call(on, part.question)
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
+        self.load_structure = Call(on, part.load_structure)
         self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
         self.names_of = Call(on, part.names_of)
 
@@ -335,6 +339,7 @@ class RunCalls:
         self.checkpoints, self.outcomes = Call(on, part.checkpoints), Call(on, part.outcomes)
         self.statements, self._statements_of_all = Call(on, part.statements), Call(on, part.statements_of_all)
         self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
+        self.checkpoint = Call(on, part.checkpoint)
 
     async def statements_of_all(self) -> dict[DeviceId, Statement]:
         """What each device has released over all runs. Other calls come in between."""
@@ -349,6 +354,15 @@ class ReportCalls:
     def __init__(self, on: Storage, part: Reports) -> None:
         self.add, self.get, self.of_round = Call(on, part.add), Call(on, part.get), Call(on, part.of_round)
         self.withdraw, self.rounds_of = Call(on, part.withdraw), Call(on, part.rounds_of)
+
+
+class ReleaseCalls:
+    """`Releases`, awaited."""
+
+    def __init__(self, on: Storage, part: Releases) -> None:
+        self.add, self.use, self.remove = Call(on, part.add), Call(on, part.use), Call(on, part.remove)
+        self.get, self.all, self.names = Call(on, part.get), Call(on, part.all), Call(on, part.names)
+        self.moves, self.channels = Call(on, part.moves), Call(on, part.channels)
 
 
 class JournalCalls:
