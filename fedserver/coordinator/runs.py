@@ -195,9 +195,9 @@ class Run:
         await self.storage.runs.end.when_space(self.run, standing, reason, self.ended, release, move)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
-        await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         if said:
             await self.note(said)
+        await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)
         self.changed.fire()
