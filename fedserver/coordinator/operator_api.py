@@ -40,7 +40,7 @@ from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Stand
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
 from fedserver.store.releases import STABLE
-from shoal.core.algorithm import Basis, basis_of
+from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
@@ -51,7 +51,7 @@ from shoal.core.exchange.wire import Line
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import Bytes, DeviceId, ModelKey, RunId
+from shoal.core.types import Bytes, DeviceId, ModelKey, RunId, Tensors
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -79,6 +79,10 @@ class OperatorApi:
         self._coordinator.check_serving()
         self._coordinator.check_deciding()
         self._check(spec)
+        if spec.evaluate is not None:
+            spec = replace(spec, policy=replace(spec.policy, devices=0))  # all are asked
+        if spec.evaluate:
+            spec = await self._coordinator.published.of_release(spec)
         recipe = await asyncio.to_thread(recipe_of, spec)
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
 
@@ -400,7 +404,7 @@ class OperatorApi:
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
-            state = await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
+            state = await self._first_state(spec, recipe, model)
             checkpoint = await blobs.store_state(recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -412,6 +416,11 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
+        if spec.evaluate is None:
+            return await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
+        return await self._coordinator.published.measured(spec, recipe, model)
 
     def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
         """By what the devices of earlier runs, which this one may share with them, have described their data:

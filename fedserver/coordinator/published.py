@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedserver.coordinator.recipe import recipe_of, terms_of_run
+from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.integrity.records import RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
 from fedserver.store.store import BlobCacheCalls
@@ -30,8 +30,11 @@ from shoal.core.engine.bootstrap import Bootstrap
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation.noised import promise
-from shoal.core.types import RunId
+from shoal.core.server_kit.measuring import Measuring
+from shoal.core.server_kit.standard import accuracy_cost
+from shoal.core.types import RunId, Tensors
 from shoal.core.verdict import why_not_instead
 
 if TYPE_CHECKING:
@@ -141,6 +144,38 @@ class Published:
         terms = terms_of_run(card.spec, state)
         return Source(card.run, card.release, card.spec, recipe.server_half, state, blobs, terms)
 
+    # -- runs that only measure --------------------------------------------------------------------------
+
+    async def of_release(self, spec: RunSpec) -> RunSpec:
+        """What an operator asked for who wants to know how good a release is: with the algorithm and the
+        network of its run. Raises NotFound."""
+        name = await self.named(spec.evaluate or STABLE)
+        of = (await self._storage.releases.get(name)).card.spec
+        return replace(
+            spec,
+            algorithm=of.algorithm,
+            preset=of.preset,
+            parameters=of.parameters,
+            learner=of.learner,
+            learner_options=of.learner_options,
+            evaluate=name,
+        )
+
+    async def measured(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
+        """The first state of a run that only measures. model: from elsewhere, where no release is named."""
+        rho = accuracy_cost(recipe.server_half.parameters)
+        if not spec.evaluate:
+            if model is None:
+                raise ConfigError("there is nothing to measure", "name a release, or give initial weights")
+            return replace(measuring.start(model, None), subject="the given weights", rho=rho)
+        state = (await self.source(spec.evaluate)).state
+        return Measuring(models=state.models, assignments=state.assignments, subject=spec.evaluate, rho=rho)
+
+    def measurements(self, release: str) -> list[Run]:
+        """The runs that have measured a release, oldest first."""
+        runs = self._coordinator.runs.values()
+        return [run for run in runs if run.spec.evaluate == release and run.standing is Standing.FINISHED]
+
     # -- what operators do, in turn ----------------------------------------------------------------------
 
     async def create(self, run: Run, label: str) -> ReleaseRecord:
@@ -152,6 +187,8 @@ class Published:
             raise ConfigError(
                 f"{label!r} is not a valid name", "use 1 to 64 letters, digits, dots, dashes and underscores"
             )
+        if run.spec.evaluate is not None:
+            raise Refused(f"run {run.run} only measures models", "make one of the run that trained them")
         if not run.engine.state.models:
             raise Refused(f"run {run.run} has no model yet", "try again after its first round")
         taken = await self._storage.releases.names(run.run)
@@ -229,6 +266,8 @@ class Published:
     async def of_finished(self, run: Run) -> tuple[ReleaseRecord | None, Move | None, str]:
         """What a run that finishes makes by itself: a release, what the channel `stable` is given, and a
         line for the run's log."""
+        if run.spec.evaluate is not None:
+            return None, None, ""
         try:
             record = await self._made(run, _label(run, await self._storage.releases.names(run.run)))
             present = (await self._storage.releases.channels()).get(STABLE)

@@ -1,10 +1,13 @@
 """The coordinator's interface for operators: releases and channels."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.status import clusters_of
 from fedserver.coordinator.status_types import (
     DeviceFigures,
+    ReleaseEvaluation,
     ReleaseGroup,
     ReleaseStatus,
     ReleaseSummary,
@@ -15,7 +18,7 @@ from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
 from shoal.core.exchange.messages import Evaluated
-from shoal.core.types import DeviceId, RunId
+from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import mean_with_error
 
 
@@ -60,8 +63,10 @@ class ReleaseApi:
         release = await self._coordinator.published.named(name or STABLE)
         record, summary = await self._storage.releases.get(release), await self._summary(release)
         certificate = self._coordinator.published.certificate(record.authority)
+        measured = tuple(map(_evaluation, self._coordinator.published.measurements(release)))
+        card = record.card
         return ReleaseStatus(
-            summary, _status(record.card), record.card.text.encode(), record.signature, certificate
+            summary, _status(card), card.text.encode(), record.signature, certificate, measured
         )
 
     async def _summary(self, release: str) -> ReleaseSummary:
@@ -87,17 +92,31 @@ def _summary(
         card.made,
         card.progress,
         len(_devices_of(card)),
-        tuple(
-            ReleaseGroup(key, len(own), *_mean(card.figures[each] for each in own if each in card.figures))
-            for key, own in card.clusters.items()
-            if own
-        ),
+        _groups(card.clusters, card.figures),
         accuracy,
         error,
         found.authority,
         having,
         tuple(sorted(_devices_of(card).intersection(revoked))),
     )
+
+
+def _groups(
+    clusters: Mapping[ModelKey, Sequence[DeviceId]], figures: Mapping[DeviceId, Evaluated]
+) -> tuple[ReleaseGroup, ...]:
+    return tuple(
+        ReleaseGroup(key, len(own), *_mean(figures[each] for each in own if each in figures))
+        for key, own in clusters.items()
+        if own
+    )
+
+
+def _evaluation(run: Run) -> ReleaseEvaluation:
+    figures = run.engine.state.metrics
+    measured = {
+        key: [each for each in own if each in figures] for key, own in clusters_of(run.engine.state).items()
+    }
+    return ReleaseEvaluation(run.run, run.ended, _groups(measured, figures), *_mean(figures.values()))
 
 
 def _devices_of(card: Card) -> set[DeviceId]:

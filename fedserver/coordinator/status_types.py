@@ -181,11 +181,23 @@ class ReleaseSummary:
 
 
 @dataclass(frozen=True)
+class ReleaseEvaluation:
+    """How good a release was when a run measured it. ended: seconds since 1970. accuracy, error: as in
+    ReleaseSummary."""
+
+    run: RunId
+    ended: float
+    groups: tuple[ReleaseGroup, ...] = ()
+    accuracy: float | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
 class ReleaseStatus:
     """All of a release. status: the run as it was, with the models of the release. card: what is signed.
 
     signature: see `fedserver.coordinator.published`; b"" without certificates. certificate: of the authority
-    that signed, PEM.
+    that signed, PEM. evaluations: by runs that have measured it since, as long as these are kept.
     """
 
     summary: ReleaseSummary
@@ -193,3 +205,4 @@ class ReleaseStatus:
     card: bytes
     signature: bytes = b""
     certificate: bytes = b""
+    evaluations: tuple[ReleaseEvaluation, ...] = ()

@@ -1,5 +1,6 @@
 """`fedserver release ...`: what newcomers are given, and the way back."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected
-from fedserver.coordinator.status_types import ReleaseSummary
+from fedserver.coordinator.status_types import ReleaseGroup, ReleaseSummary
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
@@ -73,8 +74,18 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
 
     found = client.release(name)
     signed = check_signature(found)
-    data = {**text.data(found.status), **asdict(found.summary), "signed": signed}
-    said = [_said(found.summary), signed, text.status(found.status)]
+    data = {
+        **text.data(found.status),
+        **asdict(found.summary),
+        "signed": signed,
+        "evaluations": list(map(asdict, found.evaluations)),
+    }
+    measured = [
+        f"measured by run {each.run}, {text.ago(each.ended)}: {_accuracy(each.accuracy, each.error)}\n"
+        + "\n".join(_groups(each.groups))
+        for each in found.evaluations
+    ]
+    said = [_said(found.summary), *measured, signed, text.status(found.status)]
     return Result(data, "\n".join(said))
 
 
@@ -124,13 +135,16 @@ def _listed(found: list[ReleaseSummary], channels: Any) -> str:
 
 
 def _said(found: ReleaseSummary) -> str:
-    groups = [
-        f"cluster {each.key}: {each.devices} devices, {_accuracy(each.accuracy, each.error)}"
-        for each in found.groups
-    ]
     where = f", which {', '.join(found.channels)} has now" if found.channels else ""
     head = f"release {found.release}{where}: {_accuracy(found.accuracy, found.error)}"
-    return "\n".join([head, *groups, *filter(None, [_notes(found)])])
+    return "\n".join([head, *_groups(found.groups), *filter(None, [_notes(found)])])
+
+
+def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
+    return [
+        f"  cluster {each.key}: {each.devices} devices, {_accuracy(each.accuracy, each.error)}"
+        for each in found
+    ]
 
 
 def _notes(found: ReleaseSummary) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fedserver.coordinator.status_types import ReleaseGroup, ReleaseStatus, ReleaseSummary
+from fedserver.coordinator.status_types import ReleaseEvaluation, ReleaseGroup, ReleaseStatus, ReleaseSummary
 from fedserver.rpc.wire.operator_wire import status_from_pb, status_to_pb
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.releases import Move
@@ -55,6 +55,7 @@ def whole_to_pb(found: ReleaseStatus) -> pb.GetReleaseResponse:
         card=found.card,
         signature=found.signature,
         certificate=found.certificate,
+        evaluations=map(_evaluation_to_pb, found.evaluations),
     )
 
 
@@ -65,6 +66,24 @@ def whole_from_pb(message: pb.GetReleaseResponse) -> ReleaseStatus:
         message.card,
         message.signature,
         message.certificate,
+        tuple(map(_evaluation_from_pb, message.evaluations)),
+    )
+
+
+def _evaluation_to_pb(found: ReleaseEvaluation) -> pb.ReleaseEvaluation:
+    groups = [pb.ReleaseGroup(**vars(group)) for group in found.groups]
+    message = pb.ReleaseEvaluation(run=found.run, groups=groups, accuracy=found.accuracy, error=found.error)
+    message.ended.FromMicroseconds(round(found.ended * 1e6))
+    return message
+
+
+def _evaluation_from_pb(message: pb.ReleaseEvaluation) -> ReleaseEvaluation:
+    return ReleaseEvaluation(
+        message.run,
+        message.ended.ToMicroseconds() / 1e6,
+        tuple(map(_group_from_pb, message.groups)),
+        message.accuracy if message.HasField("accuracy") else None,
+        message.error,
     )
 
 

@@ -1,7 +1,9 @@
 """Releases and channels: what is released by itself, what newcomers are given, and the way back."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,15 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
+from fedserver.store.integrity.records import RunSpec
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement
-from shoal.core.exchange.messages import Evaluate, Evaluated, Message
+from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored
+from shoal.core.exchange.parts import Scores
+from shoal.core.privacy.asks import read_terms
+from shoal.core.server_kit.measuring import plan
 from shoal.core.types import RunId, Tensors
 from tests.server.coordinator.test_graph import FITTING, start_with
 from tests.server.coordinator.test_run_changes import events
@@ -251,3 +258,102 @@ def test_a_damaged_model_of_a_release_is_not_given_away(tmp_path: Path) -> None:
             assert (await DeviceApi(second, "newcomer").place("first", None)).run == "first"
 
     asyncio.run(play())
+
+
+def measuring(key: str, number: int) -> Answer:
+    """A device whose lowest loss is under the second of several models, and which trains nothing."""
+
+    def answer(message: Message, seed: int) -> Message:
+        if isinstance(message, Score):
+            return Scored(Scores(np.array([2.0, *([1.0] * (len(message.models) - 1))]), 9))
+        assert isinstance(message, Evaluate), "nothing trains"
+        assert message.part == "test"
+        return Evaluated(0.6 if message.cluster == key else 0.9, 0.5, 100, baseline=0.5, classes=2)
+
+    return answer
+
+
+def test_a_run_that_measures_trains_nothing_and_says_how_good_each_group_is(tmp_path: Path) -> None:
+    async def before(coordinator: Coordinator) -> None:
+        releases, operator = ReleaseApi(coordinator), OperatorApi(coordinator)
+        await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 2, "rounds": 1})
+        made = await grouped(coordinator, "ifca", {"d0": "c0", "d1": "c1", "d9": "c1"})
+        await releases.use(made)
+        before = models(coordinator, "ifca")
+        await operator.stop_run("ifca", "")
+        run = await operator.start_run(
+            RunSpec("again", "flux", policy=RoundPolicy(minimum=DEVICES), evaluate="stable"), None
+        )
+        await asyncio.gather(*(serve(link(coordinator, n), measuring("c0", n)) for n in range(DEVICES)))
+        shown = await operator.show(run)
+        assert (shown.summary.stage, shown.summary.algorithm, shown.summary.progress) == (
+            "finished",
+            "ifca",
+            0,
+        )
+        reached = {each.device: (each.cluster, each.accuracy) for each in shown.devices if each.examples}
+        assert reached == {"d0": ("c0", 0.6), "d1": ("c1", 0.9), "d2": ("c1", 0.9)}, "d2 was in no group"
+        assert same_models(models(coordinator, "again"), before)
+        assert [each.release for each in await releases.all()] == [made], "it releases nothing itself"
+        with pytest.raises(Refused, match="run again only measures models"):
+            await releases.create("again")
+        with pytest.raises(CannotPlace, match="the run only measures models"):
+            await DeviceApi(coordinator, "newcomer").place("again", None)
+
+    async def after(coordinator: Coordinator) -> None:
+        (found,) = (await ReleaseApi(coordinator).show()).evaluations
+        assert (found.run, found.accuracy) == ("again", pytest.approx(0.8))
+        groups = [(each.key, each.devices, each.accuracy) for each in found.groups]
+        assert groups == [("c0", 1, 0.6), ("c1", 2, 0.9)]
+        assert found.groups[0].error == pytest.approx((0.6 * 0.4 / 100) ** 0.5)
+        assert found.groups[1].error == pytest.approx((0.9 * 0.1 / 100 / 2) ** 0.5)
+
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await before(first)
+        async with server(tmp_path / "state") as second:
+            await after(second)
+
+    asyncio.run(play())
+
+
+async def grouped(coordinator: Coordinator, run: RunId, assignments: dict[str, str]) -> str:
+    """A release of a run that has put its devices into these clusters."""
+    found = coordinator.runs[run]
+    state: Any = found.engine.state
+    await found.change(found.spec, replace(state, assignments=assignments))
+    return (await ReleaseApi(coordinator).create(run)).release
+
+
+def test_a_model_from_elsewhere_is_measured_and_nothing_is_not(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="given", evaluate="")
+        await asyncio.gather(*(serve(link(coordinator, n), measuring("", n)) for n in range(DEVICES)))
+        shown = await OperatorApi(coordinator).show("given")
+        assert (shown.summary.stage, shown.summary.accuracy) == ("finished", pytest.approx(0.9))
+        with pytest.raises(ConfigError, match="there is nothing to measure"):
+            await start(coordinator, None, name="nothing", evaluate="")
+        with pytest.raises(NotFound, match="no run, release or channel 'beta'"):
+            await start(coordinator, None, name="unknown", evaluate="beta")
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_that_measures_asks_owners_for_accuracies_alone(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="open", evaluate="")
+        asks = read_terms(coordinator.runs["open"].terms).asks
+        assert (asks.lessons, asks.training, asks.opened) == (0, None, ("figures",))
+        private = {"dp_epsilon": 3.0, "dp_delta": 1e-5}
+        await start(coordinator, name="private", evaluate="", parameters=private)
+        asks = read_terms(coordinator.runs["private"].terms).asks
+        assert (asks.lessons, asks.training, asks.accuracies, asks.opened) == (0, None, 1, ())
+        assert asks.rho > 0.0
+        state: Any = coordinator.runs["private"].engine.state
+        found = plan(state, ["d0"])
+        assert found is not None
+        (task,) = found.tasks.values()
+        assert isinstance(task, Evaluate)
+        assert task.rho == asks.rho
+
+    scenario(story, tmp_path)

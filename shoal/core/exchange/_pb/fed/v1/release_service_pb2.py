@@ -27,7 +27,7 @@ from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64/v1/release_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x14\x43reateReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"9\n\x15\x43reateReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\"\x15\n\x13ListReleasesRequest\"\\\n\x14ListReleasesResponse\x12!\n\x08releases\x18\x01 \x03(\x0b\x32\x0f.fed.v1.Release\x12!\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Channel\"$\n\x11GetReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\"\x8f\x01\n\x12GetReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\x12!\n\x06status\x18\x02 \x01(\x0b\x32\x11.fed.v1.RunStatus\x12\x0c\n\x04\x63\x61rd\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\"B\n\x11UseReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x02 \x01(\t\x12\x0b\n\x03pin\x18\x03 \x01(\x08\"6\n\x12UseReleaseResponse\x12 \n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Channel\"$\n\x14RemoveReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15RemoveReleaseResponse\"\x92\x02\n\x07Release\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12(\n\x04made\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08progress\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x05 \x01(\r\x12$\n\x06groups\x18\x06 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x08 \x01(\x01\x12\x11\n\tauthority\x18\t \x01(\t\x12\x10\n\x08\x63hannels\x18\n \x03(\t\x12\x0f\n\x07revoked\x18\x0b \x03(\t\x12\r\n\x05wrong\x18\x0c \x01(\tB\x0b\n\t_accuracy\"_\n\x0cReleaseGroup\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\r\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\x01\x42\x0b\n\t_accuracy\">\n\x07\x43hannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\"\n\x05moves\x18\x02 \x03(\x0b\x32\x13.fed.v1.ChannelMove\"c\n\x0b\x43hannelMove\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x04 \x01(\t2\x9f\x03\n\x0eReleaseService\x12R\n\rCreateRelease\x12\x1c.fed.v1.CreateReleaseRequest\x1a\x1d.fed.v1.CreateReleaseResponse\"\x04\xd0\xf3\x18\x02\x12O\n\x0cListReleases\x12\x1b.fed.v1.ListReleasesRequest\x1a\x1c.fed.v1.ListReleasesResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nGetRelease\x12\x19.fed.v1.GetReleaseRequest\x1a\x1a.fed.v1.GetReleaseResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nUseRelease\x12\x19.fed.v1.UseReleaseRequest\x1a\x1a.fed.v1.UseReleaseResponse\"\x04\xd0\xf3\x18\x02\x12R\n\rRemoveRelease\x12\x1c.fed.v1.RemoveReleaseRequest\x1a\x1d.fed.v1.RemoveReleaseResponse\"\x04\xd0\xf3\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64/v1/release_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x14\x43reateReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"9\n\x15\x43reateReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\"\x15\n\x13ListReleasesRequest\"\\\n\x14ListReleasesResponse\x12!\n\x08releases\x18\x01 \x03(\x0b\x32\x0f.fed.v1.Release\x12!\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Channel\"$\n\x11GetReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\"\xbf\x01\n\x12GetReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\x12!\n\x06status\x18\x02 \x01(\x0b\x32\x11.fed.v1.RunStatus\x12\x0c\n\x04\x63\x61rd\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\x12.\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32\x19.fed.v1.ReleaseEvaluation\"\xa4\x01\n\x11ReleaseEvaluation\x12\x0b\n\x03run\x18\x01 \x01(\t\x12)\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\x01\x42\x0b\n\t_accuracy\"B\n\x11UseReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x02 \x01(\t\x12\x0b\n\x03pin\x18\x03 \x01(\x08\"6\n\x12UseReleaseResponse\x12 \n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Channel\"$\n\x14RemoveReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15RemoveReleaseResponse\"\x92\x02\n\x07Release\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12(\n\x04made\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08progress\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x05 \x01(\r\x12$\n\x06groups\x18\x06 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x08 \x01(\x01\x12\x11\n\tauthority\x18\t \x01(\t\x12\x10\n\x08\x63hannels\x18\n \x03(\t\x12\x0f\n\x07revoked\x18\x0b \x03(\t\x12\r\n\x05wrong\x18\x0c \x01(\tB\x0b\n\t_accuracy\"_\n\x0cReleaseGroup\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\r\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\x01\x42\x0b\n\t_accuracy\">\n\x07\x43hannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\"\n\x05moves\x18\x02 \x03(\x0b\x32\x13.fed.v1.ChannelMove\"c\n\x0b\x43hannelMove\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x04 \x01(\t2\x9f\x03\n\x0eReleaseService\x12R\n\rCreateRelease\x12\x1c.fed.v1.CreateReleaseRequest\x1a\x1d.fed.v1.CreateReleaseResponse\"\x04\xd0\xf3\x18\x02\x12O\n\x0cListReleases\x12\x1b.fed.v1.ListReleasesRequest\x1a\x1c.fed.v1.ListReleasesResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nGetRelease\x12\x19.fed.v1.GetReleaseRequest\x1a\x1a.fed.v1.GetReleaseResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nUseRelease\x12\x19.fed.v1.UseReleaseRequest\x1a\x1a.fed.v1.UseReleaseResponse\"\x04\xd0\xf3\x18\x02\x12R\n\rRemoveRelease\x12\x1c.fed.v1.RemoveReleaseRequest\x1a\x1d.fed.v1.RemoveReleaseResponse\"\x04\xd0\xf3\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,23 +55,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRELEASEREQUEST']._serialized_start=351
   _globals['_GETRELEASEREQUEST']._serialized_end=387
   _globals['_GETRELEASERESPONSE']._serialized_start=390
-  _globals['_GETRELEASERESPONSE']._serialized_end=533
-  _globals['_USERELEASEREQUEST']._serialized_start=535
-  _globals['_USERELEASEREQUEST']._serialized_end=601
-  _globals['_USERELEASERESPONSE']._serialized_start=603
-  _globals['_USERELEASERESPONSE']._serialized_end=657
-  _globals['_REMOVERELEASEREQUEST']._serialized_start=659
-  _globals['_REMOVERELEASEREQUEST']._serialized_end=695
-  _globals['_REMOVERELEASERESPONSE']._serialized_start=697
-  _globals['_REMOVERELEASERESPONSE']._serialized_end=720
-  _globals['_RELEASE']._serialized_start=723
-  _globals['_RELEASE']._serialized_end=997
-  _globals['_RELEASEGROUP']._serialized_start=999
-  _globals['_RELEASEGROUP']._serialized_end=1094
-  _globals['_CHANNEL']._serialized_start=1096
-  _globals['_CHANNEL']._serialized_end=1158
-  _globals['_CHANNELMOVE']._serialized_start=1160
-  _globals['_CHANNELMOVE']._serialized_end=1259
-  _globals['_RELEASESERVICE']._serialized_start=1262
-  _globals['_RELEASESERVICE']._serialized_end=1677
+  _globals['_GETRELEASERESPONSE']._serialized_end=581
+  _globals['_RELEASEEVALUATION']._serialized_start=584
+  _globals['_RELEASEEVALUATION']._serialized_end=748
+  _globals['_USERELEASEREQUEST']._serialized_start=750
+  _globals['_USERELEASEREQUEST']._serialized_end=816
+  _globals['_USERELEASERESPONSE']._serialized_start=818
+  _globals['_USERELEASERESPONSE']._serialized_end=872
+  _globals['_REMOVERELEASEREQUEST']._serialized_start=874
+  _globals['_REMOVERELEASEREQUEST']._serialized_end=910
+  _globals['_REMOVERELEASERESPONSE']._serialized_start=912
+  _globals['_REMOVERELEASERESPONSE']._serialized_end=935
+  _globals['_RELEASE']._serialized_start=938
+  _globals['_RELEASE']._serialized_end=1212
+  _globals['_RELEASEGROUP']._serialized_start=1214
+  _globals['_RELEASEGROUP']._serialized_end=1309
+  _globals['_CHANNEL']._serialized_start=1311
+  _globals['_CHANNEL']._serialized_end=1373
+  _globals['_CHANNELMOVE']._serialized_start=1375
+  _globals['_CHANNELMOVE']._serialized_end=1474
+  _globals['_RELEASESERVICE']._serialized_start=1477
+  _globals['_RELEASESERVICE']._serialized_end=1892
 # @@protoc_insertion_point(module_scope)

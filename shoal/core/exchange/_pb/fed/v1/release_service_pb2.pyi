@@ -154,6 +154,7 @@ class GetReleaseResponse(_message.Message):
     CARD_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
     card: _builtins.bytes
     """Set by the server: the card, whose bytes are signed. Unset: never."""
     signature: _builtins.bytes
@@ -172,6 +173,10 @@ class GetReleaseResponse(_message.Message):
     def status(self) -> _operator_service_pb2.RunStatus:
         """Set by the server: its run as it was when the release was made, with the models of the release. Unset: never."""
 
+    @_builtins.property
+    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseEvaluation]:
+        """Set by the server: the runs that have measured it since, oldest first. Unset: none has."""
+
     def __init__(
         self,
         *,
@@ -180,14 +185,59 @@ class GetReleaseResponse(_message.Message):
         card: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        evaluations: _abc.Iterable[Global___ReleaseEvaluation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["release", b"release", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "certificate", b"certificate", "release", b"release", "signature", b"signature", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "certificate", b"certificate", "evaluations", b"evaluations", "release", b"release", "signature", b"signature", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetReleaseResponse: _TypeAlias = GetReleaseResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseEvaluation(_message.Message):
+    """How good a release was when a run measured it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the server: the run. Unset: never."""
+    accuracy: _builtins.float
+    """Set by the server: mean held-out accuracy over the devices, 0 to 1. Unset: none has measured it."""
+    error: _builtins.float
+    """Set by the server: the standard error of that. Unset: 0."""
+    @_builtins.property
+    def ended(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when that was over, by the server's clock. Unset: never."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseGroup]:
+        """Set by the server: the groups, by key. Unset: none was measured."""
+
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        ended: _timestamp_pb2.Timestamp | None = ...,
+        groups: _abc.Iterable[Global___ReleaseGroup] | None = ...,
+        accuracy: _builtins.float | None = ...,
+        error: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "ended", b"ended"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "ended", b"ended", "error", b"error", "groups", b"groups", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
+    _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
+
+Global___ReleaseEvaluation: _TypeAlias = ReleaseEvaluation  # noqa: Y015
 
 @_typing.final
 class UseReleaseRequest(_message.Message):
