@@ -50,6 +50,7 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
     return {
         "seed": spec.seed,
         "labels": dict(spec.labels),
+        "evaluate": spec.evaluate,
         "policy": asdict(spec.policy),
         "learner": {
             "name": spec.learner,
@@ -199,6 +200,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
         ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
+        *([("measures", spec.evaluate or "the initial weights")] if spec.evaluate is not None else []),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),

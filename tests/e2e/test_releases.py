@@ -119,6 +119,14 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
         files = place.server("model", "export", "stable", "--folder", tmp_path / "out")["files"]
         names = [Path(each).name for each in files]
         assert {"global.safetensors", "release.json", "release.sig", "authority.pem"} < {*names}
+        place.server("run", "start", "again", "--evaluate", "stable")
+        with place.running("pi-17", "-m", "fedclient", "run", "-c", settings, "--until-finished") as device:
+            assert device.wait(HANG) == 0
+        again = place.server("run", "show", "again")
+        assert (again["stage"], again["progress"], again["evaluate"]) == ("finished", 0, "a@v1")
+        assert again["models"] == shown["models"]
+        (found,) = place.server("release", "show")["evaluations"]
+        assert (found["run"], found["accuracy"]) == ("again", again["accuracy"])
         place.server("device", "revoke", "pi-17")
         listed = place.server("release", "ls")["releases"]
         assert [(each["release"], each["revoked"]) for each in listed] == [
