@@ -28,6 +28,7 @@ class Verbs(Commands):
         "operator": "fedserver.cli.trust.operator",
         "audit": "fedserver.cli.trust.audit",
         "run": "fedserver.cli.runs.run",
+        "release": "fedserver.cli.runs.release",
         "algorithm": "fedserver.cli.algorithm",
         "status": "fedserver.cli.server",
         "model": "fedserver.cli.models.model",

@@ -145,7 +145,7 @@ class LearnerConfig:
 class RunConfig:
     """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
     the network for devices without a learner of their own. labels: of the devices that take part; {} for
-    all."""
+    all. evaluate: a release to be measured, "" for the initial weights; None: the run trains."""
 
     name: str = ""
     algorithm: str = "flux"
@@ -157,6 +157,7 @@ class RunConfig:
     learner: LearnerConfig | None = None
     graph: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    evaluate: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 63:
@@ -180,6 +181,7 @@ class RunConfig:
             options,
             seed,
             labels=self.labels,
+            evaluate=self.evaluate,
         )
 
 

@@ -98,6 +98,16 @@ class Client:
         self._operator.show(name)
         return Run(self._operator, name)
 
+    def release(self, name: str = "stable", model: Any = None) -> "DaemonResult":
+        """A release, or the one that a channel has, as the result of its run. It has no history.
+
+        model: the network, for `module`. Raises NotFound, and Refused where the channel has none.
+
+        Example:
+            models = client.release("stable").models
+        """
+        return DaemonResult(self._operator, self._operator.release(name).status, [], model)
+
     def runs(self) -> dict[str, str]:
         """The runs, newest first, with the stage of each."""
         return {each.run: each.stage for each in self._operator.runs()}

@@ -24,7 +24,7 @@ EVERY, SHORTEST = 6 * 3600.0, 1.0
 @verb
 @configured(*CALLING)
 @click.argument("data", type=PATH, required=False)
-@click.option("--run", default="", metavar="RUN", help="Run to ask.  [default: the newest that can place]")
+@click.option("--run", default="", metavar="RUN", help="Run, release or channel to ask.  [default: stable]")
 @click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")
 @click.option("--no-tune", is_flag=True, help="Take the model of the device's cluster as it is.")
 @click.option("--follow", is_flag=True, help="Ask again from time to time, until the command is stopped.")
@@ -105,7 +105,8 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
     from fedclient.store.privacy_report import line
 
     where = found.assignment
-    words = [f"cluster {where.cluster} of run {found.run}"]
+    whose = f"release {found.release}" if found.release else f"run {found.run}"
+    words = [f"cluster {where.cluster} of {whose}"]
     if not math.isnan(where.distance):
         words.append(f"distance {where.distance:.4g}")
     if where.runner_up and not math.isnan(where.runner_up_distance):

@@ -10,7 +10,7 @@ from fedclient.store.blobs import BlobStore
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
-from shoal.core.exchange.link import Link, Placement, Question
+from shoal.core.exchange.link import Link, Placement, Question, run_of
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.types import Bytes, RunId
@@ -62,7 +62,7 @@ class Asker:
     ) -> Question | Placement:
         async def once() -> Question | Placement:
             if isinstance(evidence, Evidence):
-                self._check(run)
+                self._check(run_of(run))
             return await self._link.place(run, evidence, accept_nearest)
 
         asking_again = False

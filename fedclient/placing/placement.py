@@ -93,6 +93,7 @@ class PlacementResult:
     from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
     hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
     this device has released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains.
+    release: whose models these are; "" for those that the run had then.
     """
 
     run: RunId
@@ -106,6 +107,7 @@ class PlacementResult:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     mixture: tuple[Member, ...] = ()
     tuning: FineTuning | None = None
+    release: str = ""
 
     @property
     def models(self) -> list[Weights]:
@@ -130,7 +132,8 @@ class PlacementResult:
         ]
         models = {"model": blob, "mixture": mixture, **graph, "tried": tried}
         tuning = {"fine_tuning": asdict(self.tuning)} if self.tuning else {}
-        return {"run": self.run, **found, **models, **tuning, **traffic, "privacy": self.privacy}
+        named = {"run": self.run, "release": self.release or None}
+        return {**named, **found, **models, **tuning, **traffic, "privacy": self.privacy}
 
 
 class Placer:
@@ -196,14 +199,15 @@ class Placer:
                 if failed.code != NO_CLASSIFIER:
                     raise
                 self._doing(f"asking the run to decide, since this network cannot: {failed.message}")
-                answer = await self._ask(answer.run, None, accept_nearest)
+                answer = await self._ask(answer.release or answer.run, None, accept_nearest)
         if isinstance(answer, Question):
             evidence = await self._evidence(answer)
             self._doing("asking the server which model fits these data")
-            answer = await self._ask(answer.run, evidence, accept_nearest)
+            answer = await self._ask(answer.release or answer.run, evidence, accept_nearest)
         if not isinstance(answer, Placement):
             raise BadPayload("the server asked the same question again", "update the server or this device")
-        return PlacementResult(answer.run, answer.assignment, wanted(answer, accept_nearest))
+        model = wanted(answer, accept_nearest)
+        return PlacementResult(answer.run, answer.assignment, model, release=answer.release)
 
     async def _ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
@@ -251,6 +255,7 @@ class Placer:
             given[chosen],
             mixture=tuple(Member(keys[number], shares[number], given[number]) for number in parts),
             tried=tuple(Tried(*each) for each in figures),
+            release=question.release,
         )
 
     async def _tuned(self, question: Question, own: Executor) -> PlacementResult:
@@ -259,7 +264,8 @@ class Placer:
         given, cluster = parts.get("model"), parts.get("cluster")
         if not isinstance(given, Weights) or not isinstance(cluster, str):
             raise BadPayload("the server asks to fine-tune, and names no model or no cluster", HINT)
-        found = PlacementResult(question.run, ClusterAssignment(cluster, reason=MEMBER), given)
+        where = ClusterAssignment(cluster, reason=MEMBER)
+        found = PlacementResult(question.run, where, given, release=question.release)
         if not self._tune:
             return found
         await self._executor.stop()  # it is not needed any more, and two that have PyTorch take much memory

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
@@ -94,6 +96,11 @@ class Authority:
         """Raise BadPayload unless this device has signed these data, with a certificate that was issued here:
         as the other devices check what it announces to them."""
         self.signatures.check(device, proof, data)
+
+    def sign(self, data: bytes) -> tuple[str, bytes]:
+        """Sign data: the pin of the key, in hexadecimal, and an ECDSA signature with SHA-256. What the data
+        begin with must tell them from a certificate."""
+        return self.pin.hex(), self.pair.key.sign(data, ECDSA(SHA256()))
 
     def has_issued(self, found: x509.Certificate) -> bool:
         """Whether the present key has issued this certificate."""

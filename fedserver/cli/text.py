@@ -3,7 +3,7 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
+from shoal.core.verdict import mean_with_error
 from shoal.shell.console import continued, one_line
 
 WIDTH = 100
@@ -49,6 +50,7 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
     return {
         "seed": spec.seed,
         "labels": dict(spec.labels),
+        "evaluate": spec.evaluate,
         "policy": asdict(spec.policy),
         "learner": {
             "name": spec.learner,
@@ -158,7 +160,10 @@ def status(found: RunStatus) -> str:
         heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
-        parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
+        parts += [
+            f"cluster {key}: {_many(len(own), 'device')}{_reached(found, own)}"
+            for key, own in found.clusters.items()
+        ]
     if found.devices:
         parts.append(f"privacy in this run\n{privacy_table(found.released, found.central)}")
     parts += [f"model {key}: {size(weights.blob.size)}" for key, weights in found.models.items()]
@@ -167,6 +172,19 @@ def status(found: RunStatus) -> str:
     for why, count in Counter(found.abandoned.values()).items():
         parts.append(f"{_many(count, 'round')} without a result: {continued(why)}")
     return "\n".join(parts)
+
+
+def _reached(found: RunStatus, devices: Collection[DeviceId]) -> str:
+    """The mean accuracy of some devices, with two standard errors; "" where none has measured it."""
+    figures = [
+        (each.accuracy, each.examples)
+        for each in found.devices
+        if each.device in devices and each.accuracy is not None
+    ]
+    if not figures:
+        return ""
+    mean, error = mean_with_error(figures)
+    return f", {100 * mean:.1f} ± {200 * error:.1f} %"
 
 
 def _settings(spec: RunSpec, created: float | None) -> str:
@@ -182,6 +200,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
         ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
+        *([("measures", spec.evaluate or "the initial weights")] if spec.evaluate is not None else []),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),

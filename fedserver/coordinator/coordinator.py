@@ -19,6 +19,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.answers import UNKNOWN
 from fedserver.coordinator.history.meter import Meter
+from fedserver.coordinator.published import Published
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
@@ -63,6 +64,7 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
+    published: the releases and channels.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -74,7 +76,7 @@ class Coordinator:
         self.conflicts: dict[DeviceId, str] = {}
         self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
-        self.caretaker = Caretaker(self)
+        self.caretaker, self.published = Caretaker(self), Published(self)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
@@ -269,6 +271,7 @@ class Coordinator:
             self._wake,
             self.in_turn,
             self.meter,
+            self.published.of_finished,
             self.reducers,
         )
         self.runs[run.run] = run

@@ -148,7 +148,7 @@ class DeviceApi(Link):
         if isinstance(evidence, Evidence):
             storage, question = self._coordinator.storage, ""
             if isinstance(evidence, Ballot):
-                question = await placement.voted_on(self._coordinator, answer.run)
+                question = await placement.voted_on(self._coordinator, answer.release or answer.run)
             await released.record_evidence(storage, answer.run, self._device, evidence, question)
         return answer
 

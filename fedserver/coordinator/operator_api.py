@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Container
 from contextlib import suppress
 from dataclasses import replace
 
@@ -39,7 +39,8 @@ from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
-from shoal.core.algorithm import Basis, basis_of
+from fedserver.store.releases import STABLE
+from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
@@ -50,7 +51,7 @@ from shoal.core.exchange.wire import Line
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import Bytes, DeviceId, ModelKey, RunId
+from shoal.core.types import Bytes, DeviceId, ModelKey, RunId, Tensors
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -79,6 +80,10 @@ class OperatorApi:
         self._coordinator.check_serving()
         self._coordinator.check_deciding()
         self._check(spec)
+        if spec.evaluate is not None:
+            spec = replace(spec, policy=replace(spec.policy, devices=0))  # all are asked
+        if spec.evaluate:
+            spec = await self._coordinator.published.of_release(spec)
         recipe = await asyncio.to_thread(recipe_of, spec)
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
 
@@ -131,16 +136,13 @@ class OperatorApi:
         return await self.show(run)
 
     async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
-        """Delete the states of earlier rounds of one run that is over, or of all such runs but the one that
-        finished last: a fleet may use its models, and only these states lead back from them.
+        """Delete the states of earlier rounds of one run that is over, or of all such runs. Releases stay.
 
         Returns how many were deleted, by run. Raises Refused if that run is not over.
         """
         coordinator = self._coordinator
         over = [each for each in coordinator.runs.values() if not each.active]
-        finished = [each for each in over if each.standing is Standing.FINISHED]
-        last = max(finished, key=lambda each: each.ended or each.created, default=None)
-        chosen = [self._over(run)] if run else [each for each in over if each is not last]
+        chosen = [self._over(run)] if run else over
         deleted = {}
         for each in chosen:
             if number := await coordinator.in_turn(self._storage.call(self._storage.runs.prune, each.run)):
@@ -148,9 +150,10 @@ class OperatorApi:
         return deleted
 
     async def remove_run(self, run: RunId) -> None:
-        """Delete a run that is over or cannot be read. What devices have released in it stays known.
+        """Delete a run that is over or cannot be read, with its releases. What devices have released in it
+        stays known.
 
-        Raises Refused if it is not over.
+        Raises Refused if it is not over, or if a channel has a release of it.
         """
         await self._coordinator.in_turn(self._remove(run))
 
@@ -344,7 +347,10 @@ class OperatorApi:
     async def _remove(self, run: RunId) -> None:
         if run not in self._coordinator.recovery.unreadable:
             self._over(run)
-        await self._storage.when_space(self._storage.runs.remove, run)
+        published, storage = self._coordinator.published, self._storage
+        await published.check_unused(*await storage.call(storage.releases.names, run))
+        await storage.when_space(storage.runs.remove, run)
+        published.forget(run)
         self._coordinator.runs.pop(run, None)
         self._coordinator.recovery.unreadable.pop(run, None)
         self._coordinator.changed.fire()
@@ -390,7 +396,8 @@ class OperatorApi:
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
-        run = self._id_of(spec, await storage.call(storage.runs.removed))
+        removed = await storage.call(storage.runs.removed)
+        run = self._id_of(spec, removed, await storage.call(storage.releases.moves))
         name, given = initial.blob.sha256 if initial else "", spec.name or run
         spec = replace(spec, name=given, software=shoal.__version__, initial=name)
         blobs, model = storage.blob_cache(run), None
@@ -401,9 +408,7 @@ class OperatorApi:
             if initial is not None:
                 await storage.call(storage.runs.adopt, run, OWNER, initial)
                 model = await storage.call(blobs.load, initial)
-            state = await asyncio.to_thread(
-                recipe.start, model, self._bases_for(spec, recipe), self._groups_for(recipe)
-            )
+            state = await self._first_state(spec, recipe, model)
             checkpoint = await storage.call(blobs.store_state, recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
             connected = self._coordinator.connected(spec.labels)
@@ -415,6 +420,11 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
+        if spec.evaluate is None:
+            return await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
+        return await self._coordinator.published.measured(spec, recipe, model)
 
     def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
         """By what the devices of earlier runs, which this one may share with them, have described their data:
@@ -448,8 +458,10 @@ class OperatorApi:
             own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
             check_manifest(own, graph.weights, "the initial model")
 
-    def _id_of(self, spec: RunSpec, removed: set[RunId]) -> RunId:
+    def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
         recovery = self._coordinator.recovery
+        if spec.name and (spec.name == STABLE or spec.name in channels):
+            raise ConfigError(f"{spec.name!r} is the name of a channel", "use another name")
         taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
         if spec.name in taken:
             why = "already exists"

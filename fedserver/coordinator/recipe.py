@@ -6,14 +6,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from fedserver.store.integrity.records import RunSpec
-from shoal.core.algorithm import Basis, State, basis_of, begun_with, find, most_rounds
-from shoal.core.algorithm.asks import terms_of
+from shoal.core.algorithm import Basis, ServerHalf, State, basis_of, begun_with, find, most_rounds
+from shoal.core.algorithm.asks import terms_of, terms_of_measuring
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import FEWEST
+from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.measuring import Measuring
+from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.server_kit.summing import Summing
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -53,6 +56,8 @@ def recipe_of(spec: RunSpec) -> Recipe:
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
     server_half = algorithm.server()
     state = algorithm.state_type()
+    if spec.evaluate is not None:
+        return Recipe(Bootstrap(cast(ServerHalf, measuring), parameters), typing.Union[Measuring, Unstarted])  # noqa: UP007
     bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
     if getattr(parameters, "secure_aggregation", False):
         _check_cohorts(spec)
@@ -61,7 +66,10 @@ def recipe_of(spec: RunSpec) -> Recipe:
 
 def terms_of_run(spec: RunSpec, state: State) -> str:
     """What devices get to know of a run before their first task of it."""
-    return terms_of(find(spec.algorithm)[0], recipe_of(spec).server_half.parameters, basis_of(state))
+    card, parameters = find(spec.algorithm)[0], recipe_of(spec).server_half.parameters
+    if spec.evaluate is not None:
+        return terms_of_measuring(card, accuracy_cost(parameters))
+    return terms_of(card, parameters, basis_of(state))
 
 
 def may_share(spec: RunSpec, other: RunSpec) -> bool:

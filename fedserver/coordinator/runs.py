@@ -21,6 +21,7 @@ from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.releases import Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of
 from shoal.core.engine.events import (
@@ -99,6 +100,7 @@ class Run:
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
         meter: Meter,
+        released: Callable[["Run"], Awaitable[tuple[ReleaseRecord | None, Move | None, str]]],
         workers: Workers | None = None,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
@@ -133,7 +135,7 @@ class Run:
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
-        self.workers = workers
+        self.workers, self._released = workers, released
 
     @property
     def active(self) -> bool:
@@ -189,9 +191,15 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.when_space(self.storage.runs.end, self.run, standing, reason, self.ended)
+        release, move, said = None, None, ""
+        if standing is Standing.FINISHED:
+            release, move, said = await self._released(self)
+        ended = (self.run, standing, reason, self.ended, release, move)
+        await self.storage.when_space(self.storage.runs.end, *ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
+        if said:
+            await self.note(said)
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)

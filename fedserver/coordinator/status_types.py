@@ -143,3 +143,67 @@ class ServerStatus:
     runs: tuple[RunSummary, ...]
     notices: tuple[str, ...] = ()
     released: Mapping[DeviceId, Statement] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReleaseGroup:
+    """The devices that share a model of a release. accuracy: the mean of what they measured, from 0 to 1, or
+    None if none did. error: its standard error."""
+
+    key: ModelKey
+    devices: int
+    accuracy: float | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReleaseSummary:
+    """A release in one line of a list.
+
+    made: seconds since 1970; 0 if it cannot be read. progress: the rounds of training that were complete.
+    devices: how many took part. accuracy, error: as in ReleaseGroup, over all devices. authority: whose key
+    signed the card; "" if none did. channels: those that have it now. revoked: devices that took part in its
+    training and are revoked. wrong: why it cannot be used; "" if it can.
+    """
+
+    release: str
+    run: RunId = ""
+    made: float = 0.0
+    progress: int = 0
+    devices: int = 0
+    groups: tuple[ReleaseGroup, ...] = ()
+    accuracy: float | None = None
+    error: float = 0.0
+    authority: str = ""
+    channels: tuple[str, ...] = ()
+    revoked: tuple[DeviceId, ...] = ()
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class ReleaseEvaluation:
+    """How good a release was when a run measured it. ended: seconds since 1970. accuracy, error: as in
+    ReleaseSummary."""
+
+    run: RunId
+    ended: float
+    groups: tuple[ReleaseGroup, ...] = ()
+    accuracy: float | None = None
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReleaseStatus:
+    """All of a release. status: the run as it was, with the models of the release. card: what is signed.
+
+    signature: see `fedserver.coordinator.published`; b"" without certificates. certificate: the server's,
+    PEM, with the proofs that lead to its key. evaluations: by runs that have measured it since, as long as
+    these are kept.
+    """
+
+    summary: ReleaseSummary
+    status: RunStatus
+    card: bytes
+    signature: bytes = b""
+    certificate: bytes = b""
+    evaluations: tuple[ReleaseEvaluation, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any
 from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunSummary, ServerStatus
 from fedserver.page.source import Answer, Asked
+from fedserver.page.views import releases
 from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
 from fedserver.page.views.newcomers import Newcomers
@@ -23,7 +24,7 @@ from shoal.core.types import RunId
 REGISTRY = 10.0
 """Seconds for which the labels of devices are not asked for again."""
 STATUS = 3.0
-"""The same for the devices themselves, while only runs are looked at."""
+"""The same for the devices themselves, while only runs are looked at, and for releases."""
 NEWCOMERS = 1.0
 """The same for what newcomers were answered."""
 SHARE = 0.02
@@ -83,6 +84,8 @@ class Server:
         self._status: ServerStatus | None = None
         self._registry: Sequence[Known] = ()
         self._status_pace, self._registry_pace, self._beside_pace = Pace(STATUS), Pace(REGISTRY), Pace()
+        self._releases: dict[str, Any] = {}
+        self._releases_pace = Pace(STATUS)
         self._looks: dict[RunId, Look] = {}
         self._single: tuple[object, dict[str, Any]] | None = None
 
@@ -99,7 +102,8 @@ class Server:
         }
         if not run:
             devices = self._fleet.devices(status, self._ask_registry(), time.time())
-            return Answer(server, {"fleet": {"devices": devices}}, took=time.monotonic() - began)
+            documents = {"fleet": {"devices": devices}, "releases": self._ask_releases()}
+            return Answer(server, documents, took=time.monotonic() - began)
         return self._look_at(run, have, server, runs, took)
 
     def forget(self, run: RunId) -> None:
@@ -159,6 +163,12 @@ class Server:
             with self._status_pace.asking():
                 self._status = self._client.status(released=False)
         return self._status
+
+    def _ask_releases(self) -> dict[str, Any]:
+        if self._releases_pace.is_due():
+            with self._releases_pace.asking():
+                self._releases = releases.document(*self._client.releases())
+        return self._releases
 
     def _ask_registry(self) -> Sequence[Known]:
         if self._registry_pace.is_due():

@@ -1,12 +1,13 @@
 """What the page knows a server by: what one look finds, and the calls that it makes, which change nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedserver.authority.answers import Known
-from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status_types import ReleaseSummary, RunStatus, RunSummary, ServerStatus
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.releases import Move
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 
@@ -49,6 +50,7 @@ class Asked(Protocol):
     def placements(
         self, run: RunId = "", device: DeviceId = "", after: int = 0
     ) -> Iterator[PlacementRecord]: ...
+    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]]]: ...
     def show(self, run: RunId) -> RunStatus: ...
     def history(
         self, run: RunId, after: int = 0, *, devices: bool = True, most: int = 0

@@ -1,6 +1,6 @@
 """The operators' side of their calls: what the command line and the page use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +12,33 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedserver.authority.answers import Ended, IssuedOperator, Known, Rotated
-from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status_types import (
+    ClusterVersions,
+    ReleaseStatus,
+    ReleaseSummary,
+    RunChange,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
 from fedserver.rpc.channel import away, connect
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire, releases_wire
 from fedserver.store.identities.records import Operator, Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.releases import Move
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import BadPayload, ConfigError, ShoalError
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as release_pb
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
+from shoal.core.exchange._pb.fed.v1.release_service_pb2_grpc import ReleaseServiceStub
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes, pack, unpack
 from shoal.core.exchange.wire.identity import OPERATOR_ROLES
@@ -56,6 +67,7 @@ class OperatorClient:
         self._state = state
         self._channel = connect(state)
         self._operator, self._blobs = OperatorServiceStub(self._channel), BlobServiceStub(self._channel)
+        self._releases = ReleaseServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +193,36 @@ class OperatorClient:
                 after = each.number
             if not found.placements:
                 return
+
+    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]]]:
+        """All releases, newest first; and by channel what it was given, oldest first."""
+        with self._errors():
+            found = self._releases.ListReleases(release_pb.ListReleasesRequest(), timeout=ANSWER)
+        channels = releases_wire.channels_from_pb(found.channels)
+        return list(map(releases_wire.release_from_pb, found.releases)), channels
+
+    def release(self, name: str) -> ReleaseStatus:
+        """All of the release of this name, or of the one that the channel of this name has."""
+        with self._errors():
+            found = self._releases.GetRelease(release_pb.GetReleaseRequest(release=name), timeout=ANSWER)
+        return releases_wire.whole_from_pb(found)
+
+    def create_release(self, run: RunId, label: str = "") -> ReleaseSummary:
+        request = release_pb.CreateReleaseRequest(run=run, label=label)
+        with self._errors():
+            return releases_wire.release_from_pb(
+                self._releases.CreateRelease(request, timeout=ANSWER).release
+            )
+
+    def use_release(self, release: str, channel: str = "", pin: bool = False) -> list[Move]:
+        """What the channel was given, oldest first; the last is what it has now."""
+        request = release_pb.UseReleaseRequest(release=release, channel=channel, pin=pin)
+        with self._errors():
+            return releases_wire.channel_from_pb(self._releases.UseRelease(request, timeout=ANSWER).channel)
+
+    def remove_release(self, name: str) -> None:
+        with self._errors():
+            self._releases.RemoveRelease(release_pb.RemoveReleaseRequest(name=name), timeout=ANSWER)
 
     def fetch(self, weights: Weights) -> Tensors:
         """A model, in memory. Raises BadPayload when its bytes are not those of its name."""

@@ -21,6 +21,7 @@ from fedserver.authority.model_quota import ModelQuota
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.authorization import Authorization, RecordingServer
 from fedserver.rpc.admission.connections import Connections
@@ -33,6 +34,7 @@ from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.operator import Authorities, Observers, Operators
+from fedserver.rpc.releases import Releases
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
@@ -41,6 +43,7 @@ from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceSer
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.release_service_pb2_grpc import add_ReleaseServiceServicer_to_server
 
 IN_USE = "it is in use or not this machine's"
 OPERATOR_CALLS = 64
@@ -113,7 +116,7 @@ async def listen(
     """
     if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
-        coordinator.signatures = access.peers.authority
+        coordinator.signatures = coordinator.published.signs = access.peers.authority
         coordinator.attention += [access.peers.notices, coordinator.storage.identities.dead.notices]
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     ports = _Ports(coordinator, access)
@@ -129,6 +132,7 @@ async def listen(
     operator_api, listeners = OperatorApi(coordinator), ports.listeners
     for server in operators:
         add_OperatorServiceServicer_to_server(Operators(operator_api), server)
+        add_ReleaseServiceServicer_to_server(Releases(ReleaseApi(coordinator)), server)
         add_blobs(Blobs(lambda context: operator_api), server)
     for server in (devices, here):
         health_pb2_grpc.add_HealthServicer_to_server(listeners.checks, server)

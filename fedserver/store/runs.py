@@ -16,6 +16,7 @@ from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.outcomes import Course, Outcomes
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline, history_of
+from fedserver.store.releases import Move, ReleaseRecord, Releases
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound
@@ -40,10 +41,16 @@ class Runs:
     """
 
     def __init__(
-        self, database: Database, blobs: Blobs, references: References, history: History, audit: AuditLog
+        self,
+        database: Database,
+        blobs: Blobs,
+        references: References,
+        history: History,
+        audit: AuditLog,
+        releases: Releases,
     ) -> None:
         self._db, self._blobs, self._references = database, blobs, references
-        self._history, self._audit = history, audit
+        self._history, self._audit, self._releases = history, audit, releases
         self._timeline = Timeline(database)
         self._course = Course(database, self._timeline)
         self._statements = Statements(database)
@@ -239,9 +246,22 @@ class Runs:
         crash.point("server.round-saved")
         self._references.remove_unneeded(before | self._references.release(run))
 
-    def end(self, run: RunId, standing: Standing, reason: str, ended: float) -> None:
-        """End a run. Its last checkpoint stays. ended: seconds since 1970."""
+    def end(
+        self,
+        run: RunId,
+        standing: Standing,
+        reason: str,
+        ended: float,
+        release: ReleaseRecord | None = None,
+        move: Move | None = None,
+    ) -> None:
+        """End a run. Its last checkpoint stays. ended: seconds since 1970. release: that is made of it.
+
+        move: what a channel is given by that.
+        """
         with self._db.transaction():
+            if release is not None:
+                self._releases.insert(release, move)
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]', ended = ? WHERE run = ?",
                 (standing.value, reason, ended, run),
@@ -296,10 +316,12 @@ class Runs:
         return len(older)
 
     def remove(self, run: RunId) -> None:
-        """Delete a run. What devices have released in it stays known, since their privacy loss stays, and so
-        does its name: a device that was away may still have a result of the run, or remember it."""
+        """Delete a run with its releases, of which no channel may have one now. What devices have released in
+        it stays known, since their privacy loss stays, and so does its name: a device that was away may still
+        have a result of the run, or remember it."""
         with self._db.transaction():
             before = self._references.of_run(run)
+            self._releases.erase(self._releases.names(run))
             self._db.execute(
                 f"INSERT INTO released_before ({RELEASED}) SELECT {RELEASED} FROM released"  # noqa: S608
                 " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",

@@ -37,6 +37,7 @@ from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
+from fedserver.store.releases import Releases
 from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs
 from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
@@ -87,7 +88,8 @@ class Store:
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
             self.journal = Journal(self.database)
             self.identities = Identities(self.database, audit, beside(state))
-            self.runs = Runs(self.database, self.blobs, references, self.history, audit)
+            self.releases = Releases(self.database, references, audit)
+            self.runs = Runs(self.database, self.blobs, references, self.history, audit, self.releases)
             self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
             self.close()
@@ -172,6 +174,7 @@ class Storage:
         self.blobs = store.blobs
         self.runs, self.reports, self.journal = store.runs, store.reports, store.journal
         self.history, self.identities = store.history, store.identities
+        self.releases = store.releases
 
     @classmethod
     async def open(cls, state: Path, elsewhere: Elsewhere | None = None) -> "Storage":

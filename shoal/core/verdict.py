@@ -174,6 +174,41 @@ def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = F
     return _found(shared or own, None, losses, given, False, CLUSTER if shared else DEVICE)
 
 
+def why_not_instead(found: Verdict | None, of: Verdict | None) -> str:
+    """Why the models of one run should not take the place of others by themselves; "" if they should.
+
+    of: the verdict on the others; None if there are none, or if no device has measured them.
+
+    Example:
+        >>> better, worse = Verdict(True, 0.9, 0.5, 0.4, 0.01), Verdict(True, 0.8, 0.5, 0.3, 0.01)
+        >>> why_not_instead(better, worse), why_not_instead(worse, better)
+        ('', '80.0 % is not above the 90.0 % of the present one')
+    """
+    if found is None:
+        return "no device has measured its models"
+    if found.learned is False:
+        return "nothing was learned"
+    if of is not None and found.numbers is not of.numbers:
+        return "the labels of one are classes, and those of the other numbers"
+    if of is not None and not found.accuracy > of.accuracy:
+        reached, present = f"{100.0 * found.accuracy:.1f} %", f"{100.0 * of.accuracy:.1f} %"
+        return f"{reached} is not above the {present} of the present one"
+    return ""
+
+
+def mean_with_error(figures: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """The mean of the accuracies of devices, and its standard error by how few the samples are.
+
+    figures: of each of one or more devices the accuracy, 0 to 1, and on how many samples.
+
+    Example:
+        >>> mean_with_error([(0.8, 100), (0.8, 100)])
+        (0.8, 0.028284271247461898)
+    """
+    spread = sum(max(each * (1.0 - each), 1.0 / max(n, 1)) / max(n, 1) for each, n in figures)
+    return float(np.mean([each for each, _ in figures])), math.sqrt(spread) / len(figures)
+
+
 @dataclass(frozen=True)
 class _Row:
     """A device: its accuracy, what an answer that ignores the sample reaches, and on how many samples.

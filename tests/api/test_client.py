@@ -49,6 +49,8 @@ def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) ->
         result = run.result(progress=lines.append)
         assert client.runs() == {"toy": "finished"}
         assert client.run("toy").stage == "finished"
+        assert same_models(client.release().models, result.models)
+        assert client.release(f"toy@{ROUNDS}").accuracy == result.accuracy
         assert set(result.clusters) == {f"d{number}" for number in range(DEVICES)}
         assert result.accuracy.keys() == result.clusters.keys()
         assert same_models(result.models, simulated())

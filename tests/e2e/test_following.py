@@ -1,4 +1,4 @@
-"""A device without PyTorch follows a run that goes on: a server, and working processes, over gRPC."""
+"""A device without PyTorch follows the channel that it gets models by: a server, and processes, over gRPC."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ class Watched:
 
 
 def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tmp_path: Path) -> None:
-    """Of `run --serve` and of `predict --follow`, side by side, while the run's next round is always open."""
+    """Of `run --serve` and of `predict --follow`, side by side, while each round becomes a release."""
     socket, out = tmp_path / "s", tmp_path / "classes.npz"
     np.savez(tmp_path / "new.npz", x=SAMPLES)
 
@@ -110,7 +110,12 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
             state=tmp_path / name, server=address, device=name, insecure_loopback=True, data=data
         )
 
-    async def play(address: str) -> None:
+    async def play(address: str, operator: OperatorClient) -> None:
+        def use(rounds: int) -> None:
+            while operator.show("toy").summary.progress < rounds:
+                pass
+            operator.use_release(operator.create_release("toy").release)
+
         consoles = {name: Recorded() for name in ("serving", "writing")}
         device, other = settings("serving", address), settings("writing", address)
         followers = (
@@ -132,24 +137,26 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
         async def until_used(weight: Array) -> None:
             await until(lambda: all(each.seen[-1:] == [classes(weight)] for each in watched))
 
-        async def train(weight: Array) -> None:
+        async def train(weight: Array, rounds: int) -> None:
             task = await trainer.task()
             answer: Callable[[Message, int], Message] = lambda *_: Trained(model(weight), 10, 0.5)  # noqa: E731
             await trainer.do(task, answer)
+            await asyncio.to_thread(use, rounds)
 
         try:
             async with aio.insecure_channel(address) as channel:
+                await asyncio.to_thread(use, 0)
                 trainer = await Hands(WireLink(channel, "trainer")).hello()
                 with Watched(answered) as by_http, Watched(written) as in_file:
                     watched = (by_http, in_file)
                     await until_used(FIRST)
-                    await train(SECOND)
+                    await train(SECOND, 1)
                     await until_used(SECOND)
-                    await train(COLLAPSED)
+                    await train(COLLAPSED, 2)
                     await until(lambda: all(refused(each.lines) for each in consoles.values()))
                     kept = (DeviceFolder(device.state).model / MODEL).read_bytes()
                     assert model(SECOND)["weight"].tobytes() in kept
-                    await train(LAST)
+                    await train(LAST, 3)
                     await until_used(LAST)
         finally:
             for follower in followers:
@@ -162,7 +169,7 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
     with daemon(tmp_path / "server") as running, OperatorClient(tmp_path / "server") as operator:
         asked = spec(parameters={"rounds": 9}, policy=RoundPolicy(devices=1, minimum=1))
         operator.start_run(asked, model(FIRST), graph())
-        asyncio.run(play(running.address))
+        asyncio.run(play(running.address, operator))
 
 
 def refused(lines: list[str]) -> bool:

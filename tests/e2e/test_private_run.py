@@ -25,6 +25,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
@@ -181,6 +182,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             for name, change in (("again", {}), ("second", {"seed": 7, "parameters": LONGER})):
                 await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
                 if name == "second":  # what the first run's encoder is needed for does not depend on that run
+                    await ReleaseApi(coordinator).remove("stable")
                     await OperatorApi(coordinator).remove_run("first")
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
                 status = await OperatorApi(coordinator).show(name)

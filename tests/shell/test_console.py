@@ -228,7 +228,7 @@ def test_a_strangers_text_makes_no_line_of_its_own(end: str) -> None:
     ("program", "typed", "completed"),
     [
         ("fedserver", "st", ["status"]),
-        ("fedserver", "re", ["restore", "recover"]),
+        ("fedserver", "re", ["release", "restore", "recover"]),
         ("fedclient", "jo", ["join"]),
     ],
 )

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
+
 from fedserver.cli import text
 from fedserver.cli.models.weights import save
-from fedserver.coordinator.status_types import DeviceFigures, RunStatus
+from fedserver.coordinator.status_types import DeviceFigures, ReleaseStatus, RunStatus
+from fedserver.store.releases import PURPOSE
 from shoal import __version__
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
+from shoal.core.errors import BadPayload
+from shoal.core.identity.certificates import certificate
+from shoal.core.identity.succession import key_with
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey
@@ -21,11 +29,15 @@ if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
 
 CARD, CONFIG, SUMS = "README.md", "config.json", "SHA256SUMS"
+SIGNED, SIGNATURE, CERTIFICATE = "release.json", "release.sig", "authority.pem"
+"""Of a release: its card, as it was signed, and what proves it."""
 
 
-def write_folder(client: "OperatorClient", status: RunStatus, folder: Path) -> list[Path]:
-    """Fetch the models of a run, and write the folder. Returns its files; the checksums are written last, so
-    a folder without them is not whole."""
+def write_folder(
+    client: "OperatorClient", status: RunStatus, folder: Path, release: ReleaseStatus | None = None
+) -> list[Path]:
+    """Fetch the models of a run, or of a release, and write the folder. Returns its files; the checksums are
+    written last, so a folder without them is not whole."""
     run = status.summary.run
     rounds = list(client.history(run, devices=False))
     in_all = {device: each for device, each in client.status().released.items() if device in status.released}
@@ -39,12 +51,31 @@ def write_folder(client: "OperatorClient", status: RunStatus, folder: Path) -> l
         written.append(path)
     config = _config(status, rounds)
     card = _card(status, rounds, in_all)
-    for name, content in ((CONFIG, json.dumps(config, indent=1, default=str) + "\n"), (CARD, card)):
-        disk.write(folder / name, content.encode())
+    files = {CONFIG: f"{json.dumps(config, indent=1, default=str)}\n".encode(), CARD: card.encode()}
+    if release is not None:
+        proof = {SIGNATURE: release.signature, CERTIFICATE: release.certificate} if release.signature else {}
+        files |= {SIGNED: release.card, **proof}
+    for name, content in files.items():
+        disk.write(folder / name, content)
         written.append(folder / name)
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in written)
     disk.write(folder / SUMS, sums.encode())
     return [*written, folder / SUMS]
+
+
+def check_signature(found: ReleaseStatus) -> str:
+    """Who signed a release, in words. Raises BadPayload if it is not what was signed."""
+    if not found.signature:
+        return "not signed: the server had no certificates"
+    signer = found.summary.authority
+    key = key_with(bytes.fromhex(signer), certificate(found.certificate)) if found.certificate else None
+    if key is None:
+        return f"signed by key {signer}, from which no proof leads to the server's present key"
+    try:
+        key.verify(found.signature, PURPOSE + found.card, ECDSA(SHA256()))
+    except InvalidSignature:
+        raise BadPayload(f"the card of {found.summary.release} is not what was signed") from None
+    return f"signed by key {signer}"
 
 
 def _config(status: RunStatus, rounds: Sequence[RoundHistory]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _progress(client: "OperatorClient", name: str) -> dict[int, int]:
 @model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
 @verb
 @connected
-@click.argument("name", metavar="RUN")
+@click.argument("name", metavar="RUN|RELEASE")
 @click.option(
     "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
 )
@@ -65,18 +65,21 @@ def export(
 ) -> Result:
     """Write the model of a cluster to a file, or those of all clusters to a folder.
 
+    Of a run as it is now, or of a release: by its name, or by a channel for the one that it has.
+
     ONNX Runtime opens a file whose name ends in .onnx by itself. It needs a run that was started with
     --graph, and a card that says how to use the model is written beside it.
 
-    The folder also has the settings of the run (config.json), a model card (README.md) and checksums. While
-    the run goes on, the models are those with which its present round opened.
+    The folder also has the settings of the run (config.json), a model card (README.md) and checksums, and of
+    a release its signed card. While a run goes on, its models are those with which its present round opened.
     """
     from fedserver.cli.models import onnx
     from fedserver.cli.models.weights import save
 
     if (out is None) == (folder is None) or (folder is not None and cluster is not None):
         raise ConfigError("give either a file or a folder", "--out FILE with --cluster KEY, or --folder DIR")
-    found = client.show(name)
+    release = None if name in {each.run for each in client.runs()} else client.release(name)
+    found = release.status if release else client.show(name)
     known = list(found.models)
     if not known:
         what = "ended before it had a model" if found.summary.over else "has no model yet"
@@ -85,7 +88,7 @@ def export(
         from fedserver.cli.models.folder import write_folder
 
         console.progress(f"fetching {len(known)} models")
-        files = [str(path) for path in write_folder(client, found, folder)]
+        files = [str(path) for path in write_folder(client, found, folder, release)]
         return Result({"run": name, "clusters": known, "files": files}, "\n".join(files))
     assert out is not None
     if cluster is None and len(known) > 1:

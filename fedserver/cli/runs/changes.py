@@ -64,7 +64,7 @@ def resume(console: Console, client: "OperatorClient", name: str) -> Result:
     return _shown(client.resume_run(name))
 
 
-NOTHING = "there was nothing to delete; name the run that finished last to delete its earlier rounds"
+NOTHING = "there was nothing to delete"
 
 
 @click.command("set", epilog="Example: fedserver run set digits --deadline 600 --minimum 4")
@@ -125,13 +125,12 @@ def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int
 def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
-    Export its models first, with `fedserver model export`. What devices have released in it stays known, and
-    counts in the privacy over all runs. No other run can have its name, since devices that were away may
-    still have results of it.
+    Its releases are deleted with it; if a channel has one, nothing is deleted. What devices have released in
+    it stays known, and counts in the privacy over all runs. No other run can have its name, since devices
+    that were away may still have results of it.
 
-    With --earlier, the final models stay, and so does the rest of the run. A rollback to an earlier round is
-    not possible afterwards. Without RUN, this is done to all runs that are over, but not to the one that
-    finished last.
+    With --earlier, the final models stay, and so do the releases and the rest of the run. A rollback to an
+    earlier round is not possible afterwards. Without RUN, this is done to all runs that are over.
     """
     if earlier:
         deleted = client.prune_runs(name)

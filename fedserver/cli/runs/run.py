@@ -67,6 +67,11 @@ def run() -> None:
     help="Network for devices without PyTorch, written by `fedclient export`.",
 )
 @click.option(
+    "--evaluate",
+    metavar="RELEASE|FILE",
+    help="Train nothing; measure a release, or the model in a safetensors file.",
+)
+@click.option(
     "--learner",
     type=PATH,
     metavar="FILE",
@@ -87,6 +92,9 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
 
+    With --evaluate, nothing is trained: each device measures the model of its group on samples that chose
+    nothing, the run ends by itself, and `run show` and `release show` say how good each group's model is.
+
     Waits some seconds for what the connected devices answer, and says how many can take part, how many have
     to ask their owners, and how many cannot. `fedserver status` and `run show` say it later, too.
 
@@ -98,6 +106,10 @@ def start(
     from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
+    if flags["evaluate"] is not None and (other is not None or learner is not None):
+        raise click.UsageError("--evaluate goes with neither --like nor --learner")
+    if flags["evaluate"] and (file := Path(flags["evaluate"])).suffix == ".safetensors":
+        flags |= {"evaluate": "", "initial_weights": file, "algorithm": flags["algorithm"] or "fedavg"}
     if path is not None and other is not None:
         raise click.UsageError("--file and --like exclude each other")
     devices = flags.pop("devices") or Devices()
@@ -122,11 +134,12 @@ def start(
     answers = _answers(client, started)
     if answered := said(answers):
         lines.append(answered)
-    if expected := _expected(spec):
-        lines.append(f"{config.algorithm}: {expected}")
-    if liars := _parameters(spec)[0].influence(_parameters(spec)[1]):
-        lines.append(f"{config.algorithm}: {liars}")
-    if package := needed_package(find(config.spec().algorithm)[0]):
+    expected = liars = package = ""
+    if spec.evaluate is None:
+        expected, liars = _expected(spec), _parameters(spec)[0].influence(_parameters(spec)[1])
+        package = needed_package(find(spec.algorithm)[0])
+    lines += [f"{config.algorithm}: {each}" for each in (expected, liars) if each]
+    if package:
         lines.append(f"{config.algorithm}: devices need the package {package}, too")
     data: dict[str, Any] = {
         "run": started,

@@ -8,13 +8,14 @@ still a sound copy, and not only when the data are needed.
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.engine.stages import Stage
-from shoal.core.errors import DataFault, DiskFull
+from shoal.core.errors import DataFault, DiskFull, NotFound
 
 if TYPE_CHECKING:
     from fedserver.coordinator.coordinator import Coordinator
@@ -54,6 +55,7 @@ class Caretaker:
         for run in list(self._coordinator.runs.values()):
             for _, names in (await self._storage.call(self._storage.runs.checkpoints, run.run))[:1]:
                 newest.update(names)
+        newest |= await self._in_use()
         if newest != self._copied:
             try:
                 await asyncio.to_thread(self._storage.blobs.keep_copies, newest)
@@ -73,10 +75,20 @@ class Caretaker:
                 await self._check_run(run, pace)
             except (DamagedRow, DataFault) as error:
                 log.error("run %s: %s", run.run, error)
+        if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
+            log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
         for name in sorted(self._copied):
             if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
                 log.error("the copy of blob %s was damaged, and is made again", name[:12])
                 self._copied = set()
+
+    async def _in_use(self) -> set[str]:
+        """The blobs of the releases that channels have, as far as these can be read."""
+        names: set[str] = set()
+        for move in (await self._storage.call(self._storage.releases.channels)).values():
+            with suppress(DamagedRow, DataFault, NotFound):
+                names |= (await self._storage.call(self._storage.releases.get, move.release)).blobs
+        return names
 
     async def _check_run(self, run: Run, pace: float) -> None:
         for place, (number, names) in enumerate(

@@ -71,6 +71,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
         ),
         graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
         labels=spec.labels,
+        evaluate=spec.evaluate,
     )
 
 
@@ -90,6 +91,7 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         graph=graph.sha256 if request.HasField("graph") else "",
         graph_bytes=graph.size,
         labels=dict(request.labels),
+        evaluate=request.evaluate if request.HasField("evaluate") else None,
     )
 
 

@@ -62,7 +62,11 @@ class BlobCache:
     def load_state(self, hint: Any, round: int | None = None) -> Any:
         """The state that a round opened with: the current round, or an earlier one whose checkpoint is
         kept."""
-        return decode(hint, self._runs.checkpoint(self._run, round), lambda weights: self.load(weights))
+        return self.load_structure(hint, self._runs.checkpoint(self._run, round))
+
+    def load_structure(self, hint: Any, structure: Structure) -> Any:
+        """The state that has this structure."""
+        return decode(hint, structure, lambda weights: self.load(weights))
 
     def models_of(self, hint: Any, round: int) -> dict[ModelKey, Weights]:
         """The blobs of the models that a round opened with, which are not read themselves."""

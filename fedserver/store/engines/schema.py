@@ -8,7 +8,7 @@ import re
 
 from shoal.core.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
 
 RUNS = """
 CREATE TABLE runs (
@@ -63,8 +63,33 @@ CREATE TABLE report_blobs (
 );
 CREATE INDEX report_blobs_by_name ON report_blobs (sha256);
 
+CREATE TABLE model_releases (            -- see fedserver.store.releases
+    release TEXT PRIMARY KEY,            -- RUN@LABEL
+    run TEXT NOT NULL REFERENCES runs,
+    card TEXT NOT NULL,                  -- JSON; its bytes are signed
+    structure TEXT NOT NULL,             -- JSON of the state, as in checkpoints
+    authority TEXT NOT NULL,             -- whose key signed the card; empty: without certificates
+    signature BLOB NOT NULL
+);
+CREATE TABLE release_blobs (
+    release TEXT NOT NULL REFERENCES model_releases ON DELETE CASCADE,
+    run TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (release, sha256)
+);
+CREATE INDEX release_blobs_by_name ON release_blobs (sha256);
+CREATE TABLE channels (                  -- what each was given; its last row counts
+    number INTEGER PRIMARY KEY,
+    channel TEXT NOT NULL,
+    release TEXT NOT NULL,               -- empty: none any more
+    pinned INTEGER NOT NULL,             -- 1: it does not move by itself
+    at REAL NOT NULL,
+    why TEXT NOT NULL
+);
+
 CREATE VIEW needed_blobs AS
-    SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs;
+    SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs
+    UNION ALL SELECT run, sha256 FROM release_blobs;
 
 CREATE TABLE rounds (
     run TEXT NOT NULL REFERENCES runs,

@@ -37,6 +37,8 @@ class RunSpec:
 
     graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
     is none. labels: only devices that have all of these labels take part.
+
+    evaluate: nothing is trained; devices measure the models of this release, or for "" the initial weights.
     """
 
     name: str
@@ -53,6 +55,7 @@ class RunSpec:
     graph: str = ""
     graph_bytes: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    evaluate: str | None = None
 
     @property
     def digest(self) -> str:

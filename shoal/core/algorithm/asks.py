@@ -37,6 +37,12 @@ def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None) -> st
     return found
 
 
+def terms_of_measuring(card: Algorithm, rho: float | None) -> str:
+    """The terms of a run that only measures models. rho: what an accuracy costs; None: it is exact."""
+    asks = Asks(opened=("figures",)) if rho is None else Asks(accuracies=1, rho=rho)
+    return str(RunTerms(card.name, package_of(card.name), (), asks))
+
+
 def asks_of(card: Algorithm, parameters: Any) -> Asks:
     """What a run of this algorithm with these parameters asks of one device.
 

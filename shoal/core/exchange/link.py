@@ -152,16 +152,32 @@ class Receipt:
     mark: str = ""
 
 
+AT = "@"
+"""Between the run and the label in the name of a release. No run has it in its name."""
+
+
+def run_of(name: str) -> RunId:
+    """The run of a release, by its name; a run's own name as it is.
+
+    Example:
+        >>> run_of("digits@10"), run_of("digits")
+        ('digits', 'digits')
+    """
+    return name.partition(AT)[0]
+
+
 @dataclass(frozen=True)
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
     that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
-    device wished for it. terms: of the run, as in `Task`; they say whose question this is."""
+    device wished for it. terms: of the run, as in `Task`; they say whose question this is. release: of which
+    the models are, by name, and to which the answer goes; "" for the run as it is now."""
 
     run: RunId
     payload: Payload
     graph: BlobRef | None = None
     terms: str = ""
+    release: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,13 +185,14 @@ class Placement:
     """The answer to a newcomer.
 
     model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
-    anyway, or None. graph: as in `Question`.
+    anyway, or None. graph, release: as in `Question`.
     """
 
     run: RunId
     assignment: ClusterAssignment
     model: Weights | None
     graph: BlobRef | None = None
+    release: str = ""
 
 
 class Link(Protocol):
@@ -210,7 +227,8 @@ class Link(Protocol):
     async def place(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
-        """Ask which model fits a device that does not train. run: "" for the newest that can place.
+        """Ask which model fits a device that does not train. run: a run, a release or a channel; "" for the
+        channel `stable`.
 
         accept_nearest: whether the nearest model is wanted even if no cluster fits.
         """

@@ -63,6 +63,17 @@ def leads(pin: bytes, certificate: x509.Certificate) -> bool:
     return all(_signed(key, signature, following) for (key, signature), (_, following) in steps)
 
 
+def key_with(pin: bytes, certificate: x509.Certificate) -> ec.EllipticCurvePublicKey | None:
+    """The server's key that has this pin: its present one, or one from which the proofs lead to that; None
+    if it has none."""
+    if not leads(pin, certificate):
+        return None
+    former = [key for key, _ in links_in(certificate) if hashlib.sha256(key).digest() == pin]
+    found = load_der_public_key(former[0]) if former else certificate.public_key()
+    assert isinstance(found, ec.EllipticCurvePublicKey)
+    return found
+
+
 def _signed(key: bytes, signature: bytes, pin: bytes) -> bool:
     try:
         found = load_der_public_key(key)

@@ -20,6 +20,7 @@ from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as release_pb
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from shoal.core.identity.certificates import new_key, request
@@ -32,6 +33,7 @@ SERVICES = (
     pb.DESCRIPTOR.services_by_name["OperatorService"],
     authority_pb.DESCRIPTOR.services_by_name["AuthorityService"],
     blob_pb.DESCRIPTOR.services_by_name["BlobService"],
+    release_pb.DESCRIPTOR.services_by_name["ReleaseService"],
 )
 CALLS = [f"/{service.full_name}/{method.name}" for service in SERVICES for method in service.methods]
 """Every call that operators are served, as the contract has them."""

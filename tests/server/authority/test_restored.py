@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_said_and_made_good_later(tmp_path: Pat
         await found.device("d0")
         beside(tmp_path / "s").mkdir()  # no file can be written
         await found.api.revoke("d0", "")
-        (notice,) = found.coordinator.storage.call(found.coordinator.storage.identities.dead.notices)
+        (notice,) = found.coordinator.storage.identities.dead.notices()
         assert "kept in the state folder only" in notice
         assert notice in found.coordinator.notices()
 

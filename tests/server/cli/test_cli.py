@@ -163,7 +163,7 @@ def test_options_alone_start_a_run_too(command: Command, tmp_path: Path) -> None
         (("run", "start", "x", "--algorithm", "flux", "--learner", "none.py"), 3, "no learner file", ""),
         (("run", "start", "x", "--algorithm", "flux", "--initial-weights", "none"), 3, "safetensors", ""),
         (("run", "start", "x", "-f", "none.yaml"), 3, "none.yaml: No such file", ""),
-        (("model", "export", "none", "--out", "x"), 1, "there is no run 'none'", ""),
+        (("model", "export", "none", "--out", "x"), 1, "no run, release or channel 'none'", ""),
         (("up", "--state", "x"), 3, "cannot prove who they are", "--insecure-loopback"),
         (("status", "--state", "/nowhere"), 4, "there is no server folder at /nowhere", "fedserver init"),
         (("status", "--state", "/"), 4, "no server is running on /", "fedserver up --state /"),

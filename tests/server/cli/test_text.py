@@ -87,7 +87,7 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "device  cluster  accuracy  loss    samples  sent    fetched",
         "d0      c0       93.4 %    0.2500  40       1.5 MB  999 B",
         "d1      -        -         -       -        0 B     0 B",
-        "cluster c0: 1 device",
+        "cluster c0: 1 device, 93.4 ± 7.9 %",
         "cluster c1: 0 devices",
         "privacy in this run",
         f"of         {'what left':{WIDTH}}  guarantee",

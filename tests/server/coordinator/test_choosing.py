@@ -47,7 +47,7 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 20})
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
-        question = await newcomer.link.place("", WISH)
+        question = await newcomer.link.place("ifca", WISH)
         found = await given(newcomer, question)
         assert found.keys == (*(f"c{number}" for number in range(20)), "global")
         assert await coordinator.storage.call(coordinator.storage.journal.releases, "ifca") == []
@@ -67,7 +67,7 @@ def test_models_are_counted_and_made_once_for_each_state(tmp_path: Path) -> None
         coordinator.quota = quota = AtMost()
         await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 3})
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
-        question = await newcomer.link.place("", Wish(64))
+        question = await newcomer.link.place("ifca", Wish(64))
         found = await given(newcomer, question)
         assert quota.spent == ["c0", "c1", "c2"], "whole models or not, they are given away"
         state = coordinator.runs["ifca"].engine.state
@@ -75,7 +75,7 @@ def test_models_are_counted_and_made_once_for_each_state(tmp_path: Path) -> None
         for key, model in zip(opened.keys[:-1], opened.models, strict=False):
             for name, array in state.models[key].items():
                 assert model[name] == pytest.approx(array, abs=0.01)
-        again = await newcomer.link.place("", Wish(64))
+        again = await newcomer.link.place("ifca", Wish(64))
         assert again == question
 
     scenario(story, tmp_path)
@@ -112,46 +112,22 @@ def test_more_models_than_the_operator_allows_are_not_given_away(tmp_path: Path)
     scenario(story, tmp_path)
 
 
-def test_runs_of_one_model_give_it_and_a_run_to_choose_in_goes_before_newer_ones(tmp_path: Path) -> None:
+def test_a_run_of_one_model_gives_it_and_one_of_several_lets_newcomers_choose(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         newcomer = DeviceApi(coordinator, "newcomer")
         await start(coordinator, name="fedavg", algorithm="fedavg")
-        only = await newcomer.place("", WISH)
+        only = await newcomer.place("fedavg", WISH)
         assert isinstance(only, Placement)
         assert only.assignment.reason == "run fedavg has only one model: nothing was compared"
         await start(coordinator, name="ifca", algorithm="ifca")
         paper = {"placing": "paper"}
         await start(coordinator, name="newer", algorithm="ifca", parameters=paper)
-        await start(coordinator, name="newest", algorithm="fedavg")
-        question = await newcomer.place("", WISH)
+        question = await newcomer.place("ifca", WISH)
         assert isinstance(question, Question)
         assert (question.run, question.payload.kind) == ("ifca", "choose_compact")
         labelled = await newcomer.place("newer", WISH)
         assert isinstance(labelled, Question)
         assert labelled.payload.kind == "score"
-
-    scenario(story, tmp_path)
-
-
-class ARunBegins(Unlimited):
-    """While a newcomer asks, an operator starts another run."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    async def allows(self, device: str, run: str, clusters: Collection[str]) -> bool:
-        if "new" not in self._coordinator.runs:
-            await start(self._coordinator, name="new")
-        return True
-
-
-def test_a_run_may_begin_while_a_newcomer_asks(tmp_path: Path) -> None:
-    async def story(coordinator: Coordinator) -> None:
-        await start(coordinator, name="first")
-        await start(coordinator, name="second")
-        coordinator.quota = ARunBegins(coordinator)
-        answer = await DeviceApi(coordinator, "newcomer").place("", WISH)
-        assert answer.run == "second"
 
     scenario(story, tmp_path)
 
@@ -186,7 +162,7 @@ def test_a_vote_is_answered_with_one_model_and_recorded_without_a_confidence(tmp
         run = coordinator.runs["flux"]
         run.engine.state = flux(placing="vote")  # type: ignore[misc]
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
-        question = await newcomer.link.place("", Wish(64))
+        question = await newcomer.link.place("flux", Wish(64))
         assert isinstance(question, Question)
         assert (question.run, question.payload.kind, quota.spent) == ("flux", "vote", [])
         answer = await newcomer.link.place("flux", Ballot("c1", 1.0))
@@ -219,7 +195,7 @@ def test_a_device_that_trains_is_asked_to_fine_tune_the_model_of_its_own_cluster
         await start(coordinator)
         await serve_all(coordinator)
         member = Hands(link(coordinator, 1))
-        question = await member.link.place("", Wish(64, own=True))
+        question = await member.link.place("toy", Wish(64, own=True))
         assert isinstance(question, Question)
         (weights,) = question.payload.weights()
         pieces = [piece async for piece in member.link.fetch(weights.blob, 0)]
@@ -244,7 +220,7 @@ def test_other_devices_and_other_data_are_placed_as_before(tmp_path: Path) -> No
         await start(coordinator)
         await serve_all(coordinator)
         for device, wish in (("d7", Wish(64, own=True)), ("d1", Wish(64))):
-            answer = await DeviceApi(coordinator, device).place("", wish)
+            answer = await DeviceApi(coordinator, device).place("toy", wish)
             assert isinstance(answer, Placement)
             assert "only one model" in answer.assignment.reason
 

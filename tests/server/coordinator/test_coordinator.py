@@ -186,7 +186,7 @@ def test_a_run_that_is_over_is_still_there_after_a_restart(tmp_path: Path) -> No
             idle = await device.link.next_task(0.0)
             assert isinstance(idle, Idle)
             assert idle.finished
-            answer = await device.link.place("", None)
+            answer = await device.link.place("toy", None)
             assert isinstance(answer, Placement)
             assert answer.model == before.models["global"]
 

@@ -38,7 +38,7 @@ def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
         answer = await newcomer.link.place("", None)
         assert isinstance(answer, Placement)
-        assert answer.run == "toy"
+        assert (answer.run, answer.release) == ("toy", "toy@3")
         assert answer.model is not None
         pieces = [piece async for piece in newcomer.link.fetch(answer.model.blob, 0)]
         newcomer.blobs[answer.model.blob.sha256] = b"".join(pieces)
@@ -54,44 +54,17 @@ def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
     scenario(story, tmp_path)
 
 
-def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) -> None:
+def test_what_cannot_place_says_so(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         newcomer = DeviceApi(coordinator, "newcomer")
-        with pytest.raises(CannotPlace, match="no run that can place devices"):
-            await newcomer.place("", None)
-        with pytest.raises(NotFound, match="no run 'other'"):
+        with pytest.raises(NotFound, match="no run, release or channel 'other'"):
             await newcomer.place("other", None)
-        await start(coordinator, name="older")
-        await start(coordinator, None, name="newer")
+        await start(coordinator, name="going-on")
+        with pytest.raises(CannotPlace, match="the channel stable has no release yet"):
+            await newcomer.place("", None)
+        await start(coordinator, None, name="empty")
         with pytest.raises(CannotPlace, match="has no model yet"):
-            await newcomer.place("newer", None)
-        answer = await newcomer.place("", None)
-        assert isinstance(answer, Placement)
-        assert answer.run == "older"
-
-    scenario(story, tmp_path)
-
-
-def test_no_experiment_comes_before_a_run_that_has_finished(tmp_path: Path) -> None:
-    async def story(coordinator: Coordinator) -> None:
-        operator, newcomer = OperatorApi(coordinator), DeviceApi(coordinator, "newcomer")
-
-        async def placed() -> str:
-            answer = await newcomer.place("", None)
-            assert isinstance(answer, Placement)
-            return answer.run
-
-        await start(coordinator, name="stopped-first")
-        await operator.stop_run("stopped-first", "")
-        assert await placed() == "stopped-first"
-        await start(coordinator, name="finished")
-        await serve_all(coordinator)
-        await start(coordinator, name="stopped")
-        await operator.stop_run("stopped", "")
-        await start(coordinator, name="unmeasured")
-        assert await placed() == "finished"
-        await serve_all(coordinator)
-        assert await placed() == "unmeasured"
+            await newcomer.place("empty", None)
 
     scenario(story, tmp_path)
 
@@ -112,7 +85,7 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
         newcomer = Hands(DeviceApi(coordinator, "newcomer"))
-        question = await newcomer.link.place("", None)
+        question = await newcomer.link.place("toy", None)
         assert isinstance(question, Question)
         message = await newcomer.open(Task(question.run, 1, 0, 0, "", question.payload))
         assert isinstance(message, Describe)
@@ -130,41 +103,12 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     scenario(story, tmp_path)
 
 
-def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from shoal.core.algorithms.flux import server as server_half
-    from shoal.core.algorithms.flux.state import State
-    from shoal.core.exchange.messages import Describe
-
-    def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
-        if descriptor is None:
-            return Describe(state.models["global"], PROJECTOR)
-        return ClusterAssignment("global", confidence=0.5, reason="near")
-
+def test_a_run_with_one_model_says_that_nothing_was_compared(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        newcomer = DeviceApi(coordinator, "newcomer")
-        for name, algorithm in (("old", "flux"), ("flux", "flux"), ("fedavg", "fedavg"), ("empty", "flux")):
-            model = None if name == "empty" else MODEL
-            await start(coordinator, model, name=name, algorithm=algorithm)
-        answer = await newcomer.place("", None)
+        await start(coordinator)
+        answer = await DeviceApi(coordinator, "newcomer").place("toy", None)
         assert isinstance(answer, Placement)
-        assert answer.run == "fedavg"
-        assert answer.assignment.reason == (
-            "run fedavg has only one model: nothing was compared; run empty: the run has no model yet"
-        )
-        monkeypatch.setattr(server_half, "place", place)
-        question = await newcomer.place("", None)
-        assert isinstance(question, Question)
-        assert question.run == "flux"
-        descriptor = Descriptor(plain(1, 1), digest(PROJECTOR))
-        answer = await newcomer.place("", descriptor)
-        assert isinstance(answer, Placement)
-        assert (answer.run, answer.assignment.confidence) == ("flux", 0.5)
-        assert answer.assignment.reason == "run flux has only one model: near"
-        named = await newcomer.place("fedavg", None)
-        assert isinstance(named, Placement)
-        assert named.assignment.reason == "run fedavg has only one model: nothing was compared"
+        assert answer.assignment.reason == "run toy has only one model: nothing was compared"
 
     scenario(story, tmp_path)
 
@@ -173,7 +117,6 @@ def plain(rows: int, dims: int) -> Moments:
     return Moments(np.zeros((rows, dims)), np.ones((rows, dims)), np.ones(rows))
 
 
-@pytest.mark.parametrize("run", ["", "toy"])
 @pytest.mark.parametrize(
     ("descriptor", "wrong"),
     [
@@ -187,7 +130,7 @@ def plain(rows: int, dims: int) -> Moments:
     ],
 )
 def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, descriptor: Descriptor, wrong: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptor: Descriptor, wrong: str
 ) -> None:
     from shoal.core.algorithms.fedavg import server as server_half
     from shoal.core.exchange.messages import Describe
@@ -201,7 +144,7 @@ def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
         with pytest.raises(BadPayload, match=wrong):
-            await DeviceApi(coordinator, "newcomer").place(run, descriptor)
+            await DeviceApi(coordinator, "newcomer").place("toy", descriptor)
 
     scenario(story, tmp_path)
 

@@ -11,20 +11,16 @@ from fedserver.store.journal import released
 from fedserver.store.journal.released import statements
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Placement, Question
-from shoal.core.exchange.messages import Describe
-from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Scores
+from shoal.core.exchange.parts import Evidence, Prototypes, Scores
 from shoal.core.privacy.report import OPEN
 from tests.server.servers import scenario, start
-from tests.server.toys import MODEL
-
-PROJECTOR = {"mean": np.zeros(2), "components": np.ones((1, 2))}
 
 
 def test_losses_of_the_runs_models_find_the_best_and_its_blob_may_be_fetched(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, name="ifca", algorithm="ifca")
         newcomer = DeviceApi(coordinator, "newcomer")
-        question = await newcomer.place("", None)
+        question = await newcomer.place("ifca", None)
         assert isinstance(question, Question)
         assert (question.run, question.payload.kind) == ("ifca", "score")
         assert len(question.payload.weights()) == 4
@@ -33,7 +29,7 @@ def test_losses_of_the_runs_models_find_the_best_and_its_blob_may_be_fetched(tmp
         assert (answer.assignment.cluster, answer.assignment.runner_up) == ("c2", "c3")
         assert answer.model is not None
         assert b"".join([piece async for piece in newcomer.fetch(answer.model.blob, 0)])
-        again = await newcomer.place("", Scores(np.array([0.1, 2.0, 0.5, 1.0]), 9))
+        again = await newcomer.place("ifca", Scores(np.array([0.1, 2.0, 0.5, 1.0]), 9))
         assert isinstance(again, Placement)
         assert again.assignment.cluster == "c0"
 
@@ -68,31 +64,7 @@ def test_evidence_that_is_no_answer_to_the_question_is_refused(
 ) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, name="ifca", algorithm="ifca")
-        for run in ("", "ifca"):
-            with pytest.raises(BadPayload, match=problem):
-                await DeviceApi(coordinator, "newcomer").place(run, evidence)
-
-    scenario(story, tmp_path)
-
-
-def test_a_run_that_needs_no_labels_goes_before_a_newer_one_that_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from shoal.core.algorithms.flux import server as server_half
-
-    def place(state: server_half.State, evidence: Evidence | None) -> ClusterAssignment | Describe:
-        return Describe(MODEL, PROJECTOR)
-
-    async def story(coordinator: Coordinator) -> None:
-        monkeypatch.setattr(server_half, "place", place)
-        for name in ("fedavg", "flux", "ifca"):
-            await start(coordinator, name=name, algorithm=name)
-        question = await DeviceApi(coordinator, "newcomer").place("", None)
-        assert isinstance(question, Question)
-        assert question.run == "flux"
-        monkeypatch.undo()
-        question = await DeviceApi(coordinator, "newcomer").place("", None)
-        assert isinstance(question, Question)
-        assert question.run == "ifca", "which compares at least, where fedavg does not"
+        with pytest.raises(BadPayload, match=problem):
+            await DeviceApi(coordinator, "newcomer").place("ifca", evidence)
 
     scenario(story, tmp_path)

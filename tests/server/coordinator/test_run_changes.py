@@ -8,6 +8,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.coordinator.status_types import RunChange
 from fedserver.rpc.wire import operator_wire
 from fedserver.store.identities.audit import Event
@@ -237,8 +238,7 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
                 await call
         assert await operator.prune_runs() == {}
         await serve_all(coordinator)
-        assert await operator.prune_runs() == {}, "it is the run that finished last"
-        assert await operator.prune_runs("toy") == {"toy": ROUNDS + 1}
+        assert await operator.prune_runs() == {"toy": ROUNDS + 1}
         assert await operator.prune_runs("toy") == {}
         (weights,) = (await operator.show("toy")).models.values()
         ((_, names),) = await coordinator.storage.call(coordinator.storage.runs.checkpoints, "toy")
@@ -246,6 +246,9 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
         assert weights.blob.sha256 in names
         assert same_models(models(coordinator), expected())
         before = (await operator.status()).released
+        with pytest.raises(Refused, match="the channel stable has release toy@3"):
+            await operator.remove_run("toy")
+        await ReleaseApi(coordinator).remove("stable")
         await operator.remove_run("toy")
         assert operator.runs() == []
         assert not list((state / "blobs").glob("??/*"))

@@ -17,6 +17,8 @@ from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import (
     DeviceFigures,
     DeviceStatus,
+    ReleaseGroup,
+    ReleaseSummary,
     RunStatus,
     RunSummary,
     ServerStatus,
@@ -29,6 +31,7 @@ from fedserver.page.serve import bound
 from fedserver.store.identities.records import DeviceStanding, Registered
 from fedserver.store.integrity.records import RunSpec
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.releases import Move
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
@@ -100,6 +103,18 @@ class Story:
             standing = DeviceStanding.APPROVED
             found.append(Known(Registered(device, device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
         return found
+
+    def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]]]:
+        """One release, in use and pinned; its group and its reason have hostile names."""
+        self._answers()
+        groups = (ReleaseGroup(self.names[0], 2, 0.9, 0.01),)
+        found = ReleaseSummary("flux@10", "flux", 1_990.0, 10, 2, groups, 0.9, 0.01, "ab12", ("stable",))
+        found = replace(found, revoked=(self.names[4],), wrong=self.names[1])
+        moves = [
+            Move("stable", self.names[6], at=1_980.0),
+            Move("stable", "flux@10", True, 1_990.0, self.names[2]),
+        ]
+        return [found], {"stable": moves}
 
     def show(self, run: str) -> RunStatus:
         self._answers()

@@ -70,6 +70,14 @@ def test_newcomers_are_shown_with_what_the_server_knows_and_what_it_does_not(ope
     open_tab.show("newcomers/fedavg", "No newcomer has asked for a model of this run.")
 
 
+def test_releases_are_shown_with_their_channels_and_figures(open_tab: Tab) -> None:
+    open_tab.show("fleet", "flux@10 since")
+    open_tab.sees("stable (pinned)")
+    open_tab.sees("90.0\u00a0% \u00b1 2.0\u00a0%")
+    open_tab.sees("Trained by devices that are revoked: device-5")
+    open_tab.sees("Before: device-7")
+
+
 def test_every_figure_has_a_table_with_the_same_numbers(open_tab: Tab) -> None:
     open_tab.show("run/flux", VIEWS["run/flux"])
     panels = open_tab.page.locator("section.panel")

@@ -19,6 +19,7 @@ export class Stream {
     this.map = null;
     this.beside = null;
     this.newcomers = null;
+    this.releases = null;
   }
 
   // run: "" for the fleet.
@@ -32,7 +33,7 @@ export class Stream {
     this.followed = run;
     const source = new EventSource(run ? `/events?run=${encodeURIComponent(run)}` : "/events");
     this.source = source;
-    for (const topic of ["server", "fleet", "run", "map", "beside", "newcomers"]) {
+    for (const topic of ["server", "fleet", "run", "map", "beside", "newcomers", "releases"]) {
       source.addEventListener(topic, (event) => this.take(topic, JSON.parse(event.data)));
     }
     source.addEventListener("rounds", (event) => {

@@ -10,6 +10,7 @@ from shoal.core.exchange._pb.fed.v1 import (
     observer_service_pb2,
     operator_service_pb2,
     placement_service_pb2,
+    release_service_pb2,
     role_pb2,
 )
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
@@ -70,6 +71,7 @@ def operator_roles_by_call() -> dict[str, OperatorRole | None]:
     services = (
         operator_service_pb2.DESCRIPTOR.services_by_name["OperatorService"],
         authority_service_pb2.DESCRIPTOR.services_by_name["AuthorityService"],
+        release_service_pb2.DESCRIPTOR.services_by_name["ReleaseService"],
         blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
     )
     return {

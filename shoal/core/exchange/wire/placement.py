@@ -68,6 +68,7 @@ def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
             payload=payload_to_pb(answer.payload),
             graph=_graph_to_pb(answer.graph),
             terms=answer.terms,
+            release=answer.release,
         )
         return pb2.PlaceResponse(question=question)
     placement = pb2.Placement(
@@ -75,6 +76,7 @@ def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
         assignment=assignment_to_pb(answer.assignment),
         model=None if answer.model is None else weights_to_pb(answer.model),
         graph=_graph_to_pb(answer.graph),
+        release=answer.release,
     )
     return pb2.PlaceResponse(placement=placement)
 
@@ -94,7 +96,8 @@ def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
 def _question_from_pb(pb: pb2.Question) -> Question:
     present(pb, "payload", "a question")
     run, terms = name(pb.run, "a question's run"), text(pb.terms, "the terms of a run")
-    return Question(run, payload_from_pb(pb.payload), _graph_from_pb(pb), terms)
+    release = text(pb.release, "a question's release", MAX_NAME)
+    return Question(run, payload_from_pb(pb.payload), _graph_from_pb(pb), terms, release)
 
 
 def _placement_from_pb(pb: pb2.Placement) -> Placement:
@@ -103,7 +106,8 @@ def _placement_from_pb(pb: pb2.Placement) -> Placement:
     if not pb.HasField("model") and not assignment.abstained:
         raise BadPayload("a placement: model is not set, and the server did not abstain")
     model = weights_from_pb(pb.model) if pb.HasField("model") else None
-    return Placement(name(pb.run, "a placement's run"), assignment, model, _graph_from_pb(pb))
+    release = text(pb.release, "a placement's release", MAX_NAME)
+    return Placement(name(pb.run, "a placement's run"), assignment, model, _graph_from_pb(pb), release)
 
 
 def _graph_to_pb(graph: BlobRef | None) -> tensor_pb2.BlobRef | None:

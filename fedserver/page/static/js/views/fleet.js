@@ -2,7 +2,7 @@
 
 import { dots } from "../charts/dots.js";
 import { html, name, say } from "../dom.js";
-import { ago, count, many } from "../format.js";
+import { ago, count, many, percent } from "../format.js";
 import { order } from "../palette.js";
 import { Panel } from "../panel.js";
 import { Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
@@ -45,15 +45,33 @@ export class FleetView {
       ],
     });
     this.waiting.figure.className = "waits";
-    this.element = html("div", { class: "view" }, this.title, this.saying, tiles(...Object.values(this.tiles)), html("div", { class: "panels" }, this.waiting.element, this.panel.element));
+    this.released = new Panel({
+      title: "Releases",
+      about: "The models that newcomers are given: what each channel has now and had before, and how good it is in each group, with two standard errors.",
+      wide: true,
+      saves: false,
+      columns: [
+        { head: "Release", of: (r) => r.release, who: true },
+        { head: "Channels", of: (r) => r.channels.join(", ") },
+        { head: "Made", of: (r) => r.made || null, text: ago, number: true },
+        { head: "Devices", of: (r) => r.devices, number: true },
+        { head: "Accuracy", of: (r) => r.accuracy, text: percent, number: true },
+        { head: "Groups", of: (r) => r.groups.map((group) => `${group.key} ${reached(group)}`).join(", ") },
+        { head: "Signed by", of: (r) => r.signed },
+        { head: "Attention", of: attention },
+      ],
+    });
+    this.released.figure.className = "channels";
+    this.element = html("div", { class: "view" }, this.title, this.saying, tiles(...Object.values(this.tiles)), html("div", { class: "panels" }, this.waiting.element, this.released.element, this.panel.element));
   }
 
   choice() {
     return "";
   }
 
-  show({ fleet, server }) {
+  show({ fleet, server, releases }) {
     if (server) this.runs(server.runs ?? []);
+    if (releases?.releases) this.releases(releases);
     if (!fleet) return say(this.saying, "Waiting for the server's answer.");
     this.last = fleet.devices;
     const of = (state) => fleet.devices.filter((device) => device.state === state).length;
@@ -72,6 +90,22 @@ export class FleetView {
       empty: active.length ? "" : "No run goes on, so nothing is waited for. Start one with: fedserver run start",
       draw: (figure) => figure.replaceChildren(...active.map((run) =>
         html("article", {}, html("h3", {}, html("a", { href: `#/run/${encodeURIComponent(run.id)}` }, name(run.run)), " ", stage(run)), html("p", {}, run.title ? `${capital(run.title)}. ` : "", waits(run), until(run) ? html("span", { class: "until" }, `, ${until(run)}`) : "", "."), chips(run.waiting)))),
+    });
+  }
+
+  releases({ channels, releases }) {
+    const by = new Map(releases.map((release) => [release.release, release]));
+    this.released.show({
+      rows: () => releases,
+      empty: releases.length ? "" : "Nothing is released yet. A run that finishes and has learned is released by itself.",
+      draw: (figure) => figure.replaceChildren(...channels.map(({ channel, pinned, moves: [now, ...before] }) => {
+        const found = by.get(now.release);
+        return html("article", {},
+          html("h3", {}, name(channel), pinned ? " (pinned)" : ""),
+          html("p", {}, now.release ? name(now.release) : "No release", ` since ${ago(now.at)}: ${now.why}. `, found ? `${reached(found)}. ${attention(found)}` : ""),
+          found ? chips(found.groups.map((group) => `${group.key}: ${many(group.devices, "device")}, ${reached(group)}`)) : null,
+          before.length ? html("p", { class: "until" }, "Before: ", name(before.slice(0, 5).map((move) => move.release || "none").join(", "))) : null);
+      })),
     });
   }
 
@@ -100,6 +134,10 @@ export class FleetView {
     if (stream.server) this.runs(stream.server.runs ?? []);
   }
 }
+
+const reached = ({ accuracy, error }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}`);
+
+const attention = ({ wrong, revoked }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : ""].filter(Boolean).join(". ");
 
 function groupOf(device, by) {
   if (by.startsWith("label:")) return device.labels[by.slice(6)] ?? "without this label";

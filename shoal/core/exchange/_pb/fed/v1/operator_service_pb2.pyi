@@ -232,6 +232,7 @@ class StartRunRequest(_message.Message):
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    EVALUATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -242,6 +243,11 @@ class StartRunRequest(_message.Message):
     """Set by the operator: a named set of the algorithm's parameters. Unset: "default"."""
     seed: _builtins.int
     """Set by the operator: where all sampling starts from. Unset: 0."""
+    evaluate: _builtins.str
+    """Set by the operator: nothing is trained; devices measure the models of this release, or of the one that this
+    channel has, and the algorithm and its parameters are those of its run. Empty: they measure the initial model.
+    Unset: the run trains.
+    """
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Scalar]:
         """Set by the operator: changes on top of the preset, by name; the number of rounds is one of them. Unset:
@@ -285,12 +291,15 @@ class StartRunRequest(_message.Message):
         initial_model: _parts_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        evaluate: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "evaluate", b"evaluate", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "algorithm", b"algorithm", "evaluate", b"evaluate", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__evaluate: _TypeAlias = _typing.Literal["evaluate"]  # noqa: Y015
+    _WhichOneofArgType__evaluate: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluate) -> _WhichOneofReturnType__evaluate | None: ...
 
 Global___StartRunRequest: _TypeAlias = StartRunRequest  # noqa: Y015
 

@@ -33,9 +33,8 @@ class PlaceRequest(_message.Message):
     BALLOT_FIELD_NUMBER: _builtins.int
     ACCEPT_NEAREST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
-    """Set by the device: the run, at most 256 characters. Unset: the newest run that
-    asks to describe; where there is none, the newest that asks anything else; else the newest that can place.
-    Runs that were stopped, have failed or were never evaluated are chosen only where there is no other.
+    """Set by the device: a run, a release or a channel, at most 256 characters; to a question, the release that
+    asked, or the run if there was none. Unset: the channel "stable".
     """
     accept_nearest: _builtins.bool
     """Set by the device: its owner wants the nearest model even if no cluster fits. Unset: then there is none."""
@@ -160,11 +159,16 @@ class Question(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
-    """Set by the server: the run that asks; to be named in the next call. Unset: refused."""
+    """Set by the server: the run that asks; to be named in the next call, unless a release is. Unset: refused."""
     terms: _builtins.str
     """Set by the server: as in Task. A device that cannot do what is asked says by them what it lacks. Unset: that
     is not known.
+    """
+    release: _builtins.str
+    """Set by the server: the release whose models these are; to be named in the next call instead of the run. Unset:
+    they are those of the run as it is now.
     """
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
@@ -185,10 +189,11 @@ class Question(_message.Message):
         payload: _payload_pb2.Payload | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
         terms: _builtins.str = ...,
+        release: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload", "run", b"run", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload", "release", b"release", "run", b"run", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -204,8 +209,11 @@ class Placement(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run whose model this is. Unset: refused."""
+    release: _builtins.str
+    """Set by the server: the release whose model this is. Unset: it is that of the run as it is now."""
     @_builtins.property
     def assignment(self) -> _parts_pb2.ClusterAssignment:
         """Set by the server: which cluster, and how sure that is. Unset: refused."""
@@ -227,10 +235,11 @@ class Placement(_message.Message):
         assignment: _parts_pb2.ClusterAssignment | None = ...,
         model: _parts_pb2.Weights | None = ...,
         graph: _tensor_pb2.BlobRef | None = ...,
+        release: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model", "release", b"release", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,166 @@
+"""`fedserver release ...`: what newcomers are given, and the way back."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.cli import text
+from fedserver.cli.options import connected
+from fedserver.coordinator.status_types import ReleaseGroup, ReleaseSummary
+from shoal.shell.console import Console, Group, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+    from fedserver.store.releases import Move
+
+SURE = 2.0
+"""How many standard errors are shown beside a mean; 95 of 100 such intervals have the true one."""
+LATEST = 10
+"""How many of the latest releases of a channel are shown."""
+
+
+@click.group(cls=Group)
+def release() -> None:
+    """Make, list and choose releases: the models that newcomers are given.
+
+    A release is a run's models as they were, for good. Newcomers follow the channel `stable`. When a run has
+    finished and its held-out accuracy is above that of what `stable` has, it is released, and `stable` has
+    that release.
+    """
+
+
+@release.command(epilog="Examples: fedserver release create digits; fedserver release create digits v1")
+@verb
+@connected
+@click.argument("run", metavar="RUN")
+@click.argument("name", required=False, default="")
+def create(console: Console, client: "OperatorClient", run: str, name: str) -> Result:
+    """Make a release of a run as it is now, called RUN@NAME.
+
+    Without NAME it is called after the rounds of training that are complete. No channel has it until
+    `fedserver release use`.
+    """
+    made = client.create_release(run, name)
+    next_step = f"let newcomers have it with: fedserver release use {made.release}"
+    return Result(asdict(made), f"{made.release} is released; {next_step}")
+
+
+@release.command(epilog="Example: fedserver release ls")
+@verb
+@connected
+def ls(console: Console, client: "OperatorClient") -> Result:
+    """List the releases, newest first, and what each channel has and had."""
+    found, channels = client.releases()
+    data = {
+        "releases": list(map(asdict, found)),
+        "channels": {name: list(map(asdict, moves)) for name, moves in channels.items()},
+    }
+    return Result(data, _listed(found, channels))
+
+
+@release.command(epilog="Examples: fedserver release show; fedserver release show digits@10")
+@verb
+@connected
+@click.argument("name", metavar="RELEASE", required=False, default="")
+def show(console: Console, client: "OperatorClient", name: str) -> Result:
+    """Show a release or what a channel has: devices, data, accuracy, privacy, code and settings.
+
+    The accuracy of a group is the mean over its devices, with twice its standard error by how few the samples
+    are.
+    """
+    from fedserver.cli.models.folder import check_signature
+
+    found = client.release(name)
+    signed = check_signature(found)
+    data = {
+        **text.data(found.status),
+        **asdict(found.summary),
+        "signed": signed,
+        "evaluations": list(map(asdict, found.evaluations)),
+    }
+    measured = [
+        f"measured by run {each.run}, {text.ago(each.ended)}: {_accuracy(each.accuracy, each.error)}\n"
+        + "\n".join(_groups(each.groups))
+        for each in found.evaluations
+    ]
+    said = [_said(found.summary), *measured, signed, text.status(found.status)]
+    return Result(data, "\n".join(said))
+
+
+@release.command(epilog="Examples: fedserver release use digits@10; fedserver release use digits@12 --pin")
+@verb
+@connected
+@click.argument("name", metavar="RELEASE")
+@click.option("--channel", default="", metavar="NAME", help="Channel, also a new one.  [default: stable]")
+@click.option("--pin", is_flag=True, help="Stay there, also when a run has better models.")
+def use(console: Console, client: "OperatorClient", name: str, channel: str, pin: bool) -> Result:
+    """Let newcomers have this release from now on, also an earlier one.
+
+    Those that follow a channel, with `fedclient place --follow` or `fedclient run --serve`, take it when they
+    ask next.
+    """
+    moves = client.use_release(name, channel, pin)
+    return Result({"channel": moves[-1].channel, "moves": list(map(asdict, moves))}, _moved(moves))
+
+
+@release.command(epilog="Examples: fedserver release rm digits@10; fedserver release rm beta")
+@verb
+@connected
+@click.argument("name", metavar="RELEASE|CHANNEL")
+def rm(console: Console, client: "OperatorClient", name: str) -> Result:
+    """Delete a release that no channel has, or end a channel, whose releases stay."""
+    client.remove_release(name)
+    return Result({"removed": name}, f"{name} was removed")
+
+
+def _listed(found: list[ReleaseSummary], channels: Any) -> str:
+    if not found:
+        return "there is no release yet: a run that finishes and has learned makes one"
+    rows = [
+        (
+            each.release,
+            text.ago(each.made or None),
+            str(each.devices or "-"),
+            str(len(each.groups) or "-"),
+            _accuracy(each.accuracy, each.error),
+            ", ".join(each.channels) or "-",
+            _notes(each),
+        )
+        for each in found
+    ]
+    heads = ("release", "made", "devices", "clusters", "accuracy", "channels", "notes")
+    return "\n".join([text.table(heads, rows), *map(_moved, channels.values())])
+
+
+def _said(found: ReleaseSummary) -> str:
+    where = f", which {', '.join(found.channels)} has now" if found.channels else ""
+    head = f"release {found.release}{where}: {_accuracy(found.accuracy, found.error)}"
+    return "\n".join([head, *_groups(found.groups), *filter(None, [_notes(found)])])
+
+
+def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
+    return [
+        f"  cluster {each.key}: {each.devices} devices, {_accuracy(each.accuracy, each.error)}"
+        for each in found
+    ]
+
+
+def _notes(found: ReleaseSummary) -> str:
+    notes = [found.wrong]
+    if found.revoked:
+        notes.append(f"revoked since, and in its training: {', '.join(found.revoked)}")
+    return "; ".join(filter(None, notes))
+
+
+def _accuracy(mean: float | None, error: float) -> str:
+    return "-" if mean is None else f"{100 * mean:.1f} ± {100 * SURE * error:.1f} %"
+
+
+def _moved(moves: "list[Move]") -> str:
+    """What a channel has, and what it had before."""
+    last, pinned = moves[-1], ", pinned" if moves[-1].pinned else ""
+    before = [each.release or "none" for each in reversed(moves[:-1])][:LATEST]
+    had = f"; before: {', '.join(before)}" if before else ""
+    return f"channel {last.channel}: {last.release or 'none'}{pinned}, {last.why}, {text.ago(last.at)}{had}"

@@ -1,0 +1,350 @@
+"""What newcomers are given: the releases of runs, and the channels that name those in use.
+
+When a run has finished, a release is made of it by itself if its models are better than those that the
+channel `stable` has (`shoal.core.verdict.why_not_instead`), and the channel has that release then. It is
+written in the transaction that ends the run, so that no crash loses one of the two. A run that was stopped,
+has failed or has learned nothing is released only by an operator.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.status import clusters_of
+from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.integrity.records import RunSpec, Standing
+from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
+from shoal.core.algorithm import State
+from shoal.core.data.scale import RESERVED
+from shoal.core.engine.bootstrap import Bootstrap
+from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
+from shoal.core.exchange.link import AT
+from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.server_kit import measuring
+from shoal.core.server_kit.aggregation.noised import promise
+from shoal.core.server_kit.measuring import Measuring
+from shoal.core.server_kit.standard import accuracy_cost
+from shoal.core.types import RunId, Tensors
+from shoal.core.verdict import why_not_instead
+
+if TYPE_CHECKING:
+    from fedserver.coordinator.coordinator import Coordinator
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What operators may call a release, after its run, and a channel."""
+LOADED = 4
+"""The states of how many releases stay in memory."""
+
+
+class Signer(Protocol):
+    """`fedserver.authority.authority.Authority`, as far as it is needed here."""
+
+    @property
+    def pem(self) -> bytes: ...
+
+    def sign(self, data: bytes) -> tuple[str, bytes]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What can place a newcomer: a run as it is now, or a release of it. release: its name, "" for the run.
+
+    state: what is decided by, since a run may continue meanwhile.
+    """
+
+    run: RunId
+    release: str
+    spec: RunSpec
+    server_half: Bootstrap
+    state: State
+    blobs: BlobCache
+    terms: str
+
+    @classmethod
+    def of(cls, run: Run) -> "Source":
+        return cls(run.run, "", run.spec, run.server_half, run.engine.state, run.blobs, run.terms)
+
+
+class Published:
+    """The releases and channels of a coordinator. signs: the authority, on a server with certificates."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self._coordinator, self._storage = coordinator, coordinator.storage
+        self._loaded: OrderedDict[str, Source] = OrderedDict()
+        self._loading = asyncio.Lock()
+        self.signs: Signer | None = None
+
+    # -- what newcomers ask for -------------------------------------------------------------------------
+
+    async def source(self, name: str) -> Source:
+        """The run, release or channel of this name; "": the channel `stable`.
+
+        Raises NotFound, Unavailable while the run is being checked after a start, and Refused where the
+        channel has no release or the release cannot be used.
+        """
+        coordinator = self._coordinator
+        if name in (*coordinator.runs, *coordinator.recovery.pending, *coordinator.recovery.unreadable):
+            return Source.of(coordinator.run(name))
+        release = await self.named(name or STABLE)
+        async with self._loading:
+            if release not in self._loaded:
+                self._loaded[release] = await self._load(release)
+                while len(self._loaded) > LOADED:
+                    self._loaded.popitem(last=False)
+            self._loaded.move_to_end(release)
+            return self._loaded[release]
+
+    async def named(self, name: str) -> str:
+        """The release of this name, or the one that the channel of this name has. Raises NotFound; Refused
+        where the channel has none."""
+        known = await self._storage.call(self._storage.releases.names)
+        if name in known:
+            return name
+        moves = await self._storage.call(self._storage.releases.moves)
+        if name == STABLE or name in moves:
+            if name in moves and moves[name][-1].release:
+                return moves[name][-1].release
+            raise Refused(
+                f"the channel {name} has no release yet",
+                "a run that finishes and has learned makes one; until then, name a run: --run NAME",
+            )
+        everything = [*self._coordinator.runs, *known, STABLE, *moves]
+        raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))
+
+    async def _load(self, name: str) -> Source:
+        try:
+            record = await self._storage.call(self._storage.releases.get, name)
+            if lost := await damage.lost_blob(self._storage, record.blobs):
+                raise DataFault(lost)
+            return await self._source_of(record)
+        except (DataFault, DamagedRow, ConfigError) as error:
+            raise Refused(
+                f"release {name} cannot be used: {error.message}",
+                "the server's operator lets the channel have another: fedserver release use",
+            ) from None
+
+    async def _source_of(self, record: ReleaseRecord) -> Source:
+        card, run = record.card, self._coordinator.runs.get(record.card.run)
+        is_over = run is not None and not run.active
+        if (
+            run
+            and is_over
+            and await self._storage.call(self._storage.runs.checkpoint, run.run) == record.structure
+        ):
+            return replace(Source.of(run), release=card.release)  # its state is in memory already
+        recipe = await asyncio.to_thread(recipe_of, card.spec)
+        blobs = self._storage.blob_cache(card.run)
+        state = await self._storage.call(blobs.load_structure, recipe.state, record.structure)
+        terms = terms_of_run(card.spec, state)
+        return Source(card.run, card.release, card.spec, recipe.server_half, state, blobs, terms)
+
+    # -- runs that only measure --------------------------------------------------------------------------
+
+    async def of_release(self, spec: RunSpec) -> RunSpec:
+        """What an operator asked for who wants to know how good a release is: with the algorithm and the
+        network of its run. Raises NotFound."""
+        name = await self.named(spec.evaluate or STABLE)
+        of = (await self._storage.call(self._storage.releases.get, name)).card.spec
+        return replace(
+            spec,
+            algorithm=of.algorithm,
+            preset=of.preset,
+            parameters=of.parameters,
+            learner=of.learner,
+            learner_options=of.learner_options,
+            evaluate=name,
+        )
+
+    async def measured(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
+        """The first state of a run that only measures. model: from elsewhere, where no release is named."""
+        rho = accuracy_cost(recipe.server_half.parameters)
+        if not spec.evaluate:
+            if model is None:
+                raise ConfigError("there is nothing to measure", "name a release, or give initial weights")
+            return replace(measuring.start(model, None), subject="the given weights", rho=rho)
+        state = (await self.source(spec.evaluate)).state
+        return Measuring(models=state.models, assignments=state.assignments, subject=spec.evaluate, rho=rho)
+
+    def measurements(self, release: str) -> list[Run]:
+        """The runs that have measured a release, oldest first."""
+        runs = self._coordinator.runs.values()
+        return [run for run in runs if run.spec.evaluate == release and run.standing is Standing.FINISHED]
+
+    # -- what operators do, in turn ----------------------------------------------------------------------
+
+    async def create(self, run: Run, label: str) -> ReleaseRecord:
+        """Make a release of a run as it is now. label: "": after the rounds of training that are complete.
+
+        Raises ConfigError for a label that is not possible or is taken, Refused if the run has no model.
+        """
+        if label and not LABEL.fullmatch(label):
+            raise ConfigError(
+                f"{label!r} is not a valid name", "use 1 to 64 letters, digits, dots, dashes and underscores"
+            )
+        if run.spec.evaluate is not None:
+            raise Refused(f"run {run.run} only measures models", "make one of the run that trained them")
+        if not run.engine.state.models:
+            raise Refused(f"run {run.run} has no model yet", "try again after its first round")
+        taken = await self._storage.call(self._storage.releases.names, run.run)
+        if label and f"{run.run}{AT}{label}" in taken:
+            raise ConfigError(
+                f"there is a release {run.run}{AT}{label}", "releases never change: use another"
+            )
+        record = await self._made(run, label or _label(run, taken))
+        await self._storage.when_space(self._storage.releases.add, record)
+        return record
+
+    async def use(self, release: str, channel: str, pinned: bool, why: str) -> Move:
+        """Let a channel have a release. Raises NotFound; ConfigError for a name that no channel can have, and
+        Refused for models of another shape than those that it has, or for damaged ones."""
+        if not LABEL.fullmatch(channel) or channel in self._coordinator.runs:
+            raise ConfigError(
+                f"{channel!r} cannot be a channel's name",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, and not the name of a run",
+            )
+        if release in self._coordinator.runs:
+            raise NotFound(
+                f"{release!r} is a run", f"first make a release: fedserver release create {release}"
+            )
+        name = await self.named(release)
+        await self.source(name)  # no channel gets what cannot be used
+        card, present = (
+            (await self._storage.call(self._storage.releases.get, name)).card,
+            await self._storage.call(self._storage.releases.channels),
+        )
+        if channel in present and (unfit := await self._unfit(card, present[channel].release)):
+            raise Refused(
+                f"{name} does not fit devices that follow {channel}: {unfit}",
+                f"use another channel: --channel NAME; or end this one first: fedserver release rm {channel}",
+            )
+        move = Move(channel, name, pinned, time.time(), why)
+        await self._storage.when_space(self._storage.releases.use, move)
+        return move
+
+    async def remove(self, name: str) -> None:
+        """Delete a release that no channel has, or end a channel: its releases stay, and so does its history.
+
+        Raises NotFound, Refused.
+        """
+        moves = await self._storage.call(self._storage.releases.moves)
+        if name in moves:
+            if moves[name][-1].release:
+                await self._storage.when_space(
+                    self._storage.releases.use, Move(name, "", at=time.time(), why="it was ended")
+                )
+            return
+        if name not in await self._storage.call(self._storage.releases.names):
+            raise NotFound(f"there is no release or channel {name!r}")
+        await self.check_unused(name)
+        await self._storage.when_space(self._storage.releases.remove, [name])
+        self._loaded.pop(name, None)
+
+    async def check_unused(self, *releases: str) -> None:
+        """Raises Refused if a channel has one of these releases."""
+        for channel, move in (await self._storage.call(self._storage.releases.channels)).items():
+            if move.release in releases:
+                raise Refused(
+                    f"the channel {channel} has release {move.release}",
+                    "let it have another, with: fedserver release use; or end it, with: fedserver release rm",
+                )
+
+    @property
+    def certificate(self) -> bytes:
+        """The server's certificate, PEM, with the proofs that lead from the keys that it had before to its
+        present one; b"" if it has none."""
+        return self.signs.pem if self.signs else b""
+
+    def forget(self, run: RunId) -> None:
+        """The run was removed, with its releases."""
+        for name in [name for name, source in self._loaded.items() if source.run == run]:
+            del self._loaded[name]
+
+    # -- what happens by itself --------------------------------------------------------------------------
+
+    async def of_finished(self, run: Run) -> tuple[ReleaseRecord | None, Move | None, str]:
+        """What a run that finishes makes by itself: a release, what the channel `stable` is given, and a
+        line for the run's log."""
+        if run.spec.evaluate is not None:
+            return None, None, ""
+        try:
+            record = await self._made(
+                run, _label(run, await self._storage.call(self._storage.releases.names, run.run))
+            )
+            present = (await self._storage.call(self._storage.releases.channels)).get(STABLE)
+            why = await self._why_not(record.card, present)
+        except (DamagedRow, DataFault) as error:
+            why, record, present = str(error), None, None
+        if record is None or why:
+            return None, None, f"not released by itself: {why}"
+        name, before = record.card.release, f"; it had {present.release} before" if present else ""
+        move = Move(STABLE, name, at=time.time(), why="the run has finished")
+        return record, move, f"released as {name}, which the channel {STABLE} has now{before}"
+
+    async def _why_not(self, card: Card, present: Move | None) -> str:
+        if present is None:
+            return why_not_instead(card.verdict, None)
+        if present.pinned:
+            return f"the channel {STABLE} is pinned to {present.release}"
+        if unfit := await self._unfit(card, present.release):
+            return f"it does not fit devices that follow {STABLE}: {unfit}"
+        verdict = (await self._storage.call(self._storage.releases.get, present.release)).card.verdict
+        return why_not_instead(card.verdict, verdict)
+
+    async def _unfit(self, card: Card, present: str) -> str:
+        """Why devices that use a present release could not use the other; "" if they can, or if the present
+        one cannot be read."""
+        try:
+            other = (await self._storage.call(self._storage.releases.get, present)).card
+        except (DataFault, DamagedRow, NotFound):
+            return ""
+        if other.spec.graph and not card.spec.graph:
+            return "it has no graph for those without a learner"
+        try:
+            check_manifest(_own_of(card), _own_of(other), "its model")
+        except BadPayload as error:
+            return error.message
+        return ""
+
+    async def _made(self, run: Run, label: str) -> ReleaseRecord:
+        """A release of what is stored of a run, which is what its next round opens with."""
+        structure = await self._storage.call(self._storage.runs.checkpoint, run.run)
+        state, verdict = run.engine.state, await run.verdict()
+        card = Card(
+            f"{run.run}{AT}{label}",
+            run.run,
+            run.spec,
+            round(time.time(), 3),
+            run.engine.round,
+            state.progress,
+            hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest(),
+            clusters_of(state),
+            dict(state.metrics),
+            {key: await self._storage.call(run.blobs.weights, model) for key, model in state.models.items()},
+            verdict,
+            await self._storage.call(self._storage.runs.statements, run.run),
+            promise(state),
+        )
+        authority, signature = self.signs.sign(PURPOSE + card.text.encode()) if self.signs else ("", b"")
+        return ReleaseRecord(card, structure, authority, signature)
+
+
+def _label(run: Run, taken: list[str]) -> str:
+    """The rounds of training that are complete, and a number besides where that is taken."""
+    progress = str(run.engine.state.progress)
+    names = (progress, *(f"{progress}.{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if f"{run.run}{AT}{name}" not in taken)
+
+
+def _own_of(card: Card) -> Manifest:
+    """The tensors of the learner itself, without the scale of the inputs, which the models of a run share."""
+    manifest = next(iter(card.models.values())).manifest
+    return tuple(spec for spec in manifest if spec.name not in RESERVED)

@@ -1,0 +1,173 @@
+"""The coordinator's interface for operators: releases and channels."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.status import clusters_of
+from fedserver.coordinator.status_types import (
+    DeviceFigures,
+    ReleaseEvaluation,
+    ReleaseGroup,
+    ReleaseStatus,
+    ReleaseSummary,
+    RunStatus,
+    RunSummary,
+)
+from fedserver.store.identities.records import DeviceStanding
+from fedserver.store.integrity.records import Standing
+from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.verdict import mean_with_error
+
+
+class ReleaseApi:
+    """All calls about releases. Access is controlled by the caller of this class. Raises only ShoalErrors."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator, self._storage = coordinator, coordinator.storage
+
+    async def create(self, run: RunId, label: str = "") -> ReleaseSummary:
+        """Make a release of a run as it is now, which is on disk on return. label: see `Published.create`."""
+        self._coordinator.check_deciding()
+        found = self._coordinator.run(run)
+        record = await self._coordinator.in_turn(self._coordinator.published.create(found, label))
+        return await self._summary(record.card.release)
+
+    async def use(self, release: str, channel: str = "", pinned: bool = False) -> list[Move]:
+        """Let a channel, `stable` by default, have a release. Returns what the channel was given, oldest
+        first."""
+        self._coordinator.check_deciding()
+        channel, published = channel or STABLE, self._coordinator.published
+        await self._coordinator.in_turn(published.use(release, channel, pinned, "an operator chose it"))
+        return (await self._storage.call(self._storage.releases.moves))[channel]
+
+    async def remove(self, name: str) -> None:
+        """Delete a release that no channel has, or end a channel."""
+        self._coordinator.check_deciding()
+        await self._coordinator.in_turn(self._coordinator.published.remove(name))
+
+    async def all(self) -> list[ReleaseSummary]:
+        """All releases, newest first; one that cannot be read says why."""
+        channels, revoked = await self._storage.call(self._storage.releases.channels), await self._revoked()
+        found = await self._storage.call(self._storage.releases.all)
+        return [_summary(name, each, channels, revoked) for name, each in reversed(found.items())]
+
+    async def channels(self) -> Mapping[str, list[Move]]:
+        """For each channel what it was given, oldest first."""
+        return await self._storage.call(self._storage.releases.moves)
+
+    async def show(self, name: str = "") -> ReleaseStatus:
+        """Everything about the release of this name, or of this channel. Raises NotFound, Refused."""
+        release = await self._coordinator.published.named(name or STABLE)
+        record, summary = (
+            await self._storage.call(self._storage.releases.get, release),
+            await self._summary(release),
+        )
+        certificate = self._coordinator.published.certificate
+        measured = tuple(map(_evaluation, self._coordinator.published.measurements(release)))
+        card = record.card
+        return ReleaseStatus(
+            summary, _status(card), card.text.encode(), record.signature, certificate, measured
+        )
+
+    async def _summary(self, release: str) -> ReleaseSummary:
+        record, channels = (
+            await self._storage.call(self._storage.releases.get, release),
+            await self._storage.call(self._storage.releases.channels),
+        )
+        return _summary(release, record, channels, await self._revoked())
+
+    async def _revoked(self) -> set[DeviceId]:
+        standings = await self._storage.call(self._storage.journal.standings)
+        return {device for device, standing in standings.items() if standing is DeviceStanding.REVOKED}
+
+
+def _summary(
+    name: str, found: ReleaseRecord | str, channels: Mapping[str, Move], revoked: Collection[DeviceId]
+) -> ReleaseSummary:
+    having = tuple(channel for channel, move in channels.items() if move.release == name)
+    if isinstance(found, str):
+        return ReleaseSummary(name, channels=having, wrong=found)
+    card = found.card
+    accuracy, error = _mean(card.figures.values())
+    return ReleaseSummary(
+        name,
+        card.run,
+        card.made,
+        card.progress,
+        len(_devices_of(card)),
+        _groups(card.clusters, card.figures),
+        accuracy,
+        error,
+        found.authority,
+        having,
+        tuple(sorted(_devices_of(card).intersection(revoked))),
+    )
+
+
+def _groups(
+    clusters: Mapping[ModelKey, Sequence[DeviceId]], figures: Mapping[DeviceId, Evaluated]
+) -> tuple[ReleaseGroup, ...]:
+    return tuple(
+        ReleaseGroup(key, len(own), *_mean(figures[each] for each in own if each in figures))
+        for key, own in clusters.items()
+        if own
+    )
+
+
+def _evaluation(run: Run) -> ReleaseEvaluation:
+    figures = run.engine.state.metrics
+    measured = {
+        key: [each for each in own if each in figures] for key, own in clusters_of(run.engine.state).items()
+    }
+    return ReleaseEvaluation(run.run, run.ended, _groups(measured, figures), *_mean(figures.values()))
+
+
+def _devices_of(card: Card) -> set[DeviceId]:
+    """Those that took part in it."""
+    return {*card.figures, *card.released, *(device for own in card.clusters.values() for device in own)}
+
+
+def _mean(figures: Iterable[Evaluated]) -> tuple[float | None, float]:
+    measured = [(each.accuracy, each.examples) for each in figures]
+    return mean_with_error(measured) if measured else (None, 0.0)
+
+
+def _status(card: Card) -> RunStatus:
+    """The run as it was."""
+    spec, measured = card.spec, card.figures
+    where = {device: key for key, own in card.clusters.items() for device in own}
+    summary = RunSummary(
+        card.run,
+        spec.name,
+        spec.algorithm,
+        spec.preset,
+        Standing.FINISHED.value,
+        card.round,
+        waiting_for=f"as released in {card.release}",
+        cluster_count=sum(map(bool, card.clusters.values())),
+        accuracy=_mean(measured.values())[0],
+        progress=card.progress,
+    )
+    devices = tuple(
+        DeviceFigures(
+            device,
+            where.get(device, ""),
+            measured[device].accuracy if device in measured else None,
+            measured[device].loss if device in measured else None,
+            measured[device].examples if device in measured else 0,
+        )
+        for device in sorted({*where, *measured})
+    )
+    return RunStatus(
+        summary,
+        card.clusters,
+        devices,
+        models=card.models,
+        released=card.released,
+        central=card.central,
+        spec=spec,
+        verdict=card.verdict,
+    )

@@ -1,0 +1,49 @@
+"""The releases, and the channels that name those in use."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedserver.coordinator.status_types import ReleaseSummary
+from fedserver.page.views.texts import name, words
+from fedserver.store.releases import Move
+
+
+def document(found: Iterable[ReleaseSummary], channels: Mapping[str, Sequence[Move]]) -> dict[str, Any]:
+    """Channels with what each was given, the newest first; releases with the figures of their groups.
+
+    An error is a standard error, of a mean over devices by how few their samples are.
+    """
+    return {
+        "channels": [
+            {
+                "channel": name(channel),
+                "pinned": moves[-1].pinned,
+                "moves": [_move(move) for move in reversed(moves)],
+            }
+            for channel, moves in channels.items()
+        ],
+        "releases": [_release(each) for each in found],
+    }
+
+
+def _move(found: Move) -> dict[str, Any]:
+    return {"release": name(found.release), "at": found.at, "why": words(found.why)}
+
+
+def _release(found: ReleaseSummary) -> dict[str, Any]:
+    return {
+        "release": name(found.release),
+        "made": found.made,
+        "progress": found.progress,
+        "devices": found.devices,
+        "accuracy": found.accuracy,
+        "error": found.error,
+        "groups": [
+            {"key": name(each.key), "devices": each.devices, "accuracy": each.accuracy, "error": each.error}
+            for each in found.groups
+        ],
+        "signed": name(found.authority),
+        "channels": list(map(name, found.channels)),
+        "revoked": list(map(name, found.revoked)),
+        "wrong": words(found.wrong),
+    }

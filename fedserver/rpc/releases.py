@@ -1,0 +1,43 @@
+"""ReleaseService, for operators on the Unix socket and on a port of their own."""
+# ruff: noqa: N802 -- methods have the names that the contract gives them
+
+from fedserver.coordinator.release_api import ReleaseApi
+from fedserver.rpc.admission.identity import Context
+from fedserver.rpc.wire import releases_wire
+from fedserver.store.releases import STABLE
+from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.release_service_pb2_grpc import ReleaseServiceServicer
+
+
+class Releases(ReleaseServiceServicer):
+    def __init__(self, releases: ReleaseApi) -> None:
+        self._releases = releases
+
+    async def CreateRelease(
+        self, request: pb.CreateReleaseRequest, context: Context
+    ) -> pb.CreateReleaseResponse:
+        found = await self._releases.create(request.run, request.label)
+        return pb.CreateReleaseResponse(release=releases_wire.release_to_pb(found))
+
+    async def ListReleases(
+        self, request: pb.ListReleasesRequest, context: Context
+    ) -> pb.ListReleasesResponse:
+        channels = await self._releases.channels()
+        return pb.ListReleasesResponse(
+            releases=releases_wire.releases_to_pb(await self._releases.all()),
+            channels=[releases_wire.channel_to_pb(*each) for each in channels.items()],
+        )
+
+    async def GetRelease(self, request: pb.GetReleaseRequest, context: Context) -> pb.GetReleaseResponse:
+        return releases_wire.whole_to_pb(await self._releases.show(request.release))
+
+    async def UseRelease(self, request: pb.UseReleaseRequest, context: Context) -> pb.UseReleaseResponse:
+        moves = await self._releases.use(request.release, request.channel, request.pin)
+        channel = releases_wire.channel_to_pb(request.channel or STABLE, moves)
+        return pb.UseReleaseResponse(channel=channel)
+
+    async def RemoveRelease(
+        self, request: pb.RemoveReleaseRequest, context: Context
+    ) -> pb.RemoveReleaseResponse:
+        await self._releases.remove(request.name)
+        return pb.RemoveReleaseResponse()

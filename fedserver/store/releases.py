@@ -1,0 +1,201 @@
+"""Releases: the models of runs as they were at one moment, for good, and the channels that name those in use.
+
+    release   RUN@LABEL --> the state of the run, its card, and a signature over the card
+    channel   NAME --> a release, and those that it had before
+
+A release has the structure of a checkpoint of its own, and so the blobs of it: whatever becomes of the run's
+own checkpoints, no blob of a release is deleted before the release is. A card never changes.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedserver.store.content.blobs import References
+from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.identities.audit import AuditLog, Event
+from fedserver.store.integrity.records import RunSpec
+from fedserver.store.integrity.redundancy import DamagedRow
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.errors import DataFault, NotFound, near
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.exchange.payload import Weights
+from shoal.core.privacy.report import CentralNoise, Statement
+from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.verdict import Verdict
+from shoal.shell import crash
+
+STABLE = "stable"
+"""The channel that newcomers follow who name nothing else."""
+PURPOSE = b"shoal release card 1\\0"
+"""What precedes a card where it is signed: no certificate begins so, and the same keys sign certificates."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a release. Its bytes are what is signed.
+
+    release: its name. made: seconds since 1970. round, progress: of the run, and of them the rounds of
+    training that were complete. state: the SHA-256 of the structure of its state. clusters: the devices of
+    each. figures: what each device measured last. models: the blob of each. verdict: whether anything was
+    learned. released: what each device had released in the run. central: what the server's noise promises.
+    """
+
+    release: str
+    run: RunId
+    spec: RunSpec
+    made: float
+    round: int
+    progress: int
+    state: str
+    clusters: Mapping[ModelKey, tuple[DeviceId, ...]]
+    figures: Mapping[DeviceId, Evaluated]
+    models: Mapping[ModelKey, Weights]
+    verdict: Verdict | None = None
+    released: Mapping[DeviceId, Statement] = field(default_factory=dict)
+    central: CentralNoise | None = None
+
+    @property
+    def text(self) -> str:
+        """As it is stored and signed."""
+        return json.dumps(encode(Card, self, _no_tensors), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """A release as it is stored. structure: of the state. authority, signature: SHA-256 of the public
+    key that signed the card, in hexadecimal, and its signature; "" and b"" on a server without certificates.
+    """
+
+    card: Card
+    structure: Structure
+    authority: str = ""
+    signature: bytes = b""
+
+    @property
+    def blobs(self) -> set[str]:
+        """The SHA-256 of every blob that it needs, the graph's included."""
+        graph = self.card.spec.graph
+        return blobs_of(self.structure) | ({graph} if graph else set())
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a channel was given. release: its name; "" for none any more. pinned: whether the channel stays
+    there when a run has better models. at: seconds since 1970. why: for people."""
+
+    channel: str
+    release: str
+    pinned: bool = False
+    at: float = 0.0
+    why: str = ""
+
+
+class Releases:
+    """All releases and channels of a server."""
+
+    def __init__(self, database: Database, references: References, audit: AuditLog) -> None:
+        self._db, self._references, self._audit = database, references, audit
+
+    def add(self, new: ReleaseRecord, move: Move | None = None) -> None:
+        """Store a release, and let a channel have it."""
+        with self._db.transaction():
+            self.insert(new, move)
+        crash.point("server.release-stored")
+
+    def insert(self, new: ReleaseRecord, move: Move | None = None) -> None:
+        """Inside a transaction: the same."""
+        card = new.card
+        self._db.execute(
+            "INSERT INTO model_releases (release, run, card, structure, authority, signature)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (card.release, card.run, card.text, json.dumps(new.structure), new.authority, new.signature),
+        )
+        self._db.execute_many(
+            "INSERT INTO release_blobs (release, run, sha256) VALUES (?, ?, ?)",
+            [(card.release, card.run, name) for name in sorted(new.blobs)],
+        )
+        digest = hashlib.sha256(card.text.encode()).hexdigest()
+        self._audit.record(Event.RELEASE_MADE, release=card.release, run=card.run, card=digest)
+        if move is not None:
+            self._move(move)
+        crash.point("server.release-committing")
+
+    def use(self, move: Move) -> None:
+        """Let a channel have another release, or none."""
+        with self._db.transaction():
+            self._move(move)
+        crash.point("server.channel-moved")
+
+    def get(self, release: str) -> ReleaseRecord:
+        """One release. Raises NotFound; DataFault or DamagedRow if its row cannot be read."""
+        rows = self._db.rows("model_releases", "WHERE release = ?", (release,))
+        if not rows:
+            raise NotFound(f"there is no release {release!r}", near(release, self.names()))
+        return _release_of(rows[0])
+
+    def names(self, run: RunId = "") -> list[str]:
+        """The names of all releases, or of those of one run, oldest first."""
+        query = "SELECT release FROM model_releases WHERE ? IN ('', run) ORDER BY rowid"
+        return [name for (name,) in self._db.query(query, (run,))]
+
+    def all(self) -> dict[str, ReleaseRecord | str]:
+        """Every release, oldest first; in place of one whose row cannot be read, the reason."""
+        found: dict[str, ReleaseRecord | str] = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except (DataFault, DamagedRow) as error:
+                found[name] = str(error)
+        return found
+
+    def moves(self) -> dict[str, list[Move]]:
+        """For each channel what it was given, oldest first; the last is what it has now."""
+        found: dict[str, list[Move]] = {}
+        for row in self._db.rows("channels", "ORDER BY number"):
+            move = Move(row["channel"], row["release"], bool(row["pinned"]), row["at"], row["why"])
+            found.setdefault(move.channel, []).append(move)
+        return found
+
+    def channels(self) -> dict[str, Move]:
+        """What each channel has now; those that have none are left out."""
+        return {name: moves[-1] for name, moves in self.moves().items() if moves[-1].release}
+
+    def remove(self, releases: Sequence[str]) -> None:
+        """Delete releases, which no channel may have now."""
+        with self._db.transaction():
+            before = self.erase(releases)
+        self._references.remove_unneeded(before)
+
+    def erase(self, releases: Sequence[str]) -> set[str]:
+        """Inside a transaction: the same. Returns the blobs that may not be needed any more."""
+        before: set[str] = set()
+        for name in releases:
+            query = "SELECT sha256 FROM release_blobs WHERE release = ?"
+            before |= {blob for (blob,) in self._db.query(query, (name,))}
+            self._db.execute("DELETE FROM model_releases WHERE release = ?", (name,))
+            self._audit.record(Event.RELEASE_REMOVED, release=name)
+        return before
+
+    def _move(self, move: Move) -> None:
+        self._db.execute(
+            "INSERT INTO channels (number, channel, release, pinned, at, why)"
+            " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? FROM channels",
+            (move.channel, move.release, int(move.pinned), move.at, move.why),
+        )
+        facts = {"channel": move.channel, "release": move.release, "pinned": move.pinned, "reason": move.why}
+        self._audit.record(Event.CHANNEL_MOVED, **facts)
+
+
+def _release_of(row: Row) -> ReleaseRecord:
+    try:
+        card: Card = decode(Card, json.loads(row["card"]), _no_tensors)
+        return ReleaseRecord(card, json.loads(row["structure"]), row["authority"], bytes(row["signature"]))
+    except (ValueError, TypeError, DataFault) as error:
+        raise DataFault(f"release {row['release']} cannot be read: {error}", RESTORE) from None
+
+
+def _no_tensors(tensors: object) -> Any:
+    raise TypeError("no tensors are stored here")

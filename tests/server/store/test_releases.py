@@ -1,0 +1,61 @@
+"""Releases and channels on disk: what a release needs stays, whatever becomes of the run's own rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedserver.store.integrity.records import Standing
+from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
+from fedserver.store.store import Store
+from shoal.core.engine.round.attendance import Memory
+from shoal.core.errors import NotFound
+from shoal.core.exchange.messages import Evaluated
+from tests.server.store.conftest import Engine
+from tests.server.store.samples import RECORD, SPEC, blobs_in, checkpoint, closed
+
+
+def release(store: Store, label: str = "1") -> ReleaseRecord:
+    """Of the newest checkpoint of the run."""
+    figures = {"d0": Evaluated(0.75, 0.5, 8)}
+    card = Card(f"mnist@{label}", "mnist", SPEC, 2.5, 1, 1, "ab" * 32, {"global": ("d0",)}, figures, {})
+    return ReleaseRecord(card, store.runs.checkpoint("mnist"), "ab12", b"\x00signed\xff")
+
+
+def test_a_release_keeps_its_blobs_and_reads_as_it_was_written(engine: Engine, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    store = engine.open(state)
+    store.runs.add(RECORD, checkpoint(store, 0.0))
+    made = release(store)
+    move = Move(STABLE, "mnist@1", True, 3.5, "it was better")
+    store.runs.save_round("mnist", closed(1), checkpoint(store, 1.0), 0, Memory())
+    store.runs.end("mnist", Standing.FINISHED, "done", 4.0, made, move)
+    assert store.runs.prune("mnist") == 1
+    store.close()
+    store = engine.open(state)
+    store.clean_up()
+    found = store.releases.get("mnist@1")
+    assert (found.card.text, found.structure) == (made.card.text, json.loads(json.dumps(made.structure)))
+    assert (found.authority, found.signature) == ("ab12", b"\x00signed\xff")
+    assert store.releases.channels() == {STABLE: move}
+    assert made.blobs < blobs_in(engine, state), "the checkpoint that had them is gone"
+    store.releases.use(Move(STABLE, "", at=5.0))
+    assert store.releases.channels() == {}
+    assert [each.release for each in store.releases.moves()[STABLE]] == ["mnist@1", ""]
+    store.releases.remove(["mnist@1"])
+    assert not made.blobs & blobs_in(engine, state)
+    with pytest.raises(NotFound, match="there is no release 'mnist@1'"):
+        store.releases.get("mnist@1")
+    store.close()
+
+
+def test_a_run_goes_with_its_releases_and_none_of_it_is_left(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path / "state")
+    store.runs.add(RECORD, checkpoint(store, 0.0))
+    store.releases.add(release(store))
+    store.releases.add(release(store, "2"))
+    assert store.releases.names("mnist") == ["mnist@1", "mnist@2"]
+    store.runs.end("mnist", Standing.STOPPED, "", 4.0)
+    store.runs.remove("mnist")
+    assert (store.releases.names(), blobs_in(engine, tmp_path / "state")) == ([], set())
+    store.close()
