@@ -19,7 +19,7 @@ from shoal.core.device_kit.learner import builtin
 from shoal.core.errors import OverBudget, Unprotected
 from shoal.core.exchange.messages import PrivateTraining, Train, Trained, TrainingSettings
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger.entries import Training
+from shoal.core.privacy.ledger.entries import Debit
 from shoal.core.privacy.report import OPEN, left_open
 
 DEVICES, SAMPLES = 12, 200
@@ -111,9 +111,9 @@ def test_noise_is_paid_for_and_what_cannot_be_paid_is_refused(tmp_path: Path) ->
     assert isinstance(answer, Trained)
     assert answer.private is not None
     assert (answer.private.rate, answer.private.steps) == (1.0, 1)
-    (entry,) = [each for each in context.account.entries() if isinstance(each, Training)]  # type: ignore[attr-defined]
-    assert entry.purpose == "histograms"
-    assert tuple(entry.curve) == answer.curve
+    (entry,) = [each for each in context.account.entries() if isinstance(each, Debit)]  # type: ignore[attr-defined]
+    assert entry.payment.facts["of"] == "histograms"
+    assert tuple(entry.payment.cost.curve) == answer.curve
     with pytest.raises(OverBudget):
         standard.perform(task(30.0), context)
 

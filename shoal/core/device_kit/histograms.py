@@ -42,7 +42,7 @@ def counted(message: Train, context: DeviceContext) -> Trained:
         noised = noisy(exact, agreed.noise * math.sqrt(len(edges)) / private.WITHIN, entropy)
         return histogram.counted(message.model, noised, samples)
 
-    released = context.pay(training(agreed, context.version()), lambda: None, work)
+    released = context.pay(training(agreed, context.version(), "histograms"), lambda: None, work)
     done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
     return Trained(released, samples, 0.0, private=done, curve=agreed.cost.curve)
 

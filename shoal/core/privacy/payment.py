@@ -10,7 +10,7 @@ from shoal.core.privacy.noise import vote
 from shoal.core.privacy.terms import Terms
 
 Fact = str | int | float
-DESCRIPTOR, TRAINING, ACCURACY, VOTE = "descriptor", "training", "accuracy", "vote"
+DESCRIPTOR, TRAINING, ACCURACY, VOTE = "descriptor", "training", "accuracy", "voting"
 """What can be paid for, in the words that people read. Answers are stored under these names, and the server
 records a descriptor by the hash of the same bytes."""
 
@@ -57,10 +57,10 @@ def description(settings: PrivacySettings, terms: Terms, encoder: str, projector
     return Payment(DESCRIPTOR, terms.cost, (encoder, projector), data, facts)
 
 
-def training(terms: TrainingTerms, data: str) -> Payment:
-    """Of one task's DP-SGD. Asked for again, it is done again."""
-    facts = {"clip": terms.clip, "noise": terms.noise, "rate": terms.rate, "steps": terms.steps}
-    return Payment(TRAINING, terms.cost, (), data, facts)
+def training(terms: TrainingTerms, data: str, of: str = "weights") -> Payment:
+    """Of one task's DP-SGD. Asked for again, it is done again. of: what is trained, for people."""
+    asked = {"clip": terms.clip, "noise": terms.noise, "rate": terms.rate, "steps": terms.steps}
+    return Payment(TRAINING, terms.cost, (), data, {"of": of, **asked})
 
 
 def counting(rho: float, model: str, part: str, data: str) -> Payment:

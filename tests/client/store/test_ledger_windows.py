@@ -127,7 +127,7 @@ def test_a_vote_is_paid_once_and_given_again_for_the_same_question(tmp_path: Pat
     budget = Budget()
     assert statement(own.entries(), budget).epsilon == pytest.approx(1.0, abs=0.05)
     assert statement(own.entries(), budget).unprotected == ()
-    assert "vote: epsilon 1." in text(own.entries(), budget)
+    assert "voting: epsilon 1." in text(own.entries(), budget)
     voted(own, replace(asked, question=("other",)), lambda: lead)
     assert statement(own.entries(), budget).epsilon == pytest.approx(2.0, abs=0.05)
     with pytest.raises(OverBudget, match=r"a vote of epsilon 9.* is over") as refused:

@@ -39,4 +39,4 @@ def test_what_has_classes_serves_where_none_are_asked_for_and_not_the_other_way(
 def test_training_is_never_given_again_and_nothing_answers_another_kind() -> None:
     lesson = training(TrainingTerms(1.0, 1.0, 0.1, 3, Cost(curve=(0.1,) * len(ORDERS))), "d")
     assert not lesson.answers(lesson)
-    assert not COUNT.answers(replace(COUNT, kind="vote"))
+    assert not COUNT.answers(replace(COUNT, kind="voting"))

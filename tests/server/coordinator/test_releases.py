@@ -226,7 +226,7 @@ def test_a_damaged_release_is_shown_as_such_and_the_others_as_they_are(tmp_path:
     async def play() -> None:
         async with server(tmp_path / "state") as first:
             await before(first)
-            await first.storage.on_thread(lambda: _rewrite(first))
+            await first.storage.call(_rewrite, first)
         async with server(tmp_path / "state") as second:
             await after(second)
 
