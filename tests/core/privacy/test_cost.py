@@ -88,7 +88,7 @@ def test_what_fits_into_a_budget_fills_it_and_no_more(
         if room >= 0.0:
             filled = cost + Cost(room)
             more = filled + Cost(1e-6 * (1 + room))
-            assert filled.fits(epsilon * (1 + 1e-9), 1e-6, size)
+            assert filled.fits(epsilon, 1e-6, size)
             assert not more.fits(epsilon * (1 - 1e-9), 1e-6, size)
             if not filled.curve:
                 assert filled.epsilon(1e-6, size) <= epsilon * (1 + 1e-9)
