@@ -31,7 +31,7 @@ from typing import Any
 from fedclient.identity.join import join
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
-from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.net.backoff import FIRST_WAIT, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
@@ -84,7 +84,7 @@ class Device:
                 try:
                     if welcome is None:
                         welcome = await patiently(hello, backoff, float("inf"), away)
-                        backoff.first = max(FIRST, welcome.spread)
+                        backoff.first = max(FIRST_WAIT, welcome.spread)
                         self.back = clock()
                     idle = await patiently(next_task, backoff, float("inf"), away)
                     await asyncio.sleep(backoff.between(idle.earliest, idle.latest))

@@ -42,7 +42,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.demo import fleet
 from shoal.demo.fleet import Member
-from shoal.demo.processes import LOOK, Stage, prepared
+from shoal.demo.processes import POLL_SECONDS, Stage, prepared
 from shoal.shell.console import Console
 from shoal.shell.crash import VARIABLE
 from shoal.simulation import images
@@ -103,7 +103,7 @@ class Programs(Stage):
             while not (status := operator.show(RUN)).summary.over:
                 for one in members[:-1]:
                     self._check_alive(one.name)
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
             assert self._processes[members[-1].name].poll() == -9, "the last device was to die"
         assert status.summary.stage == "finished", status.summary
         return status.models["global"].blob.sha256

@@ -25,7 +25,7 @@ from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import NoPart, TaskFailed
-from fedclient.net.backoff import FIRST, Backoff, heard, patiently
+from fedclient.net.backoff import FIRST_WAIT, Backoff, heard, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 FINAL = (NoConsent.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
 """The failures with which a device refuses a run, as it will until its owner or the run's operator acts."""
-REST = 600.0
+REST_SECONDS = 600.0
 """Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
 
 
@@ -153,7 +153,7 @@ class Agent:
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)
-                self._calls.first = self._sessions.first = max(FIRST, self._welcome.spread)
+                self._calls.first = self._sessions.first = max(FIRST_WAIT, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             if self._refused and until is Until.FINISHED:
                 poll = 0.0  # which runs go on is to be known now, and not when the next round opens
@@ -214,7 +214,7 @@ class Agent:
         """Be away outside of the owner's hours, so that no round waits for this device."""
         await self._leave()
         self._reporter.doing(f"waiting for limits.hours to begin ({self._allowance.hours})")
-        await asyncio.sleep(min(closed, REST))
+        await asyncio.sleep(min(closed, REST_SECONDS))
 
     async def _leave(self) -> None:
         if self._welcome is not None:

@@ -28,7 +28,7 @@ from shoal.core.exchange.link import ObservedRun
 from shoal.core.identity.joining import Role
 from shoal.shell.console import Console
 
-LOOK = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two requests of an observer."""
 
 
@@ -115,7 +115,7 @@ async def watch(
                 if once or all(run.over for run in runs):
                     return runs
                 console.progress(text(runs))
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
 
 
 def _check_role(reached: Endpoint) -> None:

@@ -21,7 +21,7 @@ UNIX = "unix:"
 BACKLOG = 128
 OPENING = 120.0
 """Seconds within which a model must be open: what takes longer counts as hanging."""
-AGAIN = 1.0
+RESTART_SECONDS = 1.0
 """Seconds before a process that died is replaced."""
 
 
@@ -89,7 +89,7 @@ class Endpoint:
                     self._say("the process that answers predictions died, and is replaced")
                     with contextlib.suppress(WorkerDied, DeviceFault):
                         await self._start()
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RESTART_SECONDS)
 
     async def stop(self) -> None:
         process, self._process = self._process, None

@@ -9,9 +9,9 @@ from shoal.core.errors import SessionLost, ShoalError, Unavailable
 
 T = TypeVar("T")
 
-FIRST, MOST = 1.0, 45.0
-"""Seconds: the longest first wait, unless the server sets one, and the longest wait of all. MOST lets a fleet
-be complete again within a minute after the server is back, however long it was away."""
+FIRST_WAIT, MAX_WAIT = 1.0, 45.0
+"""Seconds: the longest first wait, unless the server sets one, and the longest wait of all. MAX_WAIT lets a
+fleet be complete again within a minute after the server is back, however long it was away."""
 
 
 class Backoff:
@@ -22,7 +22,7 @@ class Backoff:
     """
 
     def __init__(self, chance: Random | None = None) -> None:
-        self.first = FIRST
+        self.first = FIRST_WAIT
         self._chance = chance or Random()
         self._failures = 0
 
@@ -32,7 +32,7 @@ class Backoff:
 
     def next(self, window: tuple[float, float] | None = None) -> float:
         """Seconds to wait after one more failure: within `window`, if the server sent one."""
-        grown = min(MOST, self.first * 2.0 ** min(self._failures, 16))
+        grown = min(MAX_WAIT, self.first * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return self.between(*(window or (0.0, grown)))
 

@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 FAULT = "shoal-fault-bin"
 """The trailing metadata that a Shoal server adds to a status. If it is there, the server did answer."""
-GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+CONNECTION_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass
@@ -81,5 +81,5 @@ class Redialed(Generic[S]):
 def is_gone(error: Exception) -> bool:
     """Whether no server answered, so that the connection may be dead."""
     if isinstance(error, aio.AioRpcError):
-        return error.code() in GONE and FAULT not in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+        return error.code() in CONNECTION_LOST and FAULT not in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     return True

@@ -33,7 +33,7 @@ from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
-from shoal.core.exchange.choosing.tuning import WORTH, Tune, Tuned
+from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, Tune, Tuned
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
@@ -45,7 +45,8 @@ from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
 MEMBER = "this device trains in the run, and this is its own cluster"
 NOT_WORTH_IT = (
-    f"fine-tuning did not lower the held-out loss by {1.0 - WORTH:.0%} and by more than chance explains"
+    f"fine-tuning did not lower the held-out loss by {1.0 - MAX_LOSS_LEFT:.0%} and by more than chance "
+    "explains"
 )
 
 

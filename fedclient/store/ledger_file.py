@@ -26,7 +26,7 @@ from shoal.shell.disk import check_room, lock, make_folder, storing, sweep, writ
 WAIT = 2.0
 """Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
 LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
-SPARE = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 """Bytes that have to be free beside a copy of the ledger before anything is paid: more than a descriptor."""
 HINT = (
     "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
@@ -82,7 +82,7 @@ class LedgerFile:
 
     def check_room(self) -> None:
         """Raises DiskFull where there is no room for a debit and what it pays for."""
-        check_room(self._folder, len(self._chain.data) + SPARE)
+        check_room(self._folder, len(self._chain.data) + MIN_FREE_BYTES)
 
     @contextmanager
     def locked(self) -> Iterator[Book]:

@@ -23,7 +23,7 @@ from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 
-FEW, BATCH = 8, 64
+QUICK_SAMPLES, FULL_SAMPLES = 8, 64
 """Samples of a quick and of a full self-check."""
 WRITTEN = 20
 """The most classes that a hint writes out."""
@@ -33,7 +33,7 @@ LISTED = 1000
 
 def quick(context: DeviceContext, where: str) -> None:
     """Latent and loss. where: the learner's file. Raises LearnerFault, DataFault."""
-    batch = _first(context, FEW)
+    batch = _first(context, QUICK_SAMPLES)
     with seeded(0, context.device):
         _latent(context, batch, where)
         _loss(context, batch, where)
@@ -43,7 +43,7 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
     """Everything that a task may ask for. Returns the findings, as JSON values. Raises LearnerFault,
     DataFault.
     """
-    batch = _first(context, BATCH)
+    batch = _first(context, FULL_SAMPLES)
     with seeded(0, context.device):
         with _part("weights of build()", where):
             weights = tensors_of(context.learner.module(seed=1))

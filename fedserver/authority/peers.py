@@ -17,7 +17,7 @@ from shoal.core.identity.certificates import OPERATOR, Named
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
-NAMED = 3
+MAX_NAMED = 3
 """How many devices that wait for approval are named in a notice."""
 
 
@@ -82,10 +82,10 @@ class Peers:
         waiting = [each.device for each in self.known() if each.waits]
         if not waiting:
             return ()
-        more = f" and {len(waiting) - NAMED} more" if len(waiting) > NAMED else ""
+        more = f" and {len(waiting) - MAX_NAMED} more" if len(waiting) > MAX_NAMED else ""
         who = f"{len(waiting)} devices wait" if len(waiting) > 1 else "1 device waits"
         verb = "fedserver device approve " + (waiting[0] if len(waiting) == 1 else "--all")
-        return (f"{who} for approval, {', '.join(waiting[:NAMED])}{more}: {verb}",)
+        return (f"{who} for approval, {', '.join(waiting[:MAX_NAMED])}{more}: {verb}",)
 
     def role(self, device: DeviceId) -> Role:
         """What a known device may do."""

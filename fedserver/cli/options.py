@@ -16,7 +16,7 @@ from shoal.core.errors import ConfigError, Unavailable
 from shoal.shell.console import Console, Result
 
 PATH = click.Path(path_type=Path)
-LOOK = 0.05
+POLL_SECONDS = 0.05
 """Seconds between two looks at a server that is starting."""
 
 
@@ -110,7 +110,7 @@ def reach(state: Path, patience: float | None, report: Callable[[str], None]) ->
         if time.monotonic() - began >= limit:
             raise _absent(state)
         report(f"waiting for the server of {state}")
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 def _absent(state: Path) -> Unavailable:

@@ -14,7 +14,7 @@ ASK = NoConsent.code
 """The answer of a device whose owner is to be asked."""
 REFUSALS = (ASK, OverBudget.code, Unprotected.code, TooFewSamples.code, OtherShape.code, "no-algorithm")
 """The codes with which a device refuses a run, as it will until its owner or an operator acts."""
-NAMED = 3
+MAX_NAMED = 3
 """How many devices are named for each answer."""
 
 
@@ -50,5 +50,5 @@ def notice(run: RunId, answers: Mapping[DeviceId, str]) -> tuple[str, ...]:
 
 
 def _named(devices: list[DeviceId]) -> str:
-    more = f" and {len(devices) - NAMED} more" if len(devices) > NAMED else ""
-    return ", ".join(devices[:NAMED]) + more
+    more = f" and {len(devices) - MAX_NAMED} more" if len(devices) > MAX_NAMED else ""
+    return ", ".join(devices[:MAX_NAMED]) + more

@@ -11,7 +11,7 @@ from shoal.core.algorithm.asks import terms_of, terms_of_measuring
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.privacy.secure.cohort import FEWEST
+from shoal.core.privacy.secure.cohort import MIN_COHORT
 from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
@@ -85,10 +85,11 @@ def _check_cohorts(spec: RunSpec) -> None:
             f"with secure aggregation all devices take part in each round, and not {spec.policy.devices}",
             "set devices to 0",
         )
-    if spec.policy.minimum < FEWEST:
+    if spec.policy.minimum < MIN_COHORT:
         raise ConfigError(
-            f"secure aggregation needs {FEWEST} devices, and the minimum of the run is {spec.policy.minimum}",
-            f"set minimum to {FEWEST} or more",
+            f"secure aggregation needs {MIN_COHORT} devices, and the minimum of the run is "
+            f"{spec.policy.minimum}",
+            f"set minimum to {MIN_COHORT} or more",
         )
 
 

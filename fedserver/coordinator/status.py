@@ -22,7 +22,7 @@ DEPOSED = (
 )
 RECENT = 7 * 86400.0
 """Seconds after which a newcomer that has not asked again is not reported any more."""
-NAMED = 3
+MAX_NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
 
@@ -179,7 +179,7 @@ def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int
     if storage.is_deposed():
         return (DEPOSED,)
     if conflicts:
-        named = ", ".join(f"{device} saw {mark}" for device, mark in list(conflicts.items())[:NAMED])
+        named = ", ".join(f"{device} saw {mark}" for device, mark in list(conflicts.items())[:MAX_NAMED])
         return (
             f"the server state is older than what devices have seen; new work is refused: {named}. To go"
             " on from this state, stop the server and run: fedserver recover --accept",

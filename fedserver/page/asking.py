@@ -27,7 +27,7 @@ STATUS = 3.0
 """The same for the devices themselves, while only runs are looked at, and for releases."""
 NEWCOMERS = 1.0
 """The same for what newcomers were answered."""
-SHARE = 0.02
+MAX_BUSY = 0.02
 """The largest part of the time in which a call is open that has a pace of its own. Such calls take longer the
 more devices there are; what is asked in each look does not."""
 ROUNDS = 500
@@ -35,7 +35,7 @@ ROUNDS = 500
 
 
 class Pace:
-    """When something may be asked again, so that it takes at most `SHARE` of the time.
+    """When something may be asked again, so that it takes at most `MAX_BUSY` of the time.
 
     least: how many seconds lie between two calls at least.
     """
@@ -52,7 +52,7 @@ class Pace:
         began = time.monotonic()
         yield
         now = time.monotonic()
-        self._next = now + max(self._least, (now - began) / SHARE)
+        self._next = now + max(self._least, (now - began) / MAX_BUSY)
 
 
 @dataclass

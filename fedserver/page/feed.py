@@ -2,7 +2,7 @@
 
 The server is asked at intervals and never followed event by event: whatever happens in a run a thousand times
 a second, the page costs the server the same. After a call that took long the next one comes later, so that
-the page takes at most `SHARE` of the server's time.
+the page takes at most `MAX_BUSY` of the server's time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shoal.core.types import RunId
 
 INTERVAL = 0.5
 """Seconds between two looks at the server."""
-SHARE = 0.05
+MAX_BUSY = 0.05
 """The largest part of the time in which a call of the page is open."""
 HEARTBEAT = 15.0
 """Seconds after which a viewer hears that the page is still there, although nothing has changed."""
@@ -107,7 +107,7 @@ class Feed:
             self._forget(time.monotonic())
             if any(topic.viewers for topic in self._topics.values()):
                 with suppress(TimeoutError):  # a viewer of something else does not wait for the next look
-                    await asyncio.wait_for(self._wanted.wait(), max(self._interval, took / SHARE))
+                    await asyncio.wait_for(self._wanted.wait(), max(self._interval, took / MAX_BUSY))
                 self._wanted.set()
 
     async def _look(self) -> float:

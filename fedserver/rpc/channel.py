@@ -20,7 +20,7 @@ from shoal.shell import disk
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
 CARD, KEY, CERTIFICATE, SERVER = "operator.json", "key.pem", "certificate.pem", "server.pem"
-AGAIN = "on the server's machine, run: fedserver operator add"
+HINT = "on the server's machine, run: fedserver operator add"
 ANSWER_BYTES = 64 << 20
 """The largest answer to an operator: a list of some 250,000 devices."""
 OPTIONS = (
@@ -67,7 +67,7 @@ def read_card(folder: Path) -> Card:
         found = json.loads((folder / CARD).read_bytes())
         return Card(str(found["name"]), str(found["role"]), str(found["address"]))
     except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError(f"{folder} is not the folder of an operator's certificate", AGAIN) from None
+        raise ConfigError(f"{folder} is not the folder of an operator's certificate", HINT) from None
 
 
 def connect(folder: Path) -> grpc.Channel:
@@ -81,7 +81,7 @@ def connect(folder: Path) -> grpc.Channel:
     try:
         key, own, roots = ((folder / name).read_bytes() for name in (KEY, CERTIFICATE, SERVER))
     except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}", f"{AGAIN} {card.name}") from None
+        raise ConfigError(f"{error.filename}: {error.strerror}", f"{HINT} {card.name}") from None
     return grpc.secure_channel(card.address, grpc.ssl_channel_credentials(roots, key, own), REMOTE_OPTIONS)
 
 

@@ -58,7 +58,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
 }
 """An error has the status of the nearest of its classes. An error that is not here is a bug."""
 
-AGAIN = (0.5, 2.0)
+RETRY_WINDOW = (0.5, 2.0)
 """Seconds after which a device that has called a server that does not lead may call again."""
 REFUSALS = (Refused, BadPayload, TooOften, TooSlow)
 """Errors for which the caller is to blame. A connection that brings nothing else is closed."""
@@ -107,7 +107,7 @@ class Errors:
                 ):
                     # A server that was stopped for a while, and wakes: what it does not know or does not have
                     # may well be with the one that leads now.
-                    error = NotLeader("another server leads now", "call the other server", AGAIN)
+                    error = NotLeader("another server leads now", "call the other server", RETRY_WINDOW)
                 self._count(error.code if isinstance(error, ShoalError) else "internal")
                 if isinstance(error, REFUSALS):
                     self._refused(context)

@@ -16,7 +16,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.authority import Authority
 from fedserver.rpc.admission.connections import Connections
-from fedserver.rpc.errors import AGAIN, refuse
+from fedserver.rpc.errors import RETRY_WINDOW, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
 from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
 from fedserver.rpc.tls import device_credentials, joining_credentials
@@ -93,6 +93,6 @@ class Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 async def _refuse(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
     await refuse(
         context,
-        NotLeader("this server stands by, and another one leads", "call the other server", AGAIN),
+        NotLeader("this server stands by, and another one leads", "call the other server", RETRY_WINDOW),
     )
     yield b""  # never: the call is over

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from shoal.shell.console import continued, printable
 
 MINUTE = 60.0
-MOST, MOST_PLAIN = 60, 600
+MAX_WARNINGS, MAX_LINES = 60, 600
 """Lines of one kind in a minute, from warnings upwards and below."""
-MOST_KINDS = 4096
+MAX_KINDS = 4096
 
 
 class Printable(logging.Formatter):
@@ -62,10 +62,10 @@ class Bounded(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
-        if len(self._kinds) >= MOST_KINDS:
+        if len(self._kinds) >= MAX_KINDS:
             self._kinds.clear()
         key = record.name, str(record.msg)
-        most = MOST if record.levelno >= logging.WARNING else MOST_PLAIN
+        most = MAX_WARNINGS if record.levelno >= logging.WARNING else MAX_LINES
         kind = self._kinds.setdefault(key, _Kind(now))
         left_out = 0
         if now - kind.begun >= MINUTE:

@@ -27,7 +27,7 @@ SURE = 3.0
 one reaches it."""
 LITTLE = 0.02
 """A gain that is surely below this is none."""
-FEW = 0.05
+MAX_ERROR = 0.05
 """With a larger error, even a loss that stays proves nothing."""
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
@@ -228,7 +228,7 @@ def _decided(rows: Sequence[_Row], losses: Sequence[float], numbers: bool, slack
         return None
     if gain > SURE * error:
         return True
-    none = gain <= slack and (numbers or (_stays(losses) and error < FEW))
+    none = gain <= slack and (numbers or (_stays(losses) and error < MAX_ERROR))
     return False if none or gain + SURE * error < LITTLE else None
 
 

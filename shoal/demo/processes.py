@@ -35,7 +35,7 @@ from shoal.shell.console import Console
 
 MARK = ".shoal-demo"
 """Lies in a folder that the demo made, and may therefore empty."""
-LOOK = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two looks at the runs."""
 ALGORITHMS = ("fedavg", "flux")
 
@@ -130,7 +130,7 @@ class Stage:
         with suppress(KeyboardInterrupt):
             while True:
                 self._check_alive("page")
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
 
     def _link(self) -> str:
         state = self.folder / "server"
@@ -167,7 +167,7 @@ class Stage:
                 break
             for name in self._processes:
                 self._check_alive(name)
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         for name, summary in summaries.items():
             if summary.stage != "finished":
                 raise ShoalError(f"{name} {summary.stage}: {summary.waiting_for}", self._log("server"))

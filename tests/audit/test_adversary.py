@@ -66,7 +66,7 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
 from shoal.core.privacy.ledger import Entry, Open, Reserved, Summed, chosen, paid
 from shoal.core.privacy.secure import member as members
-from shoal.core.privacy.secure.cohort import FEWEST, Manifest, Unsigned
+from shoal.core.privacy.secure.cohort import MIN_COHORT, Manifest, Unsigned
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.core.types import Tensors
 
@@ -171,13 +171,13 @@ def asks() -> Asking:
 def summing(model: Tensors) -> Asking:
     """A sum in which the server invents all other devices; each question also out of turn and twice."""
     session, me = "round 1, attempt 1", "d0"
-    others = {f"d{number}": members.announced(session, Unsigned()) for number in range(1, FEWEST)}
+    others = {f"d{number}": members.announced(session, Unsigned()) for number in range(1, MIN_COHORT)}
     invented = {name: announcement for name, (announcement, _) in others.items()}
     yield from exchanges(model, session, invented, {})
     answer = yield Announce(session)
     assert isinstance(answer, Announced)
     own = answer.keys.by_device[""]
-    few = dict([(me, own), *invented.items()][: FEWEST - 1])
+    few = dict([(me, own), *invented.items()][: MIN_COHORT - 1])
     for cohort in (invented, few, {**invented, me: own, "d8": own}, {**invented, me: own[:-1]}):
         yield Share(session, Letters(cohort))
     whole = {**invented, me: own}
@@ -348,6 +348,6 @@ def test_where_sums_are_allowed_one_update_leaves_under_masks_and_its_masks_are_
     assert len(masked) == 1
     given = [each.shares.by_device for each in seen if isinstance(each, Unmasked) and not each.lost]
     assert len(given) == 1, "lists of too few devices, or of others, and a second list get nothing"
-    assert len(given[0]) == FEWEST
+    assert len(given[0]) == MIN_COHORT
     (line,) = chosen(device.ledger.verify(), Summed)
-    assert (line.update.devices, line.update.fewest) == (FEWEST, 6)
+    assert (line.update.devices, line.update.fewest) == (MIN_COHORT, 6)

@@ -21,7 +21,7 @@ from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Summed, chosen
 from shoal.core.privacy.secure import member as members
-from shoal.core.privacy.secure.cohort import FEWEST, Manifest, Unsigned
+from shoal.core.privacy.secure.cohort import MIN_COHORT, Manifest, Unsigned
 from tests.audit.test_adversary import SETTINGS, Device, models
 
 SESSION, ME = "round 1, attempt 1", "d0"
@@ -49,7 +49,7 @@ def sent(result: Payload | Failure) -> bytes:
 
 def exchanges(device: Device) -> Iterator[tuple[int, Message]]:
     """What the server asks after the keys were announced. It plays the rest of the cohort."""
-    others = {f"d{number}": members.announced(SESSION, Unsigned()) for number in range(1, FEWEST)}
+    others = {f"d{number}": members.announced(SESSION, Unsigned()) for number in range(1, MIN_COHORT)}
     announced = ask(device, Announce(SESSION), 1)
     assert isinstance(announced, Payload)
     keys = announced.parts["keys"]

@@ -81,7 +81,7 @@ class Opens(list[str]):
 @pytest.fixture
 def wall(device: Device, monkeypatch: pytest.MonkeyPatch) -> Wall:
     """At night, within the device's hours."""
-    monkeypatch.setattr(agents, "REST", 0.0)
+    monkeypatch.setattr(agents, "REST_SECONDS", 0.0)
     device.doing = Opens(Wall(23))
     return device.doing.wall
 

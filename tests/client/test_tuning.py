@@ -21,7 +21,7 @@ from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import Wish
-from shoal.core.exchange.choosing.tuning import WORTH, Tune
+from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, Tune
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.payload import Payload, encode
@@ -75,7 +75,9 @@ def test_it_keeps_the_fine_tuned_model_and_sends_nothing(
     )
     assert found.tuning.before == pytest.approx(before)
     assert found.tuning.after is not None
-    assert kept < found.tuning.after <= WORTH * before, "what is kept has learned from these samples too"
+    assert kept < found.tuning.after <= MAX_LOSS_LEFT * before, (
+        "what is kept has learned from these samples too"
+    )
     path = save(found, store, tmp_path / "model")
     facts = json.loads((path.parent / PLACEMENT).read_text())
     assert facts["model"] == found.model.blob.sha256

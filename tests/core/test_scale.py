@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shoal.core.data.scale import (
     DEVIATION,
-    FEWEST,
     MEAN,
+    MIN_SAMPLES,
     TARGET,
     Summary,
     merged,
@@ -51,7 +51,7 @@ def test_an_outlier_moves_nothing_and_a_rare_value_is_still_seen() -> None:
 
 
 def test_of_few_samples_and_of_tokens_nothing_is_said() -> None:
-    assert summary_of(np.ones((FEWEST - 1, 3), np.float32), np.ones(FEWEST - 1)) == Summary((), ())
+    assert summary_of(np.ones((MIN_SAMPLES - 1, 3), np.float32), np.ones(MIN_SAMPLES - 1)) == Summary((), ())
     assert summary_of(np.ones((50, 3), np.int64)) == Summary((), ())
     assert merged([Summary((), ())] * 3) == {}
 

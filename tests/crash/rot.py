@@ -97,7 +97,7 @@ class Trial:
 
     async def play(self) -> Seen:
         """All of the trial. In half of them the models are never in memory, as large ones are not."""
-        with patch.object(checked, "WORTH", 0 if self.on_disk else checked.WORTH):
+        with patch.object(checked, "MIN_BYTES", 0 if self.on_disk else checked.MIN_BYTES):
             return await self._all()
 
     async def _all(self) -> Seen:

@@ -37,7 +37,7 @@ async def joined(found: World, folder: Path, role: Role) -> None:
 
 
 def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "LOOK", 0.1)
+    monkeypatch.setattr(service, "POLL_SECONDS", 0.1)
     looks: list[OperatorApi] = []
     runs = OperatorApi.runs
 

@@ -417,7 +417,7 @@ MUTANTS = (
     mutant(
         "a cohort may be of any size",
         "shoal/core/privacy/secure/cohort.py",
-        "if not FEWEST <= len(self.announcements) <= MOST:",
+        "if not MIN_COHORT <= len(self.announcements) <= MAX_COHORT:",
         "if not self.announcements:",
         "tests/core/privacy/secure/test_games.py",
     ),

@@ -58,7 +58,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
-        monkeypatch.setattr(combining, "AGAIN", 0.01)
+        monkeypatch.setattr(combining, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(combining, "reduce", reduce)
         monkeypatch.setattr(mapped, "mapped", failing)
         await serve_all(coordinator)
@@ -84,7 +84,7 @@ def test_a_module_that_cannot_be_loaded_for_now_ends_no_run(
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
-        monkeypatch.setattr(combining, "AGAIN", 0.01)
+        monkeypatch.setattr(combining, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(combining, "reduce", loading)
         await serve_all(coordinator)
         assert tries > 1

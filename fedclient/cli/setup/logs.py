@@ -10,7 +10,7 @@ from fedclient.store.agent_log import AgentLog
 from shoal.core.errors import NotFound
 from shoal.shell.console import Console, Result, printable, verb
 
-LOOK = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks of --follow."""
 
 
@@ -38,6 +38,6 @@ def logs(console: Console, settings: ClientConfig, lines: int, follow: bool) -> 
     for line in found:
         click.echo(printable(line))
     if follow:
-        for line in log.follow(lambda: time.sleep(LOOK)):
+        for line in log.follow(lambda: time.sleep(POLL_SECONDS)):
             click.echo(printable(line))
     return Result({"lines": found}, "")

@@ -8,7 +8,7 @@ from fedserver.coordinator.status_types import RunStatus
 
 CHANCE = 2.0
 """A mean difference of fewer standard errors than this can be chance."""
-FEWEST = 3
+MIN_DEVICES = 3
 """With fewer devices, nothing is said about chance."""
 
 
@@ -17,7 +17,7 @@ class Gain:
     """run: with several clusters. single: with one model. devices: measured in both.
 
     mean: by how much accuracy (0 to 1) is higher in `run`, each device counting once. error: the standard
-    error of that mean; None for fewer than FEWEST devices.
+    error of that mean; None for fewer than MIN_DEVICES devices.
     """
 
     run: str
@@ -68,6 +68,6 @@ def _gain(run: RunStatus, single: RunStatus) -> Gain | None:
         return None
     count, mean = len(differences), math.fsum(differences) / len(differences)
     error = None
-    if count >= FEWEST:
+    if count >= MIN_DEVICES:
         error = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (count - 1) / count)
     return Gain(run.summary.run, single.summary.run, count, mean, error)

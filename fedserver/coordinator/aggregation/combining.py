@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal.run")
 
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
 
 
@@ -41,7 +41,7 @@ async def combined(run: "Run", effect: Reduce) -> State:
             return await _combined(run, effect)
         except DiskFull as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_SECONDS)
         except _Repaired:
             log.warning("run %s: its reports are combined again, because files were restored", run.run)
 

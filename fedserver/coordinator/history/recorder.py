@@ -36,7 +36,7 @@ LOGGED, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
 """The kinds of events that the log of a run has lines about, and how many of one round."""
 WHOLE = 100
 """Each time after this number of rounds, the digest assigns all devices a cluster again."""
-NAMED = 10
+MAX_NAMED = 10
 """How many missing devices a log line names; `run show` lists all."""
 Moved = Mapping[DeviceId, tuple[int, int]]
 """By device, the bytes that it sent and fetched."""
@@ -153,9 +153,9 @@ def _summary(closed: RoundRecord, history: RoundHistory) -> str:
     """The log line about a round that is over."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:NAMED]
+    named = sorted(closed.missing.items())[:MAX_NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
+    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > MAX_NAMED else ""
     loss = "" if history.loss is None else f"; loss {history.loss:.4f}"
     before = " before" if history.measured_on == TRAIN else ""
     accuracy = "" if closed.accuracy is None else f"; held-out accuracy{before} {closed.accuracy:.3f}"

@@ -26,7 +26,7 @@ COPYING = 2.0
 """Seconds between two looks for models that have no copy yet."""
 CHECKING = 600.0
 """Seconds between two passes over all that is stored."""
-PACE = 32 << 20
+BYTES_PER_SECOND = 32 << 20
 """How many bytes a pass reads per second."""
 
 
@@ -46,7 +46,7 @@ class Caretaker:
             await self.copy()
             if loop.time() - passed >= CHECKING:
                 if passed:
-                    await self.check(PACE)
+                    await self.check(BYTES_PER_SECOND)
                 passed = loop.time()
 
     async def copy(self) -> None:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal.server")
 
-LATELY = 10.0
+COMPLAINT_SECONDS = 10.0
 """Seconds in which a blob is not read again because another device complains about it: complaints are cheap
 for devices, and reading a large model is not."""
 STALE = 600.0
 """Seconds after the repair of a blob in which a device may still complain about what it got before."""
-GONE = "its row in the database is lost"
+ROW_LOST = "its row in the database is lost"
 WITHDRAWN = "its report was damaged on the server's disk"
 
 
@@ -71,7 +71,7 @@ async def lost_reports(
     lost = {}
     found = {record.device: record for record in records}
     for device in expected:
-        why = await lost_blob(storage, found[device].blobs, pace) if device in found else GONE
+        why = await lost_blob(storage, found[device].blobs, pace) if device in found else ROW_LOST
         if why:
             lost[device] = why
     return lost
@@ -136,8 +136,12 @@ def were_damaged(run: "Run", names: Iterable[str]) -> bool:
 def complained(run: "Run", names: Iterable[str]) -> list[str]:
     """Those of the blobs about which no device has complained lately."""
     now = time.monotonic()
-    fresh = [name for name in sorted(set(names)) if now - run.complaints.get(name, -LATELY) >= LATELY]
-    run.complaints = {name: at for name, at in run.complaints.items() if now - at < LATELY}
+    fresh = [
+        name
+        for name in sorted(set(names))
+        if now - run.complaints.get(name, -COMPLAINT_SECONDS) >= COMPLAINT_SECONDS
+    ]
+    run.complaints = {name: at for name, at in run.complaints.items() if now - at < COMPLAINT_SECONDS}
     run.complaints.update(dict.fromkeys(fresh, now))
     return fresh
 

@@ -119,9 +119,9 @@ class Recovery:
         self.unreadable[run] = (record, reason)
 
 
-ONCE = 600.0
+KNOWN_SOUND_SECONDS = 600.0
 """Seconds in which a start does not read a blob again that it found sound: checkpoints share blobs."""
-PACE = 32 << 20
+BYTES_PER_SECOND = 32 << 20
 """How many bytes of older checkpoints are read per second."""
 
 
@@ -153,7 +153,7 @@ class StartupCheck:
         It works meanwhile, and may delete some itself.
         """
         for number, names in (await self._storage.call(self._storage.runs.checkpoints, run))[1:]:
-            found = await self._damage(names, PACE)
+            found = await self._damage(names, BYTES_PER_SECOND)
             if found and number in dict(await self._storage.call(self._storage.runs.checkpoints, run)):
                 await self._drop(run, number, found)
 
@@ -192,7 +192,7 @@ class StartupCheck:
         """What is wrong with the first of these blobs that is not sound; "" if all are."""
         first = ""
         for name in names:
-            found = await self._storage.damage(name, ONCE)
+            found = await self._storage.damage(name, KNOWN_SOUND_SECONDS)
             size = self._storage.blobs.size(name)
             self.blobs, self.size = self.blobs + 1, self.size + size
             if found:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal.server")
 
-MOST = 64
+MAX_GROUP = 64
 """Reports of one group: 64 small models have 16 MiB."""
 
 
@@ -79,7 +79,7 @@ class Counting:
 
     async def _count_group(self) -> None:
         """In turn: count those that are expected. The others hear so, or wait for the next turn."""
-        now, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        now, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
         group = list[_Waiting]()
         try:
             for each in now:

@@ -8,7 +8,7 @@ from fedserver.page.views.run import number
 from fedserver.page.views.texts import name, words
 from fedserver.store.journal.placements import PlacementRecord
 
-MOST, MODELS = 500, 16
+MAX_ANSWERS, MAX_MODELS = 500, 16
 """How many answers are shown, the newest, and of how many models each names the clusters."""
 
 
@@ -27,7 +27,7 @@ class Newcomers:
             self._found.pop((each.device, each.since), None)
             self._found[each.device, each.since] = each
             self.last = each.number
-            while len(self._found) > MOST:
+            while len(self._found) > MAX_ANSWERS:
                 del self._found[next(iter(self._found))]
         return self.last != before
 
@@ -44,7 +44,7 @@ def _row(found: PlacementRecord) -> dict[str, Any]:
         "cluster": name(found.cluster),
         "runner_up": name(found.runner_up),
         "confidence": number(found.confidence),
-        "models": [name(key) for key in found.models[:MODELS]],
+        "models": [name(key) for key in found.models[:MAX_MODELS]],
         "count": len(found.models),
         "at": round(found.at, 1),
         "times": found.times,

@@ -38,7 +38,7 @@ from shoal.core.types import Array, Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, sync, temporary
 
-TURNS = 64
+LOCKS = 64
 """How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
 removed for an upload, and uploads of different blobs rarely wait for each other."""
 
@@ -61,7 +61,7 @@ class Blobs:
         self.frames = Frames()
         self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
-        self._turns = tuple(Lock() for _ in range(TURNS))
+        self._turns = tuple(Lock() for _ in range(LOCKS))
         with storing(state):
             for folder in (self._blobs, self._partial, self._tmp):
                 make_folder(folder)
@@ -86,7 +86,7 @@ class Blobs:
     def make(self, like: Manifest, found: Iterable[tuple[Piece, Array]]) -> Tensors:
         """A new model of its pieces (`pieces.Maker`), for any thread. A large one is a draft on disk until
         it is kept. Raises StorageFault."""
-        if layout(like)[1] < checked.WORTH:
+        if layout(like)[1] < checked.MIN_BYTES:
             return in_memory(like, found)
         return Draft(self._tmp, 1 if self.copies.are_complete else 2, like, found)
 
@@ -203,7 +203,7 @@ class Blobs:
         Raises as `read` does, and StorageFault.
         """
         name = weights.blob.sha256
-        if weights.blob.size < checked.WORTH or not self.copies.ensure(path := self.here(name)):
+        if weights.blob.size < checked.MIN_BYTES or not self.copies.ensure(path := self.here(name)):
             return self.read(weights)
         return checked.verified(path, weights, partial(self.damage, name))
 
@@ -311,7 +311,7 @@ class Blobs:
         """
         part = self._part(device, blob)
         self._senders.add(device)
-        turn = self._turns[hash(part) % TURNS]
+        turn = self._turns[hash(part) % LOCKS]
         with turn, storing(part):
             if older := self._receiving.get(part):
                 older.close()

@@ -20,7 +20,7 @@ from shoal.core.server_kit.aggregation.pieces import LARGEST, Piece
 from shoal.core.types import Array
 from shoal.shell.disk import TEMPORARY, storing
 
-WORTH = 1 << 20
+MIN_BYTES = 1 << 20
 """Bytes of a model from which on its memory is worth the reading."""
 
 Repair = Callable[[], str]

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from shoal.core.exchange.wire import fetch_frame
 from shoal.core.types import Bytes
 
-MOST = 32 << 20
+MAX_BYTES = 32 << 20
 """Bytes of frames that are kept: devices that fetch a model at the same time are rarely further apart."""
 
 
@@ -24,7 +24,7 @@ class Frame:
 class Frames:
     """The frames that were cut last. `get` is for one event loop, `forget` for any thread."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_BYTES) -> None:
         self._most = most
         self._cut: dict[tuple[str, int, int], asyncio.Task[Frame]] = {}
 

@@ -19,7 +19,7 @@ from shoal.core.exchange.payload import INLINE
 from shoal.core.types import Bytes
 from shoal.shell.disk import storing, sync_folder
 
-MOST = 256 << 20
+MAX_BYTES = 256 << 20
 """Bytes after which the file is emptied although some of its blobs are needed: those are synced first."""
 HEADER = 32 + 8
 
@@ -37,7 +37,7 @@ class Spool:
 
     @property
     def is_full(self) -> bool:
-        return self._size > MOST
+        return self._size > MAX_BYTES
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
         """The names and bytes of all blobs that are here and whole."""

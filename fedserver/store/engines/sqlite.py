@@ -17,7 +17,7 @@ from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-FEW = 20
+MAX_SINGLE_LOOKUPS = 20
 """Rows up to which their checksums are looked up one by one."""
 REPAIRS = 3
 """How often rows are read and repaired: a repair may reveal that an index is damaged, too."""
@@ -130,7 +130,7 @@ class SqliteDatabase(Database):
     def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
         """The checksums of these rows, or of all rows of the table if they are many."""
         which = "SELECT row, sum FROM checksums WHERE tbl = ?"
-        if len(numbers) > FEW:
+        if len(numbers) > MAX_SINGLE_LOOKUPS:
             found = self.query(which, (table,))
         else:
             found = self.query(f"{which} AND row IN ({', '.join('?' * len(numbers))})", (table, *numbers))

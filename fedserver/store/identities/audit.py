@@ -39,9 +39,9 @@ from shoal.core.errors import NotFound, StorageFault
 FILE = "audit.jsonl"
 """The file of a state folder that holds a copy of the log."""
 
-FIRST = "0" * 64
+NO_HASH = "0" * 64
 """The previous hash in the first line."""
-LONGEST = 500
+MAX_FACT = 500
 """The most characters of a fact that are recorded, since facts can contain text from a peer."""
 
 
@@ -97,10 +97,10 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Head:
-    """The last line of a log: its number, from 1, and its hash. An empty log has 0 and FIRST."""
+    """The last line of a log: its number, from 1, and its hash. An empty log has 0 and NO_HASH."""
 
     number: int = 0
-    hash: str = FIRST
+    hash: str = NO_HASH
 
 
 def link(head: Head, at: float, event: Event, facts: Mapping[str, Any]) -> tuple[Head, str]:
@@ -152,7 +152,7 @@ def _json(line: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> Any:
-    return value[:LONGEST] if isinstance(value, str) else value
+    return value[:MAX_FACT] if isinstance(value, str) else value
 
 
 # -- the log of a server ------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _last_line(path: Path) -> str:
 # -- verification -------------------------------------------------------------------------------------------
 
 LINES = "SELECT line FROM audit ORDER BY number"
-MOMENT = 0.5
+COPY_SECONDS = 0.5
 """How many seconds a running server may take to copy a line from the table to the file."""
 
 
@@ -271,7 +271,7 @@ def verify(
     """
     verdict = _verify(state, expected, table)
     if verdict.wrong:  # a running server may not have copied the last lines to the file yet
-        time.sleep(MOMENT)
+        time.sleep(COPY_SECONDS)
         verdict = _verify(state, expected, table)
     return verdict
 

@@ -20,7 +20,7 @@ OUTCOMES = (PLACED, NEAREST, ABSTAINED, HANDED_OUT)
 """placed: it was given the model of a cluster. nearest: no cluster fits, and it was given the nearest one's,
 as it wished. abstained: no cluster fits, and it was given none. handed_out: it was given the models of
 several clusters, to compare them itself."""
-MOST, OF_DEVICE = 10_000, 20
+MAX_RECORDS, MAX_OF_DEVICE = 10_000, 20
 """How many records are kept in all, and of one device in one run; the oldest go."""
 PAGE, TEXT = 200, 400
 """How many records are read at a time, and how many characters of a reason are kept."""
@@ -108,8 +108,8 @@ class Placements:
             )
             if again:
                 self._db.execute("DELETE FROM newcomers WHERE number = ?", (again.number,))
-            self._db.execute(TOO_MANY_OF_DEVICE, (*whose, OF_DEVICE))
-            self._db.execute(TOO_MANY, (MOST,))
+            self._db.execute(TOO_MANY_OF_DEVICE, (*whose, MAX_OF_DEVICE))
+            self._db.execute(TOO_MANY, (MAX_RECORDS,))
 
     def read(self, run: RunId = "", device: DeviceId = "", after: int = 0) -> list[PlacementRecord]:
         """One page of the records with numbers above `after`, oldest first. run, device: "" for all."""

@@ -40,7 +40,7 @@ PUBLISHED: Mapping[str, Any] = {
     "inputs": "raw",
 }
 """How the papers' common code trained, wherever a preset does not say otherwise."""
-ENOUGH = 3
+MIN_CLUSTERED_ROUNDS = 3
 """Fewer rounds than this hardly train the models of clusters, which begin as that of all devices."""
 
 
@@ -167,7 +167,7 @@ class Algorithm:
     def clustering(self, parameters: Any) -> str:
         """How many of the rounds of training will train clusters, in words; "" if that is not known before.
 
-        If they may be fewer than `ENOUGH`, it says how many rounds would leave that many.
+        If they may be fewer than `MIN_CLUSTERED_ROUNDS`, it says how many rounds would leave that many.
 
             Example:
                 >>> flux.clustering(flux.configure("default", {"rounds": 6}))
@@ -180,12 +180,18 @@ class Algorithm:
         most = most_rounds(parameters)
         some = f"at most {most}" if ends_by_itself(parameters) else f"{most}"
         found = f"{span} of {some} rounds of training are on clusters"
-        if least >= ENOUGH:
+        if least >= MIN_CLUSTERED_ROUNDS:
             return found
         more = range(most, 100 * most)
-        better = (n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= ENOUGH)
+        better = (
+            n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= MIN_CLUSTERED_ROUNDS
+        )
         rounds = next(better, None)
-        return found if rounds is None else f"{found}; give at least rounds={rounds} for {ENOUGH} of them"
+        return (
+            found
+            if rounds is None
+            else f"{found}; give at least rounds={rounds} for {MIN_CLUSTERED_ROUNDS} of them"
+        )
 
     def influence(self, parameters: Any) -> str:
         """What a lying device can do in a run with these parameters beyond a share of a model's step, in

@@ -39,7 +39,7 @@ FEATURES = 1024
 SMALLEST, LARGEST = 1e-12, float(np.finfo(np.float32).max)
 CLEAR = 5.0
 """A bin is empty unless it has this many times the noise."""
-FEWEST = 8
+MIN_BINS = 8
 """Bins, however much noise there is."""
 TINY = 1e-300
 OUTER, REACH = 0.125, 5.0
@@ -151,7 +151,7 @@ def refined(found: Tensors) -> dict[str, Array]:
     share times squared width, which makes the error of the deviation least (Panter and Dite 1951). With
     noise there are fewer, so that most of them rise above it."""
     edges, shares, noise = found[EDGES], found[SHARES], float(found[ABOUT][2])
-    bins = min(BINS, max(FEWEST, int(1.0 / (2.0 * CLEAR * noise)))) if noise else BINS
+    bins = min(BINS, max(MIN_BINS, int(1.0 / (2.0 * CLEAR * noise)))) if noise else BINS
     made = [_edges(*each, bins) for each in zip(edges[:-1], shares[:-1], strict=True)]
     size = quantile(edges[-1], shares[-1], 0.75)
     return _empty(np.stack([*made, _edges(edges[-1], shares[-1], BINS)]), size)

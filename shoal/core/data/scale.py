@@ -32,11 +32,11 @@ RESERVED = (MEAN, DEVIATION, TARGET)
 
 EXTREME = 0.01
 """The share of the values at either end that a device replaces by the value where they begin."""
-FEWEST = 8
+MIN_SAMPLES = 8
 """Samples of a device that says anything."""
 LINEAR = 3.0
 """Up to this many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
-ENOUGH = 1 << 22
+MAX_VALUES = 1 << 22
 """Values of a device's inputs that are looked at. More would cost memory and move no number by much."""
 RESOLUTION = 1e-7
 """Of float32. A deviation below this share of the mean is none."""
@@ -67,19 +67,19 @@ class Summary:
 
 
 def summary_of(x: Array, targets: Array | None = None) -> Summary:
-    """Of samples (n, ...) as a network takes them; nothing of fewer than `FEWEST`, as a mean of so few tells
-    of each. targets: (n,), the numbers to predict.
+    """Of samples (n, ...) as a network takes them; nothing of fewer than `MIN_SAMPLES`, as a mean of so few
+    tells of each. targets: (n,), the numbers to predict.
 
     Example:
         >>> summary_of(np.array([[1.0, 500.0], [3.0, 700.0]] * 4, np.float32)).means
         (2.0, 600.0)
     """
-    if len(x) < FEWEST:
+    if len(x) < MIN_SAMPLES:
         return Summary((), ())
     target = () if targets is None else tuple(each.item() for each in _spread(targets[:, None]))
     if x.dtype.kind != "f" or x.ndim < 2:
         return Summary((), (), target)
-    every = -(-x.size // ENOUGH)
+    every = -(-x.size // MAX_VALUES)
     features = np.moveaxis(x[::every], 1, -1).reshape(-1, x.shape[1])
     means, deviations = _spread(features)
     return Summary(tuple(means.tolist()), tuple(deviations.tolist()), target)

@@ -16,8 +16,9 @@ from shoal.core.types import Tensors
 
 ROWS = 64
 """Samples by which a network is tried."""
-FEW, ONE = 4.0, 1.5
-"""A network weighs features evenly if at least one in `FEW` of them decide, and more than one does."""
+MAX_CONCENTRATION, MIN_DECIDING = 4.0, 1.5
+"""A network weighs features evenly if at least one in `MAX_CONCENTRATION` of them decide, and more than one
+does."""
 
 
 def weighs_evenly(learner: Learner, x: Tensor) -> bool:
@@ -43,7 +44,7 @@ def weighs_evenly(learner: Learner, x: Tensor) -> bool:
         return x.ndim > 2 or not len(weights)
     shares = weights / weights.max()
     deciding = float(shares.sum() ** 2 / np.square(shares).sum())
-    return bool(deciding >= max(len(weights) / FEW, ONE))
+    return bool(deciding >= max(len(weights) / MAX_CONCENTRATION, MIN_DECIDING))
 
 
 def in_scale(samples: Samples, scale: Tensors) -> Samples:

@@ -24,7 +24,7 @@ from shoal.core.device_kit.learner import tensors_of
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing.tuning import PULL, SHARE, WORTH, Tune, Tuned
+from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, PULL, STEP_SHARE, Tune, Tuned
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
@@ -55,7 +55,7 @@ def tune(task: Tune, context: DeviceContext) -> Tuned:
     after = _losses(context, between, pieces)
     sizes = [len(piece) for piece in pieces]
     first, last = float(np.average(before, weights=sizes)), float(np.average(after, weights=sizes))
-    if last > WORTH * first or not sure(before - after):
+    if last > MAX_LOSS_LEFT * first or not sure(before - after):
         return Tuned(first, last, len(held_out))
     settings = replace(task.settings, proximal=max(task.settings.proximal, PULL))
     train(context.learner, context.load(task.model), together(samples, held_out), settings, context.seed)
@@ -80,12 +80,12 @@ def sure(gains: FloatArray) -> bool:
 
 
 def halfway(first: Tensors, second: Tensors) -> Tensors:
-    """`SHARE` of the way from one model to another; what is no floating-point number is the second's."""
+    """`STEP_SHARE` of the way from one model to another; what is no floating-point number is the second's."""
 
     def between(own: Array, other: Array) -> Array:
         if own.dtype.kind != "f":
             return other
-        middle: Array = (own + own.dtype.type(SHARE) * (other - own)).astype(own.dtype)
+        middle: Array = (own + own.dtype.type(STEP_SHARE) * (other - own)).astype(own.dtype)
         return middle
 
     return {name: between(own, second[name]) for name, own in first.items()}

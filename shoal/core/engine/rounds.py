@@ -38,7 +38,7 @@ from shoal.core.engine.events import (
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.attendance import Attendance, Memory
 from shoal.core.engine.round.open_round import OpenRound
-from shoal.core.engine.round.opening import LOOK, Opening
+from shoal.core.engine.round.opening import STEP_IN_SECONDS, Opening
 from shoal.core.engine.round.view import View
 from shoal.core.engine.round.waiting import Waiting, reasons
 from shoal.core.engine.sessions import Presence, Sessions, Step
@@ -232,7 +232,7 @@ class RoundEngine(View):
 
     def _step_in(self) -> list[Effect]:
         """Ask idle devices in place of those that are missing or late; on a tick, as a round is opened."""
-        if self._now - self._looked < LOOK:
+        if self._now - self._looked < STEP_IN_SECONDS:
             return []
         self._looked = self._now
         chosen = self._opening.step_in(self._tasks, self.round, self.state, self._now)

@@ -50,7 +50,7 @@ that devices can work beside each other. It is given each task once."""
 
 CACHED = 4
 """A device is assumed to keep the tensor sets of this many tasks, and not to fetch them again."""
-STUCK = 1000
+MAX_IDLE_TICKS = 1000
 """After this many ticks without an effect a simulation cannot go on: more time would not help."""
 
 
@@ -138,7 +138,7 @@ class _Simulation:
             self._effects += self._engine.feed(Tick(now))
             idle = 0 if self._effects else idle + 1
             now += 0.0 if self._effects else 1.0
-            if idle > STUCK:
+            if idle > MAX_IDLE_TICKS:
                 raise Unavailable(
                     f"the simulation cannot go on: {self._engine.waiting().text}",
                     "simulate with at least as many devices as the policy's minimum",

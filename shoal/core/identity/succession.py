@@ -17,7 +17,7 @@ from shoal.core.identity.certificates import pin_of
 
 OID = x509.ObjectIdentifier("2.25.1832405913")
 """Of the extension with the proofs."""
-MOST = 8
+MAX_LINKS = 8
 """How many changes of the key a caller may have slept through."""
 PURPOSE = b"shoal: the next key of this server"
 
@@ -28,7 +28,7 @@ Link = tuple[bytes, bytes]
 def succeeded(links: tuple[Link, ...], former: ec.EllipticCurvePrivateKey, pin: bytes) -> tuple[Link, ...]:
     """The proofs that lead to the next key. links: those that lead to the former one. pin: of the next."""
     key = former.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return (*links, (key, former.sign(PURPOSE + pin, ec.ECDSA(SHA256()))))[-MOST:]
+    return (*links, (key, former.sign(PURPOSE + pin, ec.ECDSA(SHA256()))))[-MAX_LINKS:]
 
 
 def extension(links: tuple[Link, ...]) -> x509.UnrecognizedExtension:
@@ -48,7 +48,7 @@ def links_in(certificate: x509.Certificate) -> tuple[Link, ...]:
         size = 2 + int.from_bytes(rest[:2], "big")
         parts.append(rest[2:size])
         rest = rest[size:]
-    return tuple(zip(parts[::2], parts[1::2], strict=False))[-MOST:]
+    return tuple(zip(parts[::2], parts[1::2], strict=False))[-MAX_LINKS:]
 
 
 def leads(pin: bytes, certificate: x509.Certificate) -> bool:

@@ -30,9 +30,9 @@ MEMBERS, LEAST_SHARE = 4, 0.05
 """A mixture has at most this many models, or kins of models, each with at least this share of the largest
 share. Chosen on the same runs: models beyond that hardly change a prediction, and each takes as much time as
 the first."""
-FEW = 5.0
-"""Shares in a mixture are the odds to the power n / (n + FEW), for n samples: a mixture gains by having
-several models as well as by having the right one, and few samples do not tell which one that is."""
+PRIOR_SAMPLES = 5.0
+"""Shares in a mixture are the odds to the power n / (n + PRIOR_SAMPLES), for n samples: a mixture gains by
+having several models as well as by having the right one, and few samples do not tell which one that is."""
 TAIL = 4.0
 """Degrees of freedom of a t distribution: what is said about how much models differ is itself uncertain, and
 a model that is far too sure of itself must not outweigh all else."""
@@ -74,7 +74,7 @@ class Odds:
         Where the samples do not decide between models, the weighted mean of what they say of a new sample is
         right more often than any one of them; where they do, it is one model.
         """
-        shares = self.odds ** (self.samples / (self.samples + FEW))
+        shares = self.odds ** (self.samples / (self.samples + PRIOR_SAMPLES))
         likeliest = list(dict.fromkeys(self.kin[self.order].tolist()))
         shares[~np.isin(self.kin, likeliest[:MEMBERS])] = 0.0
         shares[shares < LEAST_SHARE * shares.max()] = 0.0

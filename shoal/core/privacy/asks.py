@@ -26,7 +26,7 @@ from shoal.core.privacy.payment import Payment
 from shoal.core.privacy.report import OPEN, as_computed
 from shoal.core.privacy.sums import REPLACED
 
-MOST = 1 << 40
+MAX_COUNT = 1 << 40
 """The largest number of rounds and the like. No run has as many."""
 WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 """A name that is shown to people: of an algorithm, a package, or a kind of messages."""
@@ -66,11 +66,11 @@ class Asks:
 
     def __post_init__(self) -> None:
         sane = {
-            "lessons": 0 <= self.lessons <= MOST,
-            "epochs": 1 <= self.epochs <= MOST,
-            "batch_size": 1 <= self.batch_size <= MOST,
+            "lessons": 0 <= self.lessons <= MAX_COUNT,
+            "epochs": 1 <= self.epochs <= MAX_COUNT,
+            "batch_size": 1 <= self.batch_size <= MAX_COUNT,
             "classes": 0 <= self.classes < MAX_ROWS,
-            "accuracies": 0 <= self.accuracies <= MOST,
+            "accuracies": 0 <= self.accuracies <= MAX_COUNT,
             "rho": self.rho == 0.0 if not self.accuracies else MIN_RHO <= self.rho <= MAX_RHO,
             "noise": self.noise == 0.0 or (self.sums and MIN_NOISE <= self.noise <= MAX_SCALE),
             "reports": all(map(_is_word, self.reports)),

@@ -14,7 +14,7 @@ from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, NoisySums
 from shoal.core.privacy.sums import SHARES, totals
 from shoal.core.privacy.terms import CLEAR
 
-FEWEST = 2
+MIN_COUNT = 2
 """Exact counts below this yield no moments."""
 
 
@@ -47,7 +47,7 @@ def estimate(descriptor: Descriptor) -> Estimates:
 
 def _of_moments(moments: Moments) -> Estimates:
     nothing = np.zeros_like(moments.means)
-    known = moments.counts >= FEWEST
+    known = moments.counts >= MIN_COUNT
     known[0] = True
     return Estimates(
         moments.means,

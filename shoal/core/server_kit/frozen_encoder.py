@@ -17,7 +17,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
 from shoal.core.server_kit.clustered import FORMING, GLOBAL, S
-from shoal.core.server_kit.estimates import FEWEST
+from shoal.core.server_kit.estimates import MIN_COUNT
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import DeviceId, Tensors
 
@@ -111,7 +111,7 @@ def _bounded(bounds: LatentBounds, projector: Tensors, descriptor: Descriptor) -
     epsilon = descriptor.privacy.epsilon
     if epsilon:
         reach = reach + NOISY * 2.0 * reach.max() / (max(float(found.counts[0]), 1.0) * epsilon)
-    rows = found.counts[:, None] >= FEWEST
+    rows = found.counts[:, None] >= MIN_COUNT
     means = np.where(rows, np.clip(found.means, middle - reach, middle + reach), found.means)
     deviations = np.where(rows, np.minimum(found.deviations, reach), found.deviations)
     return replace(descriptor, statistics=Moments(means, deviations, found.counts))

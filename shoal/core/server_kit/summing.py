@@ -34,7 +34,7 @@ from shoal.core.exchange.summing import (
     task_of,
 )
 from shoal.core.privacy.secure import fixed_point
-from shoal.core.privacy.secure.cohort import FEWEST, KEYS, Manifest, parts, threshold
+from shoal.core.privacy.secure.cohort import KEYS, MIN_COHORT, Manifest, parts, threshold
 from shoal.core.privacy.secure.opening import Lists
 from shoal.core.privacy.secure.tally import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -123,7 +123,7 @@ def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
         }
         return replace(found, tasks=tasks, title=f"{found.title}: keys for secure aggregation")
     here, tasks = {*present}, dict[DeviceId, Message]()
-    steps_in = len(here) < FEWEST  # into a round that is open; or too few are left for another sum
+    steps_in = len(here) < MIN_COHORT  # into a round that is open; or too few are left for another sum
     for cohort in now.cohorts:
         asked = [device for device in cohort.expected(now.stage) if device in here]
         if asked and (steps_in or len(asked) >= cohort.threshold):
@@ -166,7 +166,7 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
             f"secure aggregation began {now.attempt} times in a row without a result",
             "see the run's log for devices that left; more than two thirds of a cohort have to stay",
         )
-    if not fresh or (stage != ANNOUNCE and len(fresh) < FEWEST):
+    if not fresh or (stage != ANNOUNCE and len(fresh) < MIN_COHORT):
         return replace(state, summing=now)
     late = [
         report for report in reports if not isinstance(report.message, Announced | Shared | Masked | Unmasked)
@@ -199,10 +199,10 @@ def remarks(state: Any) -> list[str]:
         f"{device} is quarantined: it sent wrong shares for a sum, which no honest device does"
         for device in excluded
     ] + [
-        f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
-        "few tells too much of each"
+        f"{key} has {counts[key]} devices: models of fewer than {MIN_COHORT} are not trained, as a sum over "
+        "so few tells too much of each"
         for key in state.models
-        if 0 < counts[key] < FEWEST
+        if 0 < counts[key] < MIN_COHORT
     ]
 
 
@@ -231,7 +231,8 @@ def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: P
     if not cohorts:
         sizes = ", ".join(f"{key} {len(devices)}" for key, devices in sorted(by_model.items()))
         raise Refused(
-            f"no model has the {FEWEST} devices that secure aggregation needs (devices by model: {sizes})",
+            f"no model has the {MIN_COHORT} devices that secure aggregation needs (devices by model: "
+            f"{sizes})",
             "run it with more devices, with fewer clusters, or without secure_aggregation",
         )
     return replace(state, summing=replace(now, stage=SHARE, cohorts=tuple(cohorts)))

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from fedclient.net.backoff import FIRST, MOST, Backoff, patiently
+from fedclient.net.backoff import FIRST_WAIT, MAX_WAIT, Backoff, patiently
 from shoal.core.errors import NotFound, SessionLost, Unavailable
 
 
@@ -26,10 +26,10 @@ def test_waits_double_up_to_the_longest() -> None:
     backoff = Backoff(chance)
     for _ in range(9):
         backoff.next()
-    assert chance.bounds == [(0.0, min(FIRST * 2.0**n, MOST)) for n in range(9)]
+    assert chance.bounds == [(0.0, min(FIRST_WAIT * 2.0**n, MAX_WAIT)) for n in range(9)]
     backoff.reset()
     backoff.next()
-    assert chance.bounds[-1] == (0.0, FIRST)
+    assert chance.bounds[-1] == (0.0, FIRST_WAIT)
 
 
 def test_a_fleet_spreads_its_first_wait_as_the_server_says() -> None:
@@ -38,7 +38,7 @@ def test_a_fleet_spreads_its_first_wait_as_the_server_says() -> None:
     backoff.first = 20.0
     for _ in range(3):
         backoff.next()
-    assert chance.bounds == [(0.0, 20.0), (0.0, 40.0), (0.0, MOST)]
+    assert chance.bounds == [(0.0, 20.0), (0.0, 40.0), (0.0, MAX_WAIT)]
 
 
 def test_a_window_that_came_with_the_refusal_comes_first() -> None:
@@ -47,7 +47,7 @@ def test_a_window_that_came_with_the_refusal_comes_first() -> None:
     assert backoff.between(5.0, 30.0) == 5.0
     backoff.next((7.0, 8.0))
     backoff.next()
-    assert chance.bounds == [(5.0, 30.0), (7.0, 8.0), (0.0, 2.0 * FIRST)]
+    assert chance.bounds == [(5.0, 30.0), (7.0, 8.0), (0.0, 2.0 * FIRST_WAIT)]
 
 
 def test_two_devices_do_not_wait_alike() -> None:
@@ -98,4 +98,4 @@ def test_an_answer_that_is_an_error_ends_an_outage() -> None:
     with pytest.raises(SessionLost):
         asyncio.run(patiently(call, backoff, 60.0, lambda text: None))
     backoff.next()
-    assert chance.bounds[-1] == (0.0, FIRST)
+    assert chance.bounds[-1] == (0.0, FIRST_WAIT)

@@ -13,7 +13,7 @@ from shoal.core.device_kit.learner import Learner, initial_weights, tensors_of
 from shoal.core.device_kit.training.train import train
 from shoal.core.device_kit.tuning import halfway, perform, sure, together, tune
 from shoal.core.errors import BadPayload, DeviceFault, LearnerFault
-from shoal.core.exchange.choosing.tuning import PULL, WORTH, Tune
+from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, PULL, Tune
 from shoal.core.exchange.messages import CountLatents, TrainingSettings
 from shoal.core.exchange.tensors import digest
 
@@ -27,7 +27,7 @@ def test_it_trains_on_all_samples_where_halfway_there_held_out_ones_have_much_le
     context = context_of()
     found = tune(Tune(MODEL, SETTINGS, "c1"), context)
     assert found.model is not None
-    assert found.after <= WORTH * found.before
+    assert found.after <= MAX_LOSS_LEFT * found.before
     assert found.examples == len(context.views.held_out)
     model = context.load(MODEL)
     measured = evaluate(context.learner, model, context.samples("held_out"))[1]
@@ -45,7 +45,7 @@ def test_it_trains_on_all_samples_where_halfway_there_held_out_ones_have_much_le
 def test_the_clusters_model_stays_where_little_is_won() -> None:
     slow = replace(SETTINGS, epochs=1, learning_rate=1e-4)
     found = tune(Tune(MODEL, slow, "c1"), context_of())
-    assert WORTH * found.before < found.after < found.before
+    assert MAX_LOSS_LEFT * found.before < found.after < found.before
     assert found.model is None
 
 

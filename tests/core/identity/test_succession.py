@@ -8,7 +8,7 @@ from cryptography import x509
 from fedserver.authority import issuing
 from fedserver.authority.issuing import Key
 from shoal.core.identity.certificates import new_key, pin_of
-from shoal.core.identity.succession import MOST, Link, leads, links_in, succeeded
+from shoal.core.identity.succession import MAX_LINKS, Link, leads, links_in, succeeded
 
 
 def certificate(keys: list[Key], signers: list[Key] | None = None) -> x509.Certificate:
@@ -18,7 +18,7 @@ def certificate(keys: list[Key], signers: list[Key] | None = None) -> x509.Certi
         signer = signers[number] if signers else former
         made = succeeded((), signer, pin(following))
         own = succeeded((), former, pin(following))
-        links = (*links, (own[0][0], made[0][1]))[-MOST:]
+        links = (*links, (own[0][0], made[0][1]))[-MAX_LINKS:]
     return issuing.server(keys[-1], "clinic", links)
 
 
@@ -26,7 +26,7 @@ def pin(key: Key) -> bytes:
     return pin_of(key.public_key())
 
 
-@pytest.mark.parametrize("changes", [0, 1, 3, MOST])
+@pytest.mark.parametrize("changes", [0, 1, 3, MAX_LINKS])
 def test_every_former_key_leads_to_the_present_one(changes: int) -> None:
     keys = [new_key() for _ in range(changes + 1)]
     shown = certificate(keys)
@@ -36,8 +36,8 @@ def test_every_former_key_leads_to_the_present_one(changes: int) -> None:
 
 
 def test_who_slept_through_more_changes_has_to_join_again() -> None:
-    keys = [new_key() for _ in range(MOST + 2)]
-    assert [leads(pin(key), certificate(keys)) for key in keys] == [False, *[True] * (MOST + 1)]
+    keys = [new_key() for _ in range(MAX_LINKS + 2)]
+    assert [leads(pin(key), certificate(keys)) for key in keys] == [False, *[True] * (MAX_LINKS + 1)]
 
 
 @pytest.mark.parametrize("forged", range(3))

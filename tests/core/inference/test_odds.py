@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.odds import BLUR, FEW, LEAST_BLUR, LEAST_SHARE, MEMBERS, TAIL, gain, odds
+from shoal.core.inference.odds import BLUR, LEAST_BLUR, LEAST_SHARE, MEMBERS, PRIOR_SAMPLES, TAIL, gain, odds
 
 CHANCE = np.random.default_rng(7)
 
@@ -90,7 +90,7 @@ def test_where_models_contradict_each_other_and_are_equally_sure_the_common_one_
 
 def test_models_predict_together_as_far_as_the_samples_do_not_decide_between_them() -> None:
     undecided = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE, UNSURE], None, np.array([0.0, 0.0, -9.0]))
-    likely = undecided.odds[:2] ** (20 / (20 + FEW))
+    likely = undecided.odds[:2] ** (20 / (20 + PRIOR_SAMPLES))
     assert undecided.odds[2] > 0.0
     assert undecided.mixture.tolist() == pytest.approx([*(likely / likely.sum()), 0.0, 0.0])
     decided = odds([UNSURE, sure(TURNS), UNSURE])
@@ -104,7 +104,7 @@ def test_a_mixture_has_few_models_the_likeliest_and_never_the_common_one() -> No
     assert found.mixture.sum() == pytest.approx(1.0)
     falling = np.diff(found.mixture[count - MEMBERS : count])
     assert (falling > 0.0).all(), "the likelier a model, the larger its share"
-    less, more = (np.log([1.0, factor * LEAST_SHARE]) * (20 + FEW) / 20 for factor in (0.9, 1.1))
+    less, more = (np.log([1.0, factor * LEAST_SHARE]) * (20 + PRIOR_SAMPLES) / 20 for factor in (0.9, 1.1))
     assert odds([sure(TURNS)] * 3, None, less).mixture.tolist() == [1.0, 0.0, 0.0]
     assert (odds([sure(TURNS)] * 3, None, more).mixture[:2] > 0.0).all()
 
@@ -127,7 +127,7 @@ def test_with_few_samples_the_shares_differ_less_than_the_odds() -> None:
     for count in (1, 5, 20):
         found = odds([sure(TURNS[:count])] * 3, None, np.array([0.0, -2.0]))
         apart = np.log(found.mixture[0] / found.mixture[1])
-        assert apart == pytest.approx(2.0 * count / (count + FEW))
+        assert apart == pytest.approx(2.0 * count / (count + PRIOR_SAMPLES))
 
 
 def test_labels_tell_them_apart_and_one_wrong_label_does_not_decide() -> None:

@@ -66,7 +66,7 @@ def updates(base: Tensors, tmp_path: Path) -> dict[str, Update]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "WORTH", 1)
+    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -131,7 +131,7 @@ def test_updates_from_other_models_are_combined_as_without_workers(
 def test_small_models_are_not_worth_it(
     base: Tensors, updates: dict[str, Update], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "WORTH", 1 << 40)
+    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1 << 40)
     workers = Distant(2)
     with spread_over(workers):
         robust.combine("mean", base, updates)

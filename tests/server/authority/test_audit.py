@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.identities import audit
-from fedserver.store.identities.audit import FILE, FIRST, Event, Head, follow, link, verify
+from fedserver.store.identities.audit import FILE, NO_HASH, Event, Head, follow, link, verify
 from fedserver.store.store import Store
 from shoal.core.errors import NotFound, StorageFault
 
@@ -28,7 +28,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedserver.store.identities.audit.MOMENT", 0.0)
+    monkeypatch.setattr("fedserver.store.identities.audit.COPY_SECONDS", 0.0)
 
 
 def lines(state: Path) -> list[str]:
@@ -42,7 +42,7 @@ def rewrite(state: Path, kept: list[str]) -> None:
 def test_a_line_follows_the_one_before() -> None:
     head, first = link(Head(), 0.0, Event.START, {"address": "h:1", "missing": None})
     assert follow(Head(), first) == (head, "")
-    assert '"previous":"' + FIRST in first
+    assert '"previous":"' + NO_HASH in first
     assert "missing" not in first
     assert '"at":"1970-01-01T00:00:00.000Z"' in first
     after, second = link(head, 1.0, Event.STOP, {"reason": "x" * 9999})

@@ -327,7 +327,7 @@ async def with_models_on_disk(state: Path, both: bool) -> tuple[str, str]:
 def test_a_large_model_that_is_damaged_while_devices_train_changes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, both: bool
 ) -> None:
-    monkeypatch.setattr(checked, "WORTH", 0)
+    monkeypatch.setattr(checked, "MIN_BYTES", 0)
     restored, log = asyncio.run(with_models_on_disk(tmp_path / "state", both))
     assert ("it was restored from its copy" in restored) is not both
     assert ("the run went back to those after round 0" in log) is both
@@ -336,7 +336,7 @@ def test_a_large_model_that_is_damaged_while_devices_train_changes_no_result(
 def test_without_an_older_model_a_run_whose_large_model_is_lost_is_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checked, "WORTH", 0)
+    monkeypatch.setattr(checked, "MIN_BYTES", 0)
 
     async def story(coordinator: Coordinator) -> None:
         await reports(coordinator, DEVICES - 1)

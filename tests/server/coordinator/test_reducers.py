@@ -30,7 +30,7 @@ BASE: Tensors = {"w": np.zeros((3, 100_000), np.float32), "b": np.zeros(7, np.fl
 
 @pytest.fixture
 def updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Update]:
-    monkeypatch.setattr(pieces, "WORTH", 1)
+    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
     found = {}
     for number in range(5):
         chance = np.random.default_rng(number)
@@ -72,7 +72,7 @@ def test_processes_make_the_same_models_also_after_one_of_them_was_killed(
 
 
 def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "WORTH", 1)
+    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
     done: list[str] = []
     real = Reducers.map
 

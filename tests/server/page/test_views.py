@@ -190,6 +190,6 @@ def test_newcomers_come_newest_first_and_an_answer_that_is_given_again_is_one_ro
     rows = found.document()["placements"]
     assert [row["device"] for row in rows] == ["a", name("<b>" * 99), "b"]
     assert (rows[0]["times"], rows[0]["confidence"], found.last) == (2, None, 4)
-    monkeypatch.setattr(newcomers, "MOST", 2)
+    monkeypatch.setattr(newcomers, "MAX_ANSWERS", 2)
     found.take([record("c", 5, 5.0)])
     assert [row["device"] for row in found.document()["placements"]] == ["c", "a"]

@@ -30,7 +30,7 @@ TENSORS: Tensors = {
 
 @pytest.fixture(autouse=True)
 def _all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked, "WORTH", 0)
+    monkeypatch.setattr(checked, "MIN_BYTES", 0)
 
 
 @pytest.fixture
@@ -183,6 +183,6 @@ def test_a_model_that_is_damaged_when_it_is_opened_is_refused(blobs: Blobs) -> N
 
 
 def test_small_tensors_stay_in_memory(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked, "WORTH", 1 << 30)
+    monkeypatch.setattr(checked, "MIN_BYTES", 1 << 30)
     assert type(blobs.make(manifest_of(TENSORS), cut())) is dict
     assert type(stored(blobs)[1]) is dict

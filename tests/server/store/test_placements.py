@@ -48,8 +48,8 @@ def test_answers_are_recorded_and_repeated_ones_are_counted(store: Store) -> Non
 
 
 def test_what_is_too_much_goes_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placements, "OF_DEVICE", 2)
-    monkeypatch.setattr(placements, "MOST", 5)
+    monkeypatch.setattr(placements, "MAX_OF_DEVICE", 2)
+    monkeypatch.setattr(placements, "MAX_RECORDS", 5)
     store.journal.placements.add(CHOSEN)
     for number in range(4):
         store.journal.placements.add(replace(PLACED, cluster=f"c{number}", reason="x" * 5000))

@@ -96,7 +96,7 @@ def test_it_is_emptied_when_none_is_needed_any_more(tmp_path: Path) -> None:
 def test_it_does_not_grow_without_end(
     tmp_path: Path, syncs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "MOST", 5000)
+    monkeypatch.setattr(spool, "MAX_BYTES", 5000)
     blobs, names = Blobs(tmp_path), list(SMALL)
     for name in names:
         blobs.put({name: SMALL[name]})

@@ -50,10 +50,10 @@ def test_lines_of_one_kind_come_at_a_bounded_rate_and_the_rest_is_counted(
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     with logged() as (log, written):
-        for number in range(logs.MOST + 40):
+        for number in range(logs.MAX_WARNINGS + 40):
             log.warning("a session of %s was replaced", f"d{number}")
         log.warning("another kind")
-        assert len(written.getvalue().splitlines()) == logs.MOST + 1
+        assert len(written.getvalue().splitlines()) == logs.MAX_WARNINGS + 1
         now += logs.MINUTE
         log.warning("a session of %s was replaced", "d0")
         log.warning("a session of %s was replaced", "d1")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
     from shoal.core.types import Array
 
-SHARE = 0.5
+MASK_SHARE = 0.5
 """gamma: the probability that a sample is in a mask."""
-MOST = 64
+MAX_MASKS = 64
 
 
 def perform(message: Message, context: "DeviceContext") -> Message:
@@ -32,10 +32,10 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 def profile(message: Profile, context: "DeviceContext") -> Described:
     """Raises BadPayload for a request that is not legal, and the errors of
     `shoal.core.inference.describing`."""
-    if not 0 <= message.masks <= MOST or message.part not in ("train", "held_out"):
+    if not 0 <= message.masks <= MAX_MASKS or message.part not in ("train", "held_out"):
         raise BadPayload(
             f"there is no profile of {message.masks} masks of the {message.part} part",
-            f"ask for 0 to {MOST} masks",
+            f"ask for 0 to {MAX_MASKS} masks",
         )
     if message.masks and message.privacy.calibrated:
         raise BadPayload("a privacy guarantee covers all samples at once", "ask for no masks")
@@ -59,7 +59,7 @@ def profile(message: Profile, context: "DeviceContext") -> Described:
 
 def masks(samples: int, count: int, chance: np.random.Generator) -> list[npt.NDArray[np.bool_]]:
     """`count` masks of this many samples, none of them empty; for a count of 0, one mask of all samples."""
-    found = [chance.random(samples) < SHARE for _ in range(count)] or [np.ones(samples, np.bool_)]
+    found = [chance.random(samples) < MASK_SHARE for _ in range(count)] or [np.ones(samples, np.bool_)]
     for mask in found:
         mask[int(chance.integers(samples))] |= not mask.any()
     return found
@@ -80,6 +80,6 @@ def averaged(found: Sequence[ExactMoments], samples: int) -> ExactMoments:
         for arrays in ([each.means for each in found], [each.deviations for each in found])
     )
     total = counts.sum(axis=0)
-    worth = 1.0 + (1.0 - SHARE) / (SHARE * len(found)) if counts[:, 0].min() < samples else 1.0
+    worth = 1.0 + (1.0 - MASK_SHARE) / (MASK_SHARE * len(found)) if counts[:, 0].min() < samples else 1.0
     low, high = min(each.low for each in found), max(each.high for each in found)
     return ExactMoments(means, deviations, total * samples / (total[0] * worth), low, high)

@@ -11,9 +11,9 @@ from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.types import DeviceId, ModelKey
 
-MOST = 10
+MAX_CLUSTERS = 10
 """The largest number of groups that Algorithm 5 tries: the end of its last window."""
-WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MOST))
+WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MAX_CLUSTERS))
 """Below a coefficient of variation: the smallest and the largest K to try (section 4.5)."""
 
 
@@ -95,14 +95,14 @@ def group(parameters: Parameters, apart: FloatArray) -> Labels:
 
 
 def how_many(apart: FloatArray, search: str) -> int:
-    """K (Algorithm 5): the highest peak of the silhouette among all K up to `MOST`, or among those of the
-    paper's "window", which depends on the spread of the distances."""
+    """K (Algorithm 5): the highest peak of the silhouette among all K up to `MAX_CLUSTERS`, or among those of
+    the paper's "window", which depends on the spread of the distances."""
     pairs = apart[np.triu_indices(len(apart), 1)]
-    most = min(MOST, len(apart) - 1)
+    most = min(MAX_CLUSTERS, len(apart) - 1)
     if most < 2 or pairs.max() - pairs.min() <= 1e-12 * pairs.max():
         return 1
     variation = pairs.std() / pairs.mean()
-    first, last = 1, MOST
+    first, last = 1, MAX_CLUSTERS
     if search == "window":
         first, last = next((first, last) for limit, first, last in WINDOWS if variation < limit)
     window = range(min(first, most), min(last, most) + 1)

@@ -16,7 +16,7 @@ from shoal.core.errors import StaleReport
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
 
-MOST, HALF = 2 / 3, 1 / 2
+SHARE_NEEDED, SHARE_NEEDED_LATER = 2 / 3, 1 / 2
 """The share of the devices at work that must have answered before the others run out of time: if only they
 show what a task takes, and if an earlier round has shown it too."""
 TYPICAL = 0.9
@@ -191,7 +191,7 @@ class OpenRound:
         for kind, latest in self._latest.items():
             if not self._at_work[kind]:
                 continue
-            share = HALF if kind in self._typical else MOST
+            share = SHARE_NEEDED_LATER if kind in self._typical else SHARE_NEEDED
             answered = self._answered[kind]
             shown = (
                 self._policy.straggler_factor

@@ -14,7 +14,7 @@ from shoal.core.engine.round.waiting import Waiting
 from shoal.core.engine.sessions import Presence, Sessions
 from shoal.core.types import DeviceId, ModelKey
 
-LOOK = 1.0
+STEP_IN_SECONDS = 1.0
 """Seconds between two looks for devices that could step in."""
 
 

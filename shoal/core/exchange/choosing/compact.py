@@ -18,13 +18,13 @@ import numpy as np
 from shoal.core.data.scale import scale_of
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, Choose, Chosen
-from shoal.core.exchange.encoding.quantizer import COARSE, FINE, MOST, bytes_of, coded, narrow, wide
+from shoal.core.exchange.encoding.quantizer import COARSE, FINE, MAX_CODE, bytes_of, coded, narrow, wide
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, TensorSpec, manifest_of
 from shoal.core.types import Array, ModelKey, Tensors
 
-FEW = 4
+MAX_CLUSTERS = 4
 """Up to this many clusters, 8 bits each are no more than one model."""
 LEAST_VARIANCE = 1e-37
 """What is above 0 has to stay so in float32."""
@@ -55,7 +55,7 @@ class ChooseCompact(Message):
     kin: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.bits not in MOST:
+        if self.bits not in MAX_CODE:
             raise BadPayload(f"models of {self.bits} bits", HINT)
 
     @property
@@ -87,7 +87,7 @@ def compact(question: Choose) -> ChooseCompact:
         [[1.0, 2.0], [3.0, 4.0]]
     """
     *models, common = question.models
-    manifest, bits = manifest_of(common), FINE if len(models) <= FEW else COARSE
+    manifest, bits = manifest_of(common), FINE if len(models) <= MAX_CLUSTERS else COARSE
     packed_common = packed([common], FINE)
     reference = Unpacked(manifest, packed_common, FINE)
     projector, densities = (
@@ -122,7 +122,7 @@ def packed(models: Sequence[Tensors], bits: int, reference: Tensors | None = Non
     for spec, start, row in layout.matrices.values():
         base = None if reference is None else _rows(np.nan_to_num(reference[spec.name], posinf=0, neginf=0))
         for number, model in enumerate(models):
-            found, scale = coded(_rows(model[spec.name]), base, MOST[bits])
+            found, scale = coded(_rows(model[spec.name]), base, MAX_CODE[bits])
             data = narrow(found.reshape(-1), bits)
             codes[number, start : start + len(data)] = data
             scales[number, row : row + len(scale)] = scale

@@ -11,12 +11,12 @@ from shoal.core.exchange.messages import Message, TrainingSettings
 from shoal.core.types import ModelKey, Tensors
 
 EPOCHS = 5
-"""How long a device fine-tunes. Chosen with `SHARE` and `WORTH`: docs/algorithms.md says how."""
-SHARE = 0.5
+"""How long a device fine-tunes. Chosen with `STEP_SHARE` and `MAX_LOSS_LEFT`: docs/algorithms.md says how."""
+STEP_SHARE = 0.5
 """How far from the cluster's model toward the one that the device makes of it the held-out part is asked."""
 PULL = 1.0
 """mu of the pull to the cluster's model, where a device trains it on all of its samples."""
-WORTH = 0.9
+MAX_LOSS_LEFT = 0.9
 """The share of the held-out loss that has to be left at most, or the cluster's model stays as it is."""
 
 
@@ -36,8 +36,8 @@ class Tuned(Message):
 
 @dataclass(frozen=True, eq=False)
 class Tune(Message):
-    """Train `model`, the one of `cluster`, on the device's training part, go `SHARE` of the way, and if the
-    held-out part says that it is worth it, train `model` on both parts.
+    """Train `model`, the one of `cluster`, on the device's training part, go `STEP_SHARE` of the way, and if
+    the held-out part says that it is worth it, train `model` on both parts.
     """
 
     kind: ClassVar[str] = "tune"

@@ -14,7 +14,7 @@ from shoal.core.types import Array
 FINE, COARSE = 8, 4
 """Bits of a number. With 4, accuracy on digits is within half a point of that with whole models; with 3 it is
 not: see docs/algorithms.md."""
-MOST: Mapping[int, int] = {FINE: 127, COARSE: 7}
+MAX_CODE: Mapping[int, int] = {FINE: 127, COARSE: 7}
 """The largest code, by the number of bits; the smallest is as far below 0."""
 
 
@@ -25,7 +25,7 @@ def coded(values: FloatArray, base: FloatArray | None, most: int) -> tuple[Array
     scale of a row that is coded by itself has a sign. Rows that are not finite have a scale that is not.
 
     Example:
-        >>> codes, scales = coded(np.array([[1.0, -0.5]]), None, MOST[FINE])
+        >>> codes, scales = coded(np.array([[1.0, -0.5]]), None, MAX_CODE[FINE])
         >>> codes.tolist()
         [[127, -64]]
     """

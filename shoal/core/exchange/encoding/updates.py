@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.encoding.quantizer import FINE, MOST, coded
+from shoal.core.exchange.encoding.quantizer import FINE, MAX_CODE, coded
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import (
     DTYPES,
@@ -73,7 +73,7 @@ def encoded(
         moved = _flat(model[spec.name]) - _flat(reference[spec.name])
         if encoding == "int8":
             moved += before[at : at + len(moved)]
-            found, scale = coded(_in_blocks(moved), None, MOST[FINE])
+            found, scale = coded(_in_blocks(moved), None, MAX_CODE[FINE])
             codes.append(found.reshape(-1)[: len(moved)])
             scales.append(scale)
             with np.errstate(invalid="ignore", over="ignore"):

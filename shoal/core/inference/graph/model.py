@@ -16,7 +16,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import MAX_TENSORS, Manifest, TensorSpec
 from shoal.core.inference.graph.operators import OPERATORS
-from shoal.core.inference.graph.wire import AGAIN, Fields, signed
+from shoal.core.inference.graph.wire import HINT, Fields, signed
 
 MAX_BYTES, MAX_NODES = 16 << 20, 4096
 MAX_SAMPLE = 1 << 26
@@ -103,7 +103,7 @@ def read_graph(data: bytes) -> Graph:
     inputs = [_tensor_of(Fields(each, VALUE, "an input of the graph")) for each in graph.all(11)]
     outputs = tuple(Fields(each, VALUE, "an output of the graph").text(1) for each in graph.all(12))
     if outputs not in ((SCORES,), (SCORES, LATENT)):
-        raise BadPayload(f"the graph's outputs are {_listed(outputs)}, not scores and latent", AGAIN)
+        raise BadPayload(f"the graph's outputs are {_listed(outputs)}, not scores and latent", HINT)
     facts = {}
     for each in model.all(14):
         entry = Fields(each, ENTRY, "a note of the graph")
@@ -120,7 +120,7 @@ def _check_operator_sets(model: Fields) -> None:
     if found[0][1] not in OPSETS:
         raise BadPayload(
             f"the graph uses version {found[0][1]} of ONNX's operators",
-            f"versions {OPSETS.start} to {OPSETS.stop - 1} are taken; {AGAIN}",
+            f"versions {OPSETS.start} to {OPSETS.stop - 1} are taken; {HINT}",
         )
 
 
@@ -147,7 +147,7 @@ def _check_constant(tensor: Fields) -> None:
     if tensor.has(13) or tensor.number(14):
         raise BadPayload(f"{tensor.what} is in another file", "a graph may not name files")
     if tensor.number(2) not in DTYPES:
-        raise BadPayload(f"{tensor.what} has the type {tensor.number(2)}, which is not taken", AGAIN)
+        raise BadPayload(f"{tensor.what} has the type {tensor.number(2)}, which is not taken", HINT)
 
 
 def _tensor_of(value: Fields) -> tuple[str, str, list[int | None]]:
@@ -166,7 +166,7 @@ def _tensor_of(value: Fields) -> tuple[str, str, list[int | None]]:
 def _sample_of(inputs: list[tuple[str, str, list[int | None]]]) -> TensorSpec:
     found = [each for each in inputs if each[0] == SAMPLES]
     if len(found) != 1:
-        raise BadPayload(f"the graph has {len(found)} inputs named {SAMPLES!r}, not one", AGAIN)
+        raise BadPayload(f"the graph has {len(found)} inputs named {SAMPLES!r}, not one", HINT)
     _, dtype, sizes = found[0]
     fixed = [size for size in sizes[1:] if size is not None]
     if not sizes or sizes[0] is not None or len(fixed) < len(sizes) - 1 or dtype not in ("float32", "int64"):
@@ -175,7 +175,7 @@ def _sample_of(inputs: list[tuple[str, str, list[int | None]]]) -> TensorSpec:
         )
     spec = TensorSpec(SAMPLES, dtype, tuple(fixed))
     if not 1 <= math.prod(spec.shape) <= MAX_SAMPLE:
-        raise BadPayload(f"the graph takes samples of shape {list(spec.shape)}", AGAIN)
+        raise BadPayload(f"the graph takes samples of shape {list(spec.shape)}", HINT)
     return spec
 
 
@@ -186,10 +186,10 @@ def _weights_of(inputs: list[tuple[str, str, list[int | None]]]) -> Manifest:
             continue
         fixed = tuple(size for size in sizes if size is not None)
         if len(fixed) < len(sizes):
-            raise BadPayload(f"input {name!r} of the graph has no fixed shape", AGAIN)
+            raise BadPayload(f"input {name!r} of the graph has no fixed shape", HINT)
         found.append(TensorSpec(name, dtype, fixed))
     if len(found) > MAX_TENSORS or len({spec.name for spec in found}) < len(found):
-        raise BadPayload(f"the graph has {len(found)} weights, or two of one name", AGAIN)
+        raise BadPayload(f"the graph has {len(found)} weights, or two of one name", HINT)
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from shoal.core.errors import BadPayload
 
 Value = int | memoryview
 """A number, or the bytes of a text, of a message or of packed numbers. Floats of four bytes stay bytes."""
-AGAIN = "export the graph again with `fedclient export`"
+HINT = "export the graph again with `fedclient export`"
 VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
 _SIZES = {EIGHT: 8, FOUR: 4}
 
@@ -27,10 +27,10 @@ class Fields:
         self._values: dict[int, list[Value]] = {}
         for number, value in fields(data, what):
             if number not in known:
-                raise BadPayload(f"{what} has the field {number}, which is not taken", AGAIN)
+                raise BadPayload(f"{what} has the field {number}, which is not taken", HINT)
             values = self._values.setdefault(number, [])
             if values and not known[number]:
-                raise BadPayload(f"{what} has the field {number} twice", AGAIN)
+                raise BadPayload(f"{what} has the field {number} twice", HINT)
             values.append(value)
 
     def all(self, number: int) -> list[memoryview]:
@@ -64,7 +64,7 @@ class Fields:
 
     def _bytes(self, number: int, value: Value) -> memoryview:
         if isinstance(value, int):
-            raise BadPayload(f"{self.what}: the field {number} is a number", AGAIN)
+            raise BadPayload(f"{self.what}: the field {number} is a number", HINT)
         return value
 
 
@@ -123,7 +123,7 @@ def text(data: memoryview, what: str) -> str:
     try:
         return bytes(data).decode()
     except UnicodeDecodeError:
-        raise BadPayload(f"{what} has a text that is not UTF-8", AGAIN) from None
+        raise BadPayload(f"{what} has a text that is not UTF-8", HINT) from None
 
 
 def _varint(data: memoryview, place: int, what: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from shoal.core.errors import BadPayload
 from shoal.core.types import DeviceId
 
-FEWEST, MOST = 8, 128
+MIN_COHORT, MAX_COHORT = 8, 128
 """Devices in a cohort. With fewer a sum tells too much of each of them; everyone sends to everyone, so there
 is a limit."""
 KEY = 32
@@ -120,9 +120,9 @@ class Manifest:
         Raises BadPayload for a cohort that is too small or too large, lacks this device, has a device twice,
         or has a device that did not sign.
         """
-        if not FEWEST <= len(self.announcements) <= MOST:
+        if not MIN_COHORT <= len(self.announcements) <= MAX_COHORT:
             raise BadPayload(
-                f"a cohort of {len(self.announcements)} devices; {FEWEST} to {MOST} are allowed",
+                f"a cohort of {len(self.announcements)} devices; {MIN_COHORT} to {MAX_COHORT} are allowed",
                 "wait until more devices take part, or do without secure aggregation",
             )
         if any(not device or "\n" in device for device in self.announcements):
@@ -158,8 +158,9 @@ def check_keys(announcement: bytes) -> None:
 
 
 def parts(devices: Sequence[DeviceId]) -> list[tuple[DeviceId, ...]]:
-    """The devices of one model in cohorts as equal as possible, of at most MOST; none if they are too few."""
-    if len(devices) < FEWEST:
+    """The devices of one model in cohorts as equal as possible, of at most MAX_COHORT; none if they are too
+    few."""
+    if len(devices) < MIN_COHORT:
         return []
-    ordered, count = sorted(devices), -(-len(devices) // MOST)
+    ordered, count = sorted(devices), -(-len(devices) // MAX_COHORT)
     return [tuple(ordered[number::count]) for number in range(count)]

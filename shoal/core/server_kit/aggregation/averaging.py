@@ -16,14 +16,21 @@ from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.influence import opposed
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
-from shoal.core.server_kit.aggregation.robust import BOUND, FEW, Combined, Update, combine, reference
+from shoal.core.server_kit.aggregation.robust import (
+    BOUND,
+    MIN_TO_OUTVOTE,
+    Combined,
+    Update,
+    combine,
+    reference,
+)
 from shoal.core.server_kit.aggregation.survey import norm, survey
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ALL = ""
 """The key under which a guard stores what concerns all models together."""
-NAMED = 5
+MAX_NAMED = 5
 """The largest number of devices that a remark names."""
 TOGETHER = 1 << 28
 """Bytes of updates that are in memory at a time where devices' models are compared."""
@@ -137,10 +144,10 @@ def combined_models(
             references[key], of_round[key] = combined.reference, _remarks(key, combined)
         if combined.spread is not None:
             spreads[key] = combined.spread
-        if rule == "auto" and len(own) < FEW and not of_run:
+        if rule == "auto" and len(own) < MIN_TO_OUTVOTE and not of_run:
             of_run = (
-                f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
-                "but not outvoted"
+                f"model {key} is trained by fewer than {MIN_TO_OUTVOTE} devices: a hostile one among them is "
+                "limited, but not outvoted"
             )
     courses = {
         key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
@@ -219,5 +226,5 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
 
 def listed(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

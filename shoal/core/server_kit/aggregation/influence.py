@@ -32,9 +32,9 @@ from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
 from shoal.core.server_kit.clustering.distances import LONGEST
 from shoal.core.types import Array, DeviceId
 
-FEWEST = 3
+MIN_UPDATES = 3
 """Updates that have a middle. Two devices cannot tell which of them to believe."""
-SHARES = 2.0
+MAX_WEIGHT = 2.0
 """The largest weight, in equal shares. With 1.5, fleets of 20 to 300 samples lost one point."""
 MOST_SHARE = 0.4
 """The same of few updates: less than half, whatever a device claims."""
@@ -55,17 +55,17 @@ EQUAL = 1e-12
 
 
 def believed(weights: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
-    """The weights that count: none above what enough others claim, and none above `SHARES` equal shares.
+    """The weights that count: none above what enough others claim, and none above `MAX_WEIGHT` equal shares.
 
     A claim counts up to the largest one but a quarter of the devices, and at least one. So k liars, fewer
     than a quarter, weigh no more than the k largest honest devices, and gain nothing where all are alike.
     """
     count = len(weights)
-    if count < FEWEST:
+    if count < MIN_UPDATES:
         return dict(weights)
     above = max(1, -(-count // MINORITY) - 1)
     most = sorted(weights.values(), reverse=True)[above]
-    share = max(1.0 / count, min(SHARES / count, MOST_SHARE))
+    share = max(1.0 / count, min(MAX_WEIGHT / count, MOST_SHARE))
     return capped({device: min(weight, most) for device, weight in weights.items()}, share)
 
 
@@ -128,7 +128,7 @@ def opposed(cosines: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
 
     cosines: with the middle of all updates, of the devices that moved.
     """
-    if len(cosines) < FEWEST:
+    if len(cosines) < MIN_UPDATES:
         return {}
     usual = float(np.median(list(cosines.values())))
     if usual < AGREED / math.sqrt(len(cosines)):

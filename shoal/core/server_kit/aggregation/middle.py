@@ -14,9 +14,9 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import ALIGNMENT, BLOCK
 from shoal.core.types import Array
 
-MOST = 100
+MAX_ROWS = 100
 """Rows up to which a network is faster than to sort. It has about n log(n)^2 / 4 comparisons."""
-CACHED, NARROWEST = 1 << 22, 1 << 12
+MAX_VALUES, MIN_WIDTH = 1 << 22, 1 << 12
 """Values of all rows that are looked at together, and coordinates for which a step is worth its call."""
 
 
@@ -26,7 +26,7 @@ def middle_of(rows: Sequence[Array], cut: int) -> FloatArray:
     rows: n > 2 cut of them, (width,) each, of any type; best no more than `width_of(n)` wide.
     """
     own = [row.astype(np.result_type(row.dtype, np.float32)) for row in rows]
-    left = _ranked(own, cut) if len(own) <= MOST else _sorted(own, cut)
+    left = _ranked(own, cut) if len(own) <= MAX_ROWS else _sorted(own, cut)
     mean = left[0].astype(np.float64)
     if len(left) > 1:
         with np.errstate(over="ignore"):
@@ -44,7 +44,7 @@ def half(count: int) -> int:
 
 def width_of(rows: int) -> int:
     """How many coordinates of this many rows to look at together: a block, or less of very many."""
-    return min(BLOCK, max(CACHED // rows, NARROWEST))
+    return min(BLOCK, max(MAX_VALUES // rows, MIN_WIDTH))
 
 
 def _ranked(ranked: list[Array], cut: int) -> list[Array]:

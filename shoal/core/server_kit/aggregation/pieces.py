@@ -22,9 +22,9 @@ from shoal.core.types import Array, Tensors
 
 T = TypeVar("T")
 
-WORTH = 1 << 22
+MIN_VALUES_FOR_WORKERS = 1 << 22
 """Values of all updates together from which on workers are worth their trouble: 16 MB of float32."""
-SHARES = 4
+JOBS_PER_WORKER = 4
 """Jobs for each worker, so that a slow one does not hold up the others."""
 LARGEST = 4 * BLOCK
 """Coordinates of a piece: of few updates, all of it stays in the processor's cache."""
@@ -92,7 +92,11 @@ def _helpers(models: Sequence[Tensors]) -> Workers | None:
     found = _workers.get()
     if found is None or not all(isinstance(model, Lazy) and model.portable for model in models):
         return None
-    return found if sum(spec.size for spec in manifest_of(models[0])) * len(models) >= WORTH else None
+    return (
+        found
+        if sum(spec.size for spec in manifest_of(models[0])) * len(models) >= MIN_VALUES_FOR_WORKERS
+        else None
+    )
 
 
 def pieces_of(like: Manifest, parts: int, together: int = MATRIX) -> list[Piece]:
@@ -123,7 +127,7 @@ def results(
         for piece in pieces:
             yield piece, job([piece]).done()[0]
         return
-    most = max(1, -(-len(pieces) // (SHARES * workers.count)))
+    most = max(1, -(-len(pieces) // (JOBS_PER_WORKER * workers.count)))
     shares = [pieces[start : start + most] for start in range(0, len(pieces), most)]
     for own, values in zip(shares, workers.map([job(own) for own in shares]), strict=True):
         yield from zip(own, values, strict=True)

@@ -28,7 +28,7 @@ from typing import get_args
 
 from shoal.core.algorithm import Rule
 from shoal.core.server_kit.aggregation.coordinates import Clipped, mean, middle, settle, tenth
-from shoal.core.server_kit.aggregation.influence import FEWEST, believed, opposed
+from shoal.core.server_kit.aggregation.influence import MIN_UPDATES, believed, opposed
 from shoal.core.server_kit.aggregation.middle import half
 from shoal.core.server_kit.aggregation.survey import survey
 from shoal.core.types import DeviceId, Tensors
@@ -37,7 +37,7 @@ RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest of one or two updates, and the largest growth of the reference in a
 round."""
-FEW = 5
+MIN_TO_OUTVOTE = 5
 """Updates from which on one liar is less than a quarter of them."""
 
 
@@ -103,7 +103,7 @@ def combine(
     seen = survey(models, origins)
     usual = reference(seen.norms, before)
     long = {device: size / usual for device, size in seen.norms.items() if 0.0 < BOUND * usual < size}
-    if len(devices) < FEWEST:
+    if len(devices) < MIN_UPDATES:
         models |= {device: Clipped(models[device], origins[device], BOUND / long[device]) for device in long}
     elif rule in ("trimmed", "median"):
         cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))

@@ -30,7 +30,7 @@ AWAY = -0.1
 levels 3, 5 and 8, ten devices, FedGroup and FL+HC, seeds 39 to 42."""
 BOUNDED = 3
 """Devices that a cluster needs so that an outlier may join it, if there is such a cluster."""
-SHARE = 4
+DEVICES_PER_OUTLIER = 4
 """At most one of this many devices is set aside: more of them are no exceptions, but how the fleet is."""
 
 
@@ -67,7 +67,7 @@ def outliers(products: FloatArray) -> Labels:
     >>> outliers(updates @ updates.T).tolist()
     [4]
     """
-    if len(products) < SHARE:
+    if len(products) < DEVICES_PER_OUTLIER:
         return np.zeros(0, np.int64)
     lengths = np.sqrt(np.diagonal(products))
     alike = cosines(products)
@@ -75,5 +75,5 @@ def outliers(products: FloatArray) -> Labels:
     mean = alike.sum(axis=1) / (len(alike) - 1)
     strange = np.flatnonzero((lengths > LONG * np.median(lengths)) | (mean < AWAY))
     single = strange[alike[np.ix_(strange, strange)].max(axis=1, initial=0.0) < AGREED]
-    first: Labels = single[np.argsort(mean[single], kind="stable")][: len(products) // SHARE]
+    first: Labels = single[np.argsort(mean[single], kind="stable")][: len(products) // DEVICES_PER_OUTLIER]
     return first

@@ -13,15 +13,15 @@ import numpy.typing as npt
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.descriptors import Table, aligned
-from shoal.core.server_kit.estimates import FEWEST
+from shoal.core.server_kit.estimates import MIN_COUNT
 from shoal.core.server_kit.fleet.evidence import LEAST, PRIOR_SAMPLES
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 UNSEEN = 1e-3
 """The share of samples that may be of a class of which the cluster has none."""
-HALF = 0.5
+CLASS_PRIOR = 0.5
 """A class counts for half a sample more than there are, so that none has the share 0 by chance."""
-WIDE = 2.0
+VARIANCE_FACTOR = 2.0
 """By which factor the variance of samples of unknown classes exceeds that of all samples."""
 
 
@@ -41,10 +41,10 @@ def cluster_densities(
     table = aligned([described[device] for device in devices])
     homes = np.array([names.index(assignments[device]) for device in devices])
     everyone = pooled(table, np.ones(len(devices), np.bool_))
-    if everyone[0][0] < FEWEST:
+    if everyone[0][0] < MIN_COUNT:
         return None
     own = [pooled(table, homes == index) for index in range(len(names))]
-    own = [each if each[0][0] >= FEWEST else everyone for each in own]
+    own = [each if each[0][0] >= MIN_COUNT else everyone for each in own]
     counts, means, variances, errors = (np.stack(parts) for parts in zip(*own, strict=True))
     return _mixtures(counts, means, variances, errors)
 
@@ -73,18 +73,18 @@ def _mixtures(counts: FloatArray, means: FloatArray, variances: FloatArray, erro
     rows = slice(1, None) if own.size and own.sum() > 0.0 else slice(0, 1)
     usual = (n[:, rows] * variances[:, rows]).sum(axis=(0, 1)) / n[:, rows].sum(axis=(0, 1))
     shrunk = (n * variances + PRIOR_SAMPLES * usual) / (n + PRIOR_SAMPLES)
-    known = counts >= FEWEST
+    known = counts >= MIN_COUNT
     # A sample differs from an estimated mean by its own deviation, and by the error of the mean.
     spread = shrunk * (1.0 + 1.0 / np.maximum(n, 1.0)) + errors
     shares = np.zeros_like(counts)
     if rows == slice(0, 1):
         shares[:, 0] = 1.0
     else:
-        classes = counts[:, 1:] + HALF
+        classes = counts[:, 1:] + CLASS_PRIOR
         classes = classes / classes.sum(axis=1, keepdims=True)
         shares[:, 1:] = np.where(known[:, 1:], classes, 0.0)
         shares[:, 0] = UNSEEN + np.where(known[:, 1:], 0.0, classes).sum(axis=1)
-        spread[:, 0] = WIDE * variances[:, 0] + errors[:, 0]
+        spread[:, 0] = VARIANCE_FACTOR * variances[:, 0] + errors[:, 0]
     there = (shares > 0.0)[:, :, None]
     least = LEAST * max(float(variances[:, 0].max()), 1e-30)
     return {

@@ -37,7 +37,7 @@ IN_WORDS = {
     LABELS: "in how frequent the classes are, P(Y)",
     NAMES: "in which labels the same samples have, P(Y|X), so newcomers need about ten labels of each class",
 }
-FEWEST = 4.0
+MIN_SAMPLES = 4.0
 """A class with fewer samples in a cluster is not compared."""
 MOVED = 0.35
 """A class has moved if the squared distance of its means is above this, in variances of a sample."""
@@ -150,7 +150,7 @@ def _cluster(table: Table, mine: npt.NDArray[np.bool_]) -> _Cluster:
 
 def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float]:
     """The kind of difference, and its strength."""
-    both = np.flatnonzero((one.counts[1:] >= FEWEST) & (other.counts[1:] >= FEWEST)) + 1
+    both = np.flatnonzero((one.counts[1:] >= MIN_SAMPLES) & (other.counts[1:] >= MIN_SAMPLES)) + 1
     apart = _shares_apart(one, other)
     by_label = (LABELS, apart) if apart > OFTEN else (UNKNOWN, 0.0)
     if len(both) < 2:

@@ -25,7 +25,7 @@ NEAREST = 8
 """A device, or a group, is tried in this many groups: those whose means are nearest."""
 DIRECTIONS = 3
 """A group is tried to be split along this many principal directions."""
-WORTH = 1e-6
+MIN_GAIN = 1e-6
 """A change must raise the score by this: less could be rounding, and the search would not end."""
 CHUNK = 1 << 21
 """Numbers that are compared at a time, which bounds memory."""
@@ -114,7 +114,7 @@ def _split(model: Model, labels: Labels, clusters: int) -> Labels:
     for group in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == group)
         gain, side = _best_split(model, members)
-        if side is not None and (clusters or gain > WORTH):
+        if side is not None and (clusters or gain > MIN_GAIN):
             proposals.append((gain, members[side]))
     missing = clusters - int(labels.max()) - 1 if clusters else len(proposals)
     labels = labels.copy()
@@ -280,7 +280,7 @@ def _restless(model: Model, state: _Groups, fixed: bool) -> list[int]:
         alone = model.score(precision, moved) + prior(np.ones(len(rows)))
         stays = np.where(rest > 0.0, stays + np.log(np.maximum(rest, 1.0)), alone)
         other = gains.max(axis=1, initial=-np.inf) if fixed else np.maximum(gains.max(axis=1), alone)
-        found += rows[other > stays + WORTH].tolist()
+        found += rows[other > stays + MIN_GAIN].tolist()
     return found
 
 
@@ -341,7 +341,7 @@ def _disjoint(gains: FloatArray, ones: Labels, others: Labels, needed: int) -> l
     best."""
     found, taken = list[tuple[int, int]](), set[int]()
     for index in np.argsort(-gains, kind="stable").tolist():
-        if (len(found) >= needed) if needed else (gains[index] <= WORTH):
+        if (len(found) >= needed) if needed else (gains[index] <= MIN_GAIN):
             break
         one, other = int(ones[index]), int(others[index])
         if one not in taken and other not in taken:

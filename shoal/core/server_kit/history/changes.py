@@ -8,7 +8,7 @@ from shoal.core.server_kit.history.records import GROUPED, JOINED, MERGED, MOVED
 from shoal.core.server_kit.learned import groups_of
 from shoal.core.types import DeviceId, ModelKey
 
-NAMED = 10
+MAX_NAMED = 10
 """How many devices and clusters an event names."""
 
 
@@ -68,7 +68,7 @@ def _grouped(before: State, after: State) -> RunEvent:
     text = f"{len(after.assignments)} devices form {len(after.models)} clusters: {shown}"
     if why := groups_of(after):
         text += f"; {why}"
-    return RunEvent(GROUPED, text, (*before.models, *list(after.models)[:NAMED]))
+    return RunEvent(GROUPED, text, (*before.models, *list(after.models)[:MAX_NAMED]))
 
 
 def _splits(before: State, parents: Parents) -> list[RunEvent]:
@@ -77,7 +77,7 @@ def _splits(before: State, parents: Parents) -> list[RunEvent]:
         for old in sources:
             children.setdefault(old, []).append(key)
     return [
-        RunEvent(SPLIT, f"{old} was split into {listed(found)}", (old, *found[:NAMED]))
+        RunEvent(SPLIT, f"{old} was split into {listed(found)}", (old, *found[:MAX_NAMED]))
         for old, found in children.items()
         if len(found) > 1 and any(key not in before.models for key in found)
     ]
@@ -85,7 +85,7 @@ def _splits(before: State, parents: Parents) -> list[RunEvent]:
 
 def _merges(after: State, parents: Parents) -> list[RunEvent]:
     return [
-        RunEvent(MERGED, f"{listed(sources)} were merged into {key}", (*sources[:NAMED], key))
+        RunEvent(MERGED, f"{listed(sources)} were merged into {key}", (*sources[:MAX_NAMED], key))
         for key, sources in parents.items()
         if len(sources) > 1 and any(old not in after.models for old in sources)
     ]
@@ -122,5 +122,5 @@ def _joined(devices: Sequence[DeviceId], key: ModelKey, parents: tuple[ModelKey,
 
 def listed(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -9,7 +9,7 @@ from shoal.core.server_kit.descriptors import aligned
 from shoal.core.server_kit.history.records import Position
 from shoal.core.types import DeviceId
 
-FEWEST = 3
+MIN_DEVICES = 3
 """Fewer devices than this have no map."""
 
 
@@ -20,7 +20,7 @@ def positions(described: Mapping[DeviceId, Descriptor]) -> dict[DeviceId, Positi
     is divided by its typical uncertainty over the devices; the axes are then the two principal directions, so
     they show what differs most beyond chance. Deterministic, up to the last bits of the linear algebra.
     """
-    if len(described) < FEWEST:
+    if len(described) < MIN_DEVICES:
         return {}
     names = sorted(described)
     values, errors = _coordinates([described[name] for name in names])

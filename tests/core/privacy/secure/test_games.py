@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.privacy.secure import member as members
-from shoal.core.privacy.secure.cohort import FEWEST, KEYS, MOST, Manifest, check_keys, parts
+from shoal.core.privacy.secure.cohort import KEYS, MAX_COHORT, MIN_COHORT, Manifest, check_keys, parts
 from shoal.core.privacy.secure.masks import Words, expanded
 from shoal.core.privacy.secure.member import Member
 from shoal.core.privacy.secure.shamir import PRIME, joined, split
@@ -207,8 +207,8 @@ def test_a_mask_is_used_once_for_each_word() -> None:
 
 
 def test_devices_are_cut_into_cohorts_of_no_less_than_the_fewest() -> None:
-    assert parts([f"d{n}" for n in range(FEWEST - 1)]) == []
-    for count in (FEWEST, MOST, MOST + 1, 1000):
+    assert parts([f"d{n}" for n in range(MIN_COHORT - 1)]) == []
+    for count in (MIN_COHORT, MAX_COHORT, MAX_COHORT + 1, 1000):
         found = parts([f"d{n:04d}" for n in range(count)])
         assert sorted(name for part in found for name in part) == [f"d{n:04d}" for n in range(count)]
-        assert all(FEWEST <= len(part) <= MOST for part in found)
+        assert all(MIN_COHORT <= len(part) <= MAX_COHORT for part in found)
