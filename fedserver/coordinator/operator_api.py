@@ -423,7 +423,8 @@ class OperatorApi:
 
     async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
         if spec.evaluate is None:
-            return await asyncio.to_thread(recipe.start, model, self._bases_for(spec, recipe))
+            bases, groups = self._bases_for(spec, recipe), self._groups_for(recipe)
+            return await asyncio.to_thread(recipe.start, model, bases, groups)
         return await self._coordinator.published.measured(spec, recipe, model)
 
     def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:

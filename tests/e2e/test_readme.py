@@ -50,7 +50,7 @@ def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path) -> No
             assert found["stage"] == "finished"
             models.append(found["models"])
             ledger = attic.reads("fedclient ledger --config device.yaml")
-            paid = [each for each in ledger["entries"] if "encoder" in each]
-            assert [(each["run"], each["epsilon"]) for each in paid] == [("digits", 5.0)]
+            paid = [each for each in ledger["entries"] if each.get("payment", {}).get("kind") == "descriptor"]
+            assert [(each["run"], each["payment"]["facts"]["epsilon"]) for each in paid] == [("digits", 5.0)]
             assert ledger["runs"].keys() == {"digits"}, "nothing is spent or reserved for the others"
         assert models[0] == models[1] != models[2], "the same settings give the same model, to the bit"

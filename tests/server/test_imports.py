@@ -30,8 +30,12 @@ FORBIDDEN = (
     "shoal.simulation",
     "shoal.core.data",
 )
-SEEDS = ("shoal.core.data", *(f"shoal.core.data.{each}" for each in ("seeds", "scale", "histogram")))
-"""What the engine derives its seeds with, and what is made of devices' figures; they load no data."""
+SEEDS = (
+    "shoal.core.data",
+    *(f"shoal.core.data.{each}" for each in ("seeds", "scale", "histogram", "from_json")),
+)
+"""What the engine derives its seeds with, what is made of devices' figures, and what reads the terms of a
+run; they load no data."""
 
 
 def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> None:
