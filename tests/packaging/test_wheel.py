@@ -206,6 +206,6 @@ def test_the_laboratory_adds_its_algorithms_and_verbs(wheel: Path, lab: Path, tm
     assert [name for name in files if name.endswith(".csv")]
     assert "shoal_lab/py.typed" in files
     assert {"flux", "pacfl", "srfca"} <= set(algorithms)
-    assert len(algorithms) == 23
+    assert len(algorithms) == 24
     assert table == "shoal_lab.cli.table"
     assert "Reproduce a table" in run(tmp_path / "bin" / "fedserver", "table", "--help", cwd=tmp_path)
