@@ -64,6 +64,10 @@ class Attendance:
         self.returning.discard(device)
         self._said_goodbye.add(device)
 
+    def has_left(self, device: DeviceId) -> bool:
+        """Whether a device has left by its own will, and may come back."""
+        return device in self._said_goodbye and device not in self.gone
+
     def answered(self, device: DeviceId) -> None:
         self.misses.pop(device, None)
 

@@ -201,14 +201,16 @@ class Opening:
 
     def step_in(self, tasks: OpenRound, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The idle devices that should be asked in place of those that are missing or late, sorted."""
-        number = min(tasks.lacking(now), tasks.goal - len(tasks.tried))
+        room = tasks.goal if self._has_no_one(tasks) else tasks.goal - len(tasks.tried)
+        number = min(tasks.lacking(now), room)
         if number <= 0:
             return ()
         return self._drawn(self.idle(tasks, round, state), number, round, f"step in after {len(tasks.tried)}")
 
     def idle(self, tasks: OpenRound, round: int, state: State) -> list[DeviceId]:
-        """The devices that may still step in, sorted. A round asks at most twice as many as it needs."""
-        if len(tasks.tried) >= tasks.goal or self._begun_by(state):
+        """The devices that may still step in, sorted. A round asks at most twice as many as it needs, and
+        more only where it has no one."""
+        if (len(tasks.tried) >= tasks.goal and not self._has_no_one(tasks)) or self._begun_by(state):
             return []
         free = [
             device
@@ -218,6 +220,16 @@ class Opening:
             and self._sessions.of(device).presence is Presence.IDLE
         ]
         return self._attendance.ready(free, round, 0)
+
+    def _has_no_one(self, tasks: OpenRound) -> bool:
+        """Whether no report is in, no device is at work, and one has left by its own will: others may do what
+        it did not even try. Where all have failed, more would fail as well; where they have gone silent, it
+        is more likely that the network has failed."""
+        if tasks.reported or tasks.outstanding:
+            return False
+        return any(
+            device not in tasks.silent and self._attendance.has_left(device) for device in tasks.missing
+        )
 
     def _drawn(self, devices: list[DeviceId], most: int, round: int, label: str) -> tuple[DeviceId, ...]:
         """At most this many of these devices, sorted."""
