@@ -254,7 +254,10 @@ def _scales(model: Model, labels: Labels) -> FloatArray:
     evidence, sums = model.evidence, model.sums(labels)
     differ = model.blocks(*sums) > 0.0
     precision = np.maximum(sums[0], 1e-300)
-    squares = np.where(sums[0] > 0.0, ((sums[1] / precision) ** 2 - 1.0 / precision) / evidence.unit, 0.0)
+    # A block that is hardly known at all may be as far away as can be: infinity is clipped below.
+    with np.errstate(over="ignore"):
+        squares = ((sums[1] / precision) ** 2 - 1.0 / precision) / evidence.unit
+    squares = np.where(sums[0] > 0.0, squares, 0.0)
     known = np.maximum(np.add.reduceat((sums[0] > 0.0).astype(np.float64), evidence.starts, axis=1), 1.0)
     squares = np.add.reduceat(squares, evidence.starts, axis=1) / known
     found = np.empty(KINDS)
