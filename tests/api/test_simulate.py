@@ -533,3 +533,18 @@ def test_a_newcomer_s_labels_are_the_fleet_s() -> None:
     ):
         found.place(x, ["dead"] * len(x))
     assert "labels" in found.place(x).reason
+
+
+def test_groups_that_measure_in_other_units_each_learn_and_newcomers_find_theirs() -> None:
+    rows = np.random.default_rng(7)
+
+    def table(n: int, unit: float) -> tuple[np.ndarray, np.ndarray]:
+        x = rows.normal(10.0, 2.0, (n, 6))
+        return (x * unit).astype(np.float32), (x[:, 0] + x[:, 1] > x[:, 2] + x[:, 3]).astype(np.int64)
+
+    wards = {f"ward-{i}": (*table(40, 1 + 24 * (i % 2)), *table(100, 1 + 24 * (i % 2))) for i in range(6)}
+    found = shoal.simulate("flux", wards, seed=3)
+    assert found.clusters["ward-0"] == found.clusters["ward-2"] != found.clusters["ward-1"]
+    assert min(found.accuracy.values()) > 0.85
+    for name in ("ward-0", "ward-1"):
+        assert found.place(wards[name][2]).cluster == found.clusters[name]

@@ -12,6 +12,7 @@ from shoal.core.data.scale import (
     TARGET,
     Summary,
     merged,
+    of_group,
     scale_of,
     summary_of,
     with_scale,
@@ -136,3 +137,36 @@ def test_where_most_devices_say_nothing_nothing_is_scaled() -> None:
     one, none = Summary((1.0,), (2.0,)), Summary((), ())
     assert merged([one, none]) == {}
     assert MEAN in merged([one, one, none])
+
+
+def group(size: int, *features: tuple[float, float]) -> list[Summary]:
+    means, deviations = zip(*features, strict=True)
+    return [Summary(means, deviations)] * size
+
+
+def test_a_group_has_its_own_scale_for_the_features_that_are_in_other_units() -> None:
+    small, large = group(6, (1.0, 0.2), (0.0, 1.0)), group(6, (100.0, 20.0), (0.5, 1.0))
+    fleet = merged([*small, *large])
+    for one, own in ((small, (1.0, 0.2)), (large, (100.0, 20.0))):
+        found = of_group(fleet, one)
+        assert (found[MEAN][0], found[DEVIATION][0]) == (np.float32(own[0]), np.float32(own[1]))
+        assert (found[MEAN][1], found[DEVIATION][1]) == (fleet[MEAN][1], fleet[DEVIATION][1])
+
+
+def test_groups_that_differ_little_and_constants_keep_the_fleets_scale() -> None:
+    first, second = group(5, (0.0, 1.0), (7.0, 0.0)), group(5, (1.0, 1.5), (9.0, 1.0))
+    fleet = merged([*first, *second])
+    assert of_group(fleet, first) is fleet
+    assert of_group(fleet, [*first, *[Summary((), ())] * 5]) is fleet, "most have to say something"
+    assert of_group({}, first) == {}
+
+
+@pytest.mark.parametrize("lie", [Summary((0.0,), (1e30,)), Summary((1e9,), (0.2,)), Summary((0.0,), (1e-9,))])
+@pytest.mark.parametrize("mates", [1, 2, 3, 4, 9])
+def test_a_liar_does_not_move_the_scale_of_its_group(mates: int, lie: Summary) -> None:
+    """Among up to four it takes nothing but the group's own scale from the others."""
+    own = group(mates, (1.0, 0.2))
+    fleet = merged([*own, *group(30, (100.0, 20.0))])
+    found = of_group(fleet, [*own, lie])
+    honest = of_group(fleet, own)
+    assert found is fleet if mates < 4 else np.allclose(found[DEVIATION], honest[DEVIATION], atol=0.05)

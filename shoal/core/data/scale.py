@@ -13,6 +13,10 @@ deviations, and L = `LINEAR`, the network gets z up to L, and sign(z) (L + log(1
 server takes trimmed means, so fewer than a quarter of the devices cannot move a feature out of what the
 others have, and a claim of many samples is worth nothing.
 
+Where groups have their features in other units, the fleet's scale leaves the groups of small numbers hardly
+any differences. So a group has scales of its own for the features that vary or lie quite otherwise in it
+(`of_group`), once it is known that it is a group.
+
 A model carries its scale with it, as two or three tensors of reserved names beside the network's own,
 wherever it goes: to devices, to newcomers, into files.
 """
@@ -38,6 +42,13 @@ LINEAR = 3.0
 """Up to this many deviations from the mean a value is what it is, and beyond it grows like its logarithm."""
 MAX_VALUES = 1 << 22
 """Values of a device's inputs that are looked at. More would cost memory and move no number by much."""
+UNLIKE = 2.0
+"""A group has a scale of its own for a feature whose deviation is this many times smaller or larger in it, or
+whose mean is this many deviations away."""
+FEW = 4
+"""In a group of up to this many devices none may be left out as extreme, so all have to agree: their
+deviations by a factor of at most `ALIKE`, and their means by at most so many deviations."""
+ALIKE = 4.0
 RESOLUTION = 1e-7
 """Of float32. A deviation below this share of the mean is none."""
 LARGEST = float(np.finfo(np.float32).max) / 4
@@ -125,6 +136,40 @@ def merged(found: Sequence[Summary]) -> dict[str, Array]:
         pairs = np.array(of_targets)
         tensors[TARGET] = np.concatenate(_pooled(pairs[:, :1], pairs[:, 1:]))
     return tensors
+
+
+def of_group(fleet: Tensors, group: Sequence[Summary]) -> Tensors:
+    """The scale for a group of devices: the fleet's, but for the features that are quite other ones in it.
+
+    Example:
+        >>> fleet = merged([Summary((1.0, 5.0), (0.1, 1.0))] * 4 + [Summary((100.0, 5.0), (10.0, 1.0))] * 4)
+        >>> of_group(fleet, [Summary((1.0, 5.0), (0.1, 1.0))] * 4)[DEVIATION].tolist() == [
+        ...     np.float32(0.1), fleet[DEVIATION][1]]
+        True
+    """
+    if MEAN not in fleet:
+        return fleet
+    mean, deviation = (fleet[name].astype(np.float64) for name in (MEAN, DEVIATION))
+    told = [each for each in group if len(each.means) == len(mean)]
+    if not told or 2 * len(told) <= len(group):
+        return fleet
+    means, deviations = (np.array([getattr(each, name) for each in told]) for name in ("means", "deviations"))
+    own_mean, own = (each.astype(np.float64) for each in _pooled(means, deviations))
+    varies = np.median(deviations, axis=0) > RESOLUTION * np.abs(np.median(means, axis=0))
+    ratio = own / deviation
+    unlike = (ratio < 1 / UNLIKE) | (ratio > UNLIKE) | (np.abs(own_mean - mean) > UNLIKE * deviation)
+    agreed = np.ones(len(mean), bool)
+    if len(told) <= FEW:
+        least, most = deviations.min(axis=0), deviations.max(axis=0)
+        agreed = (most <= ALIKE * least) & (np.ptp(means, axis=0) <= ALIKE * least)
+    chosen = varies & unlike & agreed
+    if not chosen.any():
+        return fleet
+    pairs = {MEAN: (own_mean, mean), DEVIATION: (own, deviation)}
+    return {
+        **fleet,
+        **{name: np.where(chosen, *pair).astype(np.float32) for name, pair in pairs.items()},
+    }
 
 
 def _pooled(means: Array, deviations: Array) -> tuple[Array, Array]:

@@ -101,7 +101,12 @@ class DeviceContext(InferenceContext):
     def in_scale_of(self, message: Message | None) -> None:
         """Give samples in the scale that the message's models carry, from now on."""
         sets = [] if message is None else [tensors for _, tensors in tensors_of(message)]
-        self._scale = next(filter(None, map(scale_of, sets)), {})
+        self.in_scale(next(filter(scale_of, sets), {}))
+
+    def in_scale(self, model: Tensors) -> None:
+        """Give samples in the scale that this model carries, from now on: those of a run's clusters may have
+        others."""
+        self._scale = scale_of(model)
         carry(self.model, self._scale)
 
     def remember(self, tensors: Tensors) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report, ends_by_itself, most_rounds
+from shoal.core.algorithm import APART, Plan, Report, ends_by_itself, most_rounds
+from shoal.core.data.scale import Summary
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train, TrainingSettings
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
@@ -45,7 +46,7 @@ class Clustered:
     phase: a key of the algorithm's phases, or "done". progress: the number of completed rounds of training.
     summing: of a round with secure aggregation, how far it is; see `shoal.core.server_kit.summing`.
     scale: of the inputs, which every model carries; empty where they have none, None before the devices have
-    been asked. See `shoal.core.server_kit.scaling`.
+    been asked. summaries: what they said, until clusters are formed. See `shoal.core.server_kit.scaling`.
     ending: how far a run is from its end that is to end by itself.
     """
 
@@ -58,6 +59,7 @@ class Clustered:
     guard: Guard = field(default_factory=Guard)
     summing: Summing | None = None
     scale: Tensors | None = None
+    summaries: Mapping[DeviceId, Summary] = field(default_factory=dict, metadata=APART)
     ending: Ending = field(default_factory=Ending)
 
     @property
@@ -147,8 +149,9 @@ def phased(
         return replace(found, quorum=FORMING) if state.phase in forming else found
 
     def reduce(state: S, reports: Sequence[Report]) -> S:
-        found = scaling.take(state, reports) if scaling.is_due(state) else reduced(state, reports)
-        return scaling.carried(found)
+        due = scaling.is_due(state)
+        found = scaling.take(state, reports, bool(forming)) if due else reduced(state, reports)
+        return scaling.carried(state, found)
 
     def reduced(state: S, reports: Sequence[Report]) -> S:
         taken = table[state.phase][1]

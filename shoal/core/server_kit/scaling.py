@@ -4,17 +4,18 @@
 
 `shoal.core.data.scale` says what it is. No algorithm knows of it: the exchange comes before the algorithm's
 first phase, and what a round makes of the models is given the same scale again, whatever devices have sent.
+Clusters that are formed later get those of their own groups as they begin, where these differ much.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shoal.core.algorithm import Plan, Report, basis_of
 from shoal.core.algorithm.training import scales_inputs
-from shoal.core.data.scale import merged, scale_of, with_scale
+from shoal.core.data.scale import MEAN, Summary, merged, of_group, scale_of, with_scale
 from shoal.core.exchange.messages import Summarize, Summarized
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import DeviceId, ModelKey, Tensors
 
 if TYPE_CHECKING:
     from shoal.core.server_kit.clustered import Clustered
@@ -32,24 +33,51 @@ def ask(present: Sequence[DeviceId]) -> Plan:
     return Plan(dict.fromkeys(present, Summarize()), "mean and deviation of the inputs")
 
 
-def take(state: S, reports: Sequence[Report]) -> S:
-    return replace(
-        state,
-        scale=merged([each.message.summary for each in reports if isinstance(each.message, Summarized)]),
-    )
+def take(state: S, reports: Sequence[Report], forms: bool) -> S:
+    """forms: whether the run forms clusters later, for which what each device said is kept until then."""
+    told = {each.device: each.message.summary for each in reports if isinstance(each.message, Summarized)}
+    scale = merged(list(told.values()))
+    # One model that is a mixture of those of several clusters can have one scale only.
+    kept = forms and MEAN in scale and getattr(state.parameters, "mixing", "hard") != "soft"
+    return replace(state, scale=scale, summaries=told if kept else {})
 
 
-def carried(state: S) -> S:
-    """The state whose models have the run's scale. A model that several clusters share stays one object."""
+def carried(before: "Clustered", state: S) -> S:
+    """The state after a round, whose models have the scales that they had before it, and those of new
+    clusters their own. A model that several clusters share stays one object."""
     scale = _given(state) if state.scale is None else state.scale
     if not scale:
         return state
-    before = dict(state.models)  # which keeps them, so that no two have one identity
-    made = {id(model): with_scale(model, scale) for model in before.values()}
-    after = {key: made[id(model)] for key, model in before.items()}
-    found = replace(state, scale=scale, models=after)
+    had = {key: scale_of(model) for key, model in before.models.items()}
+    new = (
+        [] if before.models.keys() == state.models.keys() else [key for key in state.models if key not in had]
+    )
+    own, told = {}, state.summaries
+    if told and new:
+        own, told = _of_groups(new, state.assignments, scale, told), {}
+    models = dict(state.models)  # which keeps them, so that no two have one identity
+    scales = {key: had.get(key) or own.get(key, scale) for key in models}
+    made: dict[tuple[int, int], Tensors] = {}
+    after = {
+        key: made.setdefault((id(model), id(scales[key])), with_scale(model, scales[key]))
+        for key, model in models.items()
+    }
+    found = replace(state, scale=scale, models=after, summaries=told)
     first: Tensors | None = getattr(state, "initial", None)  # of algorithms that begin clusters later
     return found if first is None else replace(cast(Any, found), initial=with_scale(first, scale))
+
+
+def _of_groups(
+    keys: Collection[ModelKey],
+    assignments: Mapping[DeviceId, ModelKey],
+    scale: Tensors,
+    told: Mapping[DeviceId, Summary],
+) -> dict[ModelKey, Tensors]:
+    groups: dict[ModelKey, list[Summary]] = {key: [] for key in keys}
+    for device, key in sorted(assignments.items()):
+        if key in groups:
+            groups[key].append(told.get(device, Summary((), ())))
+    return {key: of_group(scale, group) for key, group in groups.items()}
 
 
 def _given(state: "Clustered") -> Tensors:

@@ -14,7 +14,16 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.device_kit.scaling import inputs, weighs_evenly
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import Evaluate, Represent, Summarize, Train, Trained, TrainingSettings
+from shoal.core.exchange.messages import (
+    Evaluate,
+    Represent,
+    Score,
+    Scored,
+    Summarize,
+    Train,
+    Trained,
+    TrainingSettings,
+)
 
 from .conftest import context_of
 
@@ -54,6 +63,22 @@ def test_models_of_another_scale_than_the_task_s_are_refused() -> None:
     task = Train(with_scale(initial_weights(context.learner, 1), narrow), TrainingSettings())
     with pytest.raises(BadPayload, match="have 3 features, and this device's have 4"):
         standard.perform(task, context.for_task(1, None, task))
+
+
+def test_models_of_several_clusters_are_tried_each_in_its_own_scale() -> None:
+    context = context_of()
+    weights = initial_weights(context.learner, 1)
+    other = {MEAN: SCALE[MEAN] + 1, DEVIATION: SCALE[DEVIATION] * 3}
+    models = tuple(with_scale(weights, scale) for scale in (SCALE, other))
+
+    def losses(*asked: dict[str, np.ndarray]) -> list[float]:
+        task = Score(asked)
+        answer = standard.perform(task, context.for_task(1, None, task))
+        assert isinstance(answer, Scored)
+        return list(answer.scores.losses)
+
+    assert losses(*models) == [*losses(models[0]), *losses(models[1])]
+    assert losses(*models)[0] != losses(*models)[1]
 
 
 def test_an_encoder_of_the_author_sees_samples_as_they_are() -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from shoal.core.algorithm import Report
 from shoal.core.algorithm.discovery import discover, find
-from shoal.core.data.scale import DEVIATION, MEAN, scale_of, with_scale
+from shoal.core.data.scale import DEVIATION, MEAN, Summary, scale_of, with_scale
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.messages import Summarize, Summarized, Train, Trained
+from shoal.core.server_kit import scaling
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import Tensors
 from tests.reports import model
 
@@ -97,3 +99,33 @@ def test_a_run_goes_back_with_its_scale() -> None:
     later = HALF.reduce(state, [answered("a", plan.tasks["a"])])
     assert scale_of(later.with_model_of(state, "global").models["global"]) == SCALE
     assert replace(later, models=state.models).scale is state.scale
+
+
+def test_clusters_get_the_scales_of_their_own_groups_as_they_begin_and_keep_them() -> None:
+    told = {f"d{n}": Summary((1.0,), (0.1,)) if n % 2 else Summary((50.0,), (5.0,)) for n in range(12)}
+    parameters = CARD.configure(changes={})
+    before = Clustered(parameters=parameters, models={GLOBAL: model(0, 0)}, phase="train")
+    before = scaling.take(
+        before, [Report(d, Summarized(one.means, one.deviations)) for d, one in told.items()], True
+    )
+    first = scaling.carried(before, before)
+    groups = {device: f"c{int(device[1:]) % 2}" for device in told}
+    split = replace(first, models=dict.fromkeys(("c0", "c1"), first.models[GLOBAL]), assignments=groups)
+    found = scaling.carried(first, split)
+    assert {key: scale_of(one)[DEVIATION].tolist() for key, one in found.models.items()} == {
+        "c0": [5.0],
+        "c1": [np.float32(0.1)],
+    }
+    assert found.summaries == {}, "they have served"
+    moved = replace(found, models={key: with_scale(one, SCALE) for key, one in found.models.items()})
+    again = scaling.carried(found, replace(moved, models={**moved.models, "c2": model(1, 1)}))
+    assert [scale_of(one)[DEVIATION].tolist() for one in again.models.values()] == [
+        [5.0],
+        [np.float32(0.1)],
+        first.models[GLOBAL][DEVIATION].tolist(),
+    ]
+
+
+def test_what_devices_said_is_not_kept_where_no_clusters_are_formed() -> None:
+    state = HALF.reduce(begun(model(0, 0)), [said("a"), said("b")])
+    assert state.summaries == {}

@@ -190,14 +190,15 @@ def score(context: DeviceContext, models: Sequence[Tensors]) -> Scores:
     Raises DeviceFault without labels, Diverged if all models did, and what `evaluate` and
     `DeviceContext.load` raise.
     """
-    samples = context.samples("train")
-    if samples.y is None:
+    if context.samples("train").y is None:
         raise DeviceFault(
             f"choosing one of {len(models)} models by their loss needs labels, and the data have none",
             "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
     losses, faults = [], list[Diverged]()
     for model in models:
+        context.in_scale(model)
+        samples = context.samples("train")
         try:
             loss = evaluate(context.learner, context.load(model), samples)[1]
         except Diverged as fault:
