@@ -1,6 +1,11 @@
-"""Mean embeddings of a device's data under the learner's frozen encoder (FMCL section 3.2, eq. 1)."""
+"""Mean embeddings of a device's data under the learner's frozen encoder (FMCL section 3.2, eq. 1).
+
+Where a learner has none, the inputs are their own embedding: images in at most 32 x 32 pixels, and whatever
+is wider than `WIDEST` averaged to that. It needs nothing that was trained, and is the same on all devices.
+"""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
@@ -9,12 +14,15 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Prototypes
 
+SIDE, WIDEST = 32, 4096
+"""Of inputs that are their own embedding: pixels of a side, and numbers in all."""
+
 
 def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
     """Of the training part: the mean of each class that is there, or of all samples, under class 0.
 
-    Raises LearnerFault where the learner has no encoder, or its output is not (B, d) and finite; DeviceFault
-    where classes are asked for and there are no labels.
+    Raises LearnerFault where inputs are tokens and the learner has no encoder, or where its output is not
+    (B, d) and finite; DeviceFault where classes are asked for and there are no labels.
     """
     samples = context.samples_as_they_are("train")  # as the encoder's author knows them
     if by_class and samples.y is None:
@@ -41,10 +49,7 @@ def _embedded(context: DeviceContext, samples: Samples, part: slice) -> Tensor:
     """(B, d) embeddings, by an encoder that is in evaluation mode, where it has one."""
     encoder, x = context.learner.encoder, samples.x[part]
     if encoder is None:
-        raise LearnerFault(
-            f"{context.learner.name} has no encoder, by which this algorithm groups devices",
-            "add def encoder(x), which gives (B, d) and is the same on all devices, or a frozen module",
-        )
+        return _itself(x, context.learner.name)
     if isinstance(encoder, nn.Module):
         encoder = encoder.to(x.device).eval()
     with torch.no_grad(), authors("encoder()"):
@@ -55,3 +60,16 @@ def _embedded(context: DeviceContext, samples: Samples, part: slice) -> Tensor:
             "end encoder() with .flatten(1)",
         )
     return value
+
+
+def _itself(x: Tensor, name: str) -> Tensor:
+    """(B, d) of inputs (B, ...), where no encoder says what they show."""
+    if not x.is_floating_point():
+        raise LearnerFault(
+            f"{name} has no encoder, by which this algorithm groups devices, and the inputs are tokens",
+            "add def encoder(x), which gives (B, d) and is the same on all devices, or a frozen module",
+        )
+    if x.ndim == 4 and max(x.shape[2:]) > SIDE:
+        x = F.adaptive_avg_pool2d(x, (min(x.shape[2], SIDE), min(x.shape[3], SIDE)))
+    flat = x.flatten(1)
+    return flat if flat.shape[1] <= WIDEST else F.adaptive_avg_pool1d(flat[:, None], WIDEST)[:, 0]

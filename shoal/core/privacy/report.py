@@ -32,7 +32,8 @@ from shoal.core.types import Tensors
 
 OPEN = {
     **{mode.name: mode.leaves for mode in MODES.values() if not mode.calibrated},
-    "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
+    "prototypes": "mean embeddings of classes (prototypes), or means of the inputs themselves where the "
+    "learner has no encoder, with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
     "summary": "mean and deviation of each feature of the inputs",

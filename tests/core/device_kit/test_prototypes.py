@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit import samples, standard
-from shoal.core.device_kit.prototypes import prototypes
+from shoal.core.device_kit.prototypes import WIDEST, _itself, prototypes
 from shoal.core.errors import DeviceFault, LearnerFault, Unprotected
 from shoal.core.exchange.messages import Represent, Represented
 from shoal.core.privacy.accountant import MaskedUpdate
@@ -57,9 +57,20 @@ def test_a_module_is_used_as_it_is_in_evaluation_mode_and_not_trained() -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_a_learner_without_an_encoder_and_data_without_labels_are_told_what_would_help() -> None:
-    with pytest.raises(LearnerFault, match=r"has no encoder, by which .* \(add def encoder"):
-        prototypes(context_of(data=Dataset(X, Y)), by_class=True)
+def test_without_an_encoder_the_inputs_are_their_own_embedding_in_limited_width() -> None:
+    own = replace(small(), encoder=lambda x: x.flatten(1))
+    found, wanted = (
+        prototypes(context_of(learner, Dataset(X, Y)), by_class=True).means for learner in (small(), own)
+    )
+    np.testing.assert_array_equal(found, wanted)
+    images = torch.arange(2 * 3 * 64 * 48.0).reshape(2, 3, 64, 48)
+    assert _itself(images, "net").shape == (2, 3 * 32 * 32)
+    assert _itself(torch.zeros(2, 9000), "net").shape == (2, WIDEST)
+
+
+def test_tokens_without_an_encoder_and_data_without_labels_are_told_what_would_help() -> None:
+    with pytest.raises(LearnerFault, match="no encoder"):
+        _itself(torch.zeros(2, 5, dtype=torch.int64), "net")
     blind = context_of(replace(small(), encoder=doubled), Dataset(X))
     with pytest.raises(DeviceFault, match=r"the data have none \(label some samples, or ask a run"):
         prototypes(blind, by_class=True)

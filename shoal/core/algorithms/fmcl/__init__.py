@@ -5,9 +5,10 @@ algorithms named below are those of the paper.
 
 A run goes through these phases; each line is one exchange with the devices:
 
-    represent   devices embed their data by the learner's own `encoder`, and send the mean embedding of each
-                class and its number of samples (eq. 1 and 2); the server groups the devices by the classes
-                that they share (Algorithms 3 to 5)
+    represent   devices embed their data by the learner's own `encoder`, or else take the inputs themselves
+                (`shoal.core.device_kit.prototypes`), and send the mean embedding of each class and its number
+                of samples (eq. 1 and 2); the server groups the devices by the classes that they share
+                (Algorithms 3 to 5)
     clustered   each group trains its own model; late joiners represent, and train from the next round on
     evaluate    every device measures its cluster's model on its test part
 
