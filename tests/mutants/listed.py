@@ -167,7 +167,7 @@ MUTANTS = (
     mutant(
         "reports are not verified after they were combined",
         "fedserver/coordinator/aggregation/combining.py",
-        "    if lost := await damage.lost_reports(storage, counted, effect.devices):\n"
+        "    if lost := await damage.lost_reports(storage, counted, what.devices):\n"
         "        raise DamagedReports(lost)\n    if",
         "    if",
         DAMAGE,

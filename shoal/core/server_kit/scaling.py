@@ -8,21 +8,28 @@ first phase, and what a round makes of the models is given the same scale again,
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from shoal.core.algorithm import Plan, Report, basis_of
+from shoal.core.algorithm import Plan, Report, State, basis_of
 from shoal.core.algorithm.training import scales_inputs
 from shoal.core.data.scale import merged, scale_of, with_scale
 from shoal.core.exchange.messages import Summarize, Summarized
 from shoal.core.types import DeviceId, Tensors
 
-if TYPE_CHECKING:
-    from shoal.core.server_kit.clustered import Clustered
 
-S = TypeVar("S", bound="Clustered")
+class Scaled(State, Protocol):
+    """A state that has a scale; None: it was not asked for yet."""
+
+    @property
+    def parameters(self) -> Any: ...
+    @property
+    def scale(self) -> Tensors | None: ...
 
 
-def is_due(state: "Clustered") -> bool:
+S = TypeVar("S", bound=Scaled)
+
+
+def is_due(state: Scaled) -> bool:
     """Whether the next exchange is to ask for the scale, which a run may have been given with its first
     model, or have of an earlier run."""
     return state.scale is None and scales_inputs(state.parameters) and not _given(state)
@@ -33,10 +40,11 @@ def ask(present: Sequence[DeviceId]) -> Plan:
 
 
 def take(state: S, reports: Sequence[Report]) -> S:
-    return replace(
-        state,
+    found: S = replace(
+        cast(Any, state),
         scale=merged([each.message.summary for each in reports if isinstance(each.message, Summarized)]),
     )
+    return found
 
 
 def carried(state: S) -> S:
@@ -47,12 +55,12 @@ def carried(state: S) -> S:
     before = dict(state.models)  # which keeps them, so that no two have one identity
     made = {id(model): with_scale(model, scale) for model in before.values()}
     after = {key: made[id(model)] for key, model in before.items()}
-    found = replace(state, scale=scale, models=after)
+    found: S = replace(cast(Any, state), scale=scale, models=after)
     first: Tensors | None = getattr(state, "initial", None)  # of algorithms that begin clusters later
     return found if first is None else replace(cast(Any, found), initial=with_scale(first, scale))
 
 
-def _given(state: "Clustered") -> Tensors:
+def _given(state: Scaled) -> Tensors:
     """The scale that a model of the run brought with it, or the encoder of an earlier run; else empty."""
     basis = basis_of(state) if scales_inputs(state.parameters) else None
     models = [*state.models.values(), *([] if basis is None else [basis.encoder])]

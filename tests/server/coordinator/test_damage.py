@@ -29,7 +29,8 @@ async def newest(coordinator: Coordinator) -> str:
 
 def forget(coordinator: Coordinator) -> None:
     """Let the run have nothing in memory from which a blob could be written again."""
-    coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
+    run = coordinator.runs["toy"]
+    run.blobs = run.repairs.blobs = coordinator.storage.blob_cache("toy")
 
 
 async def complain(device: Hands, task: Task) -> Outcome:
