@@ -28,7 +28,7 @@ RETRY_SECONDS = 1.0
 @dataclass(frozen=True)
 class Combination:
     """What is to be combined. devices: those whose reports count. tasks: of all that were asked. state: that
-    the round began with. known: is told what reports say of the models, and the next state, on any thread."""
+    the round began with. known: gets what reports say of the models, and the next state, on any thread."""
 
     run: RunId
     round: int
