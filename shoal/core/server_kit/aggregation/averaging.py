@@ -24,7 +24,7 @@ from shoal.core.server_kit.aggregation.robust import (
     combine,
     reference,
 )
-from shoal.core.server_kit.aggregation.survey import norm, survey
+from shoal.core.server_kit.aggregation.update_geometry import geometry_of, norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -201,7 +201,7 @@ def _opposed(
     for group in alike:
         own = {device: models[device] for device in group if device in models}
         if own:
-            found |= opposed(survey(own, {device: bases[device] for device in own}, TOGETHER).cosines)
+            found |= opposed(geometry_of(own, {device: bases[device] for device in own}, TOGETHER).cosines)
     return found
 
 
