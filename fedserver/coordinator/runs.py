@@ -58,7 +58,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Build, Message
-from shoal.core.server_kit.aggregation.pieces import Workers
+from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
 from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import DeviceId, ModelKey

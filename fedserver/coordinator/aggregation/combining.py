@@ -13,7 +13,7 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import ServerHalf, State
 from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
 from shoal.core.exchange.messages import Message
-from shoal.core.server_kit.aggregation.pieces import Workers
+from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.figures import Figures
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash

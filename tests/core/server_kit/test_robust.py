@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation import coordinates, influence, update_geometry
-from shoal.core.server_kit.aggregation.pieces import pieces_of
+from shoal.core.server_kit.aggregation.parallel import pieces_of
 from shoal.core.server_kit.aggregation.robust import (
     RULES,
     Clipped,

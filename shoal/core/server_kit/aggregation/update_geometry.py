@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import bearings
-from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Job, Part, Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, DeviceId, Tensors
 
