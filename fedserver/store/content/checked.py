@@ -81,8 +81,8 @@ class Checked(MappedTensors):
 class Draft(Checked):
     """A model that was written as it was made, into files that are deleted with this object.
 
-    like, found: see `parallel.Maker`. copies: how many files there are. name, size: of its bytes. files: those
-    that `Blobs.keep` may turn into a blob and its copy. Raises StorageFault.
+    like, found: see `parallel.Maker`. copies: how many files there are. name, size: of its bytes. files:
+    those that `Blobs.keep` may turn into a blob and its copy. Raises StorageFault.
     """
 
     def __init__(
