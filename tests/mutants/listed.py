@@ -448,6 +448,6 @@ MUTANTS = (
         "fedserver/coordinator/aggregation/combining.py",
         "        raise _Repaired\n    crash.point",
         "        pass\n    crash.point",
-        "tests/server/coordinator/test_bucket_away.py",
+        "tests/server/ha/test_bucket_away.py",
     ),
 )
