@@ -19,7 +19,7 @@ from benchmarks.robust_memory import model
 from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
-from shoal.core.server_kit.aggregation.pieces import spread_over
+from shoal.core.server_kit.aggregation.parallel import spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 
 

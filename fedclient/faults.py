@@ -55,10 +55,10 @@ class Abstained(ShoalError):
     code, exit_code = "abstained", 1
 
 
-class SomeoneElse(Refused):
+class WrongServer(Refused):
     """The server that answers is not the one that the join string names."""
 
-    code = "someone-else"
+    code = "wrong-server"
 
 
 class Stopped(ShoalError):

@@ -17,9 +17,9 @@ from fedserver.authority.peers import Peers
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
+from fedserver.ha.standby import stand_by
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import Listeners, listen
-from fedserver.rpc.standby import stand_by
 from fedserver.rpc.tls import Access
 from fedserver.store.engines import Elsewhere
 from fedserver.store.identities.audit import Event

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from fedserver.store.content.bucket import BucketAddress
+from fedserver.ha.bucket import BucketAddress
 from tests.waiting import free_port
 
 KEYS = {

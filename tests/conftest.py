@@ -89,7 +89,7 @@ def a_postgresql() -> Iterator[postgresql.Cluster]:
     if reason := postgresql.lacking():
         pytest.skip(reason)
     with postgresql.cluster() as running, pytest.MonkeyPatch.context() as patient:
-        patient.setattr("fedserver.store.engines.postgresql.SILENCE", HANG)
+        patient.setattr("fedserver.ha.postgresql.SILENCE", HANG)
         yield running
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from grpc import aio
 
-from fedclient.faults import SomeoneElse
+from fedclient.faults import WrongServer
 from fedclient.identity.connection import Endpoint
 from fedclient.identity.join import come_back
 from fedclient.identity.keyring import JOIN_AGAIN, Identity, Keyring
@@ -67,7 +67,7 @@ class SecureLink(RpcLink):
                 return Unavailable("the certificate has just been replaced", "the call is repeated")
             try:
                 found = await come_back(self._keyring, used)
-            except (Unavailable, SomeoneElse) as error:
+            except (Unavailable, WrongServer) as error:
                 return Unavailable(f"{refusal.message}; {error.message}", error.hint)
             except Refused as error:
                 return error if isinstance(error, Revoked) or not isinstance(refusal, Refused) else refusal

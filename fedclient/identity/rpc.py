@@ -16,7 +16,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
-from fedclient.faults import SomeoneElse
+from fedclient.faults import WrongServer
 from fedclient.identity.keyring import Identity, JoiningPort
 from fedclient.net.rpc import OPTIONS, error_of
 from shoal.core.engine import timeouts
@@ -104,7 +104,7 @@ async def shown(port: JoiningPort) -> x509.Certificate:
     """The certificate that is shown at `port`, if it is of the server with the pin.
 
     This is a TLS 1.3 handshake and nothing else: no name, no token, no data is sent.
-    Raises Unavailable if no server answers, SomeoneElse if the key is another one.
+    Raises Unavailable if no server answers, WrongServer if the key is another one.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the pin is checked instead
@@ -114,7 +114,7 @@ async def shown(port: JoiningPort) -> x509.Certificate:
         async with asyncio.timeout(CONNECTION):
             _, writer = await asyncio.open_connection(port.host.strip("[]"), port.port, ssl=context)
     except ssl.SSLError:
-        raise SomeoneElse(
+        raise WrongServer(
             f"{port.address} is not an enrollment port: it does not speak TLS 1.3",
             "ask for a new join string",
         ) from None
@@ -130,7 +130,7 @@ async def shown(port: JoiningPort) -> x509.Certificate:
     except (ValueError, UnsupportedAlgorithm):
         known = False
     if not known:
-        raise SomeoneElse(
+        raise WrongServer(
             f"another server answers at {port.address}: its key is not the one in the join string",
             "nothing was sent; ask the server's operator for the reason, and for a new join string",
         )

@@ -15,9 +15,9 @@ from collections import OrderedDict
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
 
 from fedserver.authority.peers import Peers
-from fedserver.authority.rate_limit import PaceByKey, RateLimit
+from fedserver.authority.rate_limit import RateLimit, TokenBuckets
 from fedserver.store.identities.admission import Admission, NoEntry
-from shoal.core.engine.pacing import Pace
+from shoal.core.engine.token_bucket import TokenBucket
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import certificate, key_in, key_of_request, named_by, pin_of
 from shoal.core.identity.joining import NONCE, Challenge, IssuedIdentity, Joining, Pending, Returning
@@ -65,8 +65,8 @@ class JoinService:
     def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._authority, self._address = peers, peers.authority, address
         self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
-        self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
-        self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
+        self._asked = TokenBuckets(lambda: TokenBucket(CHALLENGES, AT_ONCE, FURTHEST))
+        self._all_asked = TokenBucket(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
 
     async def challenge(self, caller: str) -> Challenge:
         """Create a challenge. caller: the network address, here and below. Raises TooOften or Busy."""

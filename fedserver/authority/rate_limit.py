@@ -1,10 +1,10 @@
-"""Limits for each of many callers: a number of events per minute, or a pace per second."""
+"""Limits for each of many callers: a number of events per minute, or a token bucket."""
 
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from shoal.core.engine.pacing import Pace
+from shoal.core.engine.token_bucket import TokenBucket
 
 MINUTE = 60.0
 MOST_KEYS = 4096
@@ -41,17 +41,17 @@ class RateLimit:
         return allowed
 
 
-class PaceByKey:
-    """A pace for each key. each: makes the pace of a new key."""
+class TokenBuckets:
+    """A token bucket for each key. each: makes that of a new key."""
 
-    def __init__(self, each: Callable[[], Pace]) -> None:
+    def __init__(self, each: Callable[[], TokenBucket]) -> None:
         self._each = each
-        self._paces: OrderedDict[str, Pace] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def delay(self, key: str) -> float:
         """Seconds until it is this key's turn; 0 if it may go on now."""
-        pace = self._paces.setdefault(key, self._each())
-        self._paces.move_to_end(key)
-        while len(self._paces) > MOST_KEYS:
-            self._paces.popitem(last=False)
-        return pace.delay(time.monotonic())
+        bucket = self._buckets.setdefault(key, self._each())
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > MOST_KEYS:
+            self._buckets.popitem(last=False)
+        return bucket.delay(time.monotonic())

@@ -39,7 +39,8 @@ def migrate_store(
     and the keys of the bucket into ~/.aws/credentials or into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """
     from fedserver.config import SETTINGS, read_server
-    from fedserver.store.engines import Elsewhere, migration, place
+    from fedserver.ha import migration
+    from fedserver.store.engines import Elsewhere, place
 
     if to_folder == bool(database) or bool(database) != bool(blobs):
         raise click.UsageError("give --database and --blobs, or --to-folder")

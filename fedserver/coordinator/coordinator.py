@@ -76,7 +76,10 @@ class Coordinator:
         self.conflicts: dict[DeviceId, str] = {}
         self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
-        self.caretaker, self.published = Caretaker(self), Published(self)
+        self.published = Published(self)
+        self.caretaker = Caretaker(
+            storage, lambda: list(self.runs.values()), self.in_turn, lambda: bool(self.recovery.pending)
+        )
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
@@ -89,7 +92,7 @@ class Coordinator:
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.counting = Counting(self, self.barred)
+        self.counting = Counting(storage, self.in_turn, self.barred)
         self._turn = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 

@@ -3,19 +3,21 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator.aggregation.combining import Combination
 from fedserver.coordinator.answers import YES
 from fedserver.coordinator.history.losses import Losses
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe, terms_of_run
 from fedserver.coordinator.repair import damage
-from fedserver.coordinator.repair.damage import DamagedReports
+from fedserver.coordinator.repair.damage import DamagedReports, Repairs
 from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
@@ -56,7 +58,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Build, Message
-from shoal.core.server_kit.aggregation.pieces import Workers
+from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
 from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import DeviceId, ModelKey
@@ -67,6 +69,7 @@ log = logging.getLogger("shoal.run")
 
 REASON = 2000
 """How many characters of an error a log line has."""
+WITHDRAWN = "its report was damaged on the server's disk"
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,8 @@ class Run:
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
-    complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. loaded: when
-    this object was made; resumed: the round that was open then, or 0. disputed: devices with two different
-    reports in a round. left_open: what is recorded in `fedserver.store.journal.released`. answers: by
-    device, see `fedserver.coordinator.answers`.
+    disputed: devices with two different reports in a round. left_open: what is recorded in
+    `fedserver.store.journal.released`. answers: by device, see `fedserver.coordinator.answers`.
     """
 
     def __init__(
@@ -125,13 +126,12 @@ class Run:
         self.answers: dict[DeviceId, str] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
-        self.complaints: dict[str, float] = {}
-        self.repairs: dict[str, float] = {}
-        self.loaded, self.resumed = time.monotonic(), record.round if record.asked else 0
+        resumed = record.round if record.asked else 0
+        self.repairs = Repairs(blobs, storage, self.note, resumed)
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self.recorder, self._meter, self._losses = Recorder(state, self.resumed), meter, Losses()
+        self.recorder, self._meter, self._losses = Recorder(state, resumed), meter, Losses()
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
@@ -266,6 +266,40 @@ class Run:
         await self.feed(
             RolledBack(state, f"an operator rolled {what} back to what it was after round {earlier.progress}")
         )
+        await self.advance()
+
+    async def withdraw(self, round: int, lost: Mapping[DeviceId, str], stage: Stage = Stage.OPEN) -> None:
+        """No longer count these reports of the round, which are damaged, and ask their devices again.
+
+        stage: nothing happens in another one. Only the reduction withdraws reports that are being combined.
+        """
+        if not self.active or (self.engine.round, self.engine.stage) != (round, stage):
+            return
+        lost = {device: why for device, why in lost.items() if device in self.engine.reported}
+        for device, why in lost.items():
+            await self.storage.when_space(self.storage.reports.withdraw, self.run, round, device)
+            said = f"an ACKNOWLEDGED report of round {round} is lost and requested again: {why}"
+            log.error("run %s: %s: %s", self.run, device, said)
+            await self.note(said, device)
+        if lost:
+            await self.advance(Damaged(round, tuple(sorted(lost)), WITHDRAWN))
+
+    async def go_back(self, found: str) -> None:
+        """Continue from the newest sound checkpoint, because the current models are lost. found: how."""
+        if self.engine.stage is Stage.REDUCING:
+            return  # the models of the next round are made just now, and the damaged ones are not needed then
+        broken, load = self.engine.round, partial(self.blobs.load_state, self.state_type)
+        try:
+            earlier = await damage.sound_state(self.run, self.storage, load, broken)
+        except NotFound:
+            log.error("run %s: %s, and there is no other checkpoint", self.run, found)
+            await self.pause(f"its current models are lost ({found}), and there is no older checkpoint")
+            return
+        after = f"the run went back to those after round {earlier.progress}"
+        reason = f"the current models are lost ({found}): {after}"
+        log.error("run %s: %s", self.run, reason)
+        await self.feed(RolledBack(rolled_back(self.engine.state, earlier), reason))
+        await self.storage.when_space(self.storage.runs.drop_checkpoint, self.run, broken)
         await self.advance()
 
     async def verdict(self) -> Verdict | None:
@@ -408,11 +442,11 @@ class Run:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
                 with self._meter.phase(self.run, "combine"):
-                    following = await combining.combined(self, effect)
+                    following = await combining.combined(self._reports(effect), self.storage, self.workers)
             except DamagedReports as damaged:
-                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
+                await self._in_turn(self.withdraw(effect.round, damaged.lost, Stage.REDUCING))
             except LostTensors as lost:
-                await self._in_turn(damage.begin_again(self, effect.round, str(lost)))
+                await self._in_turn(self._begin_again(effect.round, str(lost)))
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:
@@ -420,6 +454,22 @@ class Run:
                 await self._in_turn(self._fail(what, error))
             else:
                 await self._in_turn(self.advance(Reduced(effect.round, following)))
+
+    def _reports(self, effect: Reduce) -> Combination:
+        tasks, known = self.engine.plan.tasks, self.recorder.combined
+        return Combination(
+            self.run, effect.round, effect.devices, tasks, self.server_half, self.engine.state, known
+        )
+
+    async def _begin_again(self, round: int, found: str) -> None:
+        """The reports of the round cannot be combined, because a model that they began with is lost."""
+        if not self.active or (self.engine.round, self.engine.stage) != (round, Stage.REDUCING):
+            return
+        reported = sorted(self.engine.reported)
+        for device in reported:
+            await self.storage.when_space(self.storage.reports.withdraw, self.run, round, device)
+        self.engine.feed(Damaged(round, tuple(reported), found))  # whose tasks no one gets: the round ends
+        await self.go_back(found)
 
 
 def _elapsed(record: RunRecord) -> float:

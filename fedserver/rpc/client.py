@@ -22,7 +22,7 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.rpc.channel import away, connect
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire, releases_wire
+from fedserver.rpc.wire import authority_wire, operator_wire, releases_wire
 from fedserver.store.identities.records import Operator, Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
 from fedserver.store.journal.placements import PlacementRecord
@@ -92,7 +92,7 @@ class OperatorClient:
     def runs(self) -> list[RunSummary]:
         with self._errors():
             found = self._operator.ListRuns(pb.ListRunsRequest(), timeout=ANSWER)
-        return list(map(operator_wire.summary_from_pb, found.runs))
+        return list(map(operator_wire.SUMMARY.from_pb, found.runs))
 
     def show(self, run: RunId) -> RunStatus:
         with self._errors():
@@ -142,7 +142,7 @@ class OperatorClient:
         """released: whether to include what devices have released, which takes longest to find."""
         request = pb.GetStatusRequest(without_released=not released)
         with self._errors():
-            return operator_wire.server_from_pb(self._operator.GetStatus(request, timeout=ANSWER))
+            return operator_wire.SERVER.from_pb(self._operator.GetStatus(request, timeout=ANSWER))
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
         """The run now and at each change, until it is over. Raises TimedOut after `timeout` seconds."""
@@ -156,7 +156,7 @@ class OperatorClient:
             with self._errors():
                 found = self._operator.ReadLog(pb.ReadLogRequest(run=run, after=after), timeout=ANSWER)
             for line in found.lines:
-                yield operator_wire.line_from_pb(line)
+                yield operator_wire.LINE.from_pb(line)
                 after = line.number
             if not found.lines:
                 return
@@ -173,7 +173,7 @@ class OperatorClient:
             request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices, most=most)
             with self._errors():
                 found = self._operator.ReadHistory(request, timeout=ANSWER)
-            for each in map(history_wire.round_from_pb, found.rounds):
+            for each in map(operator_wire.ROUND.from_pb, found.rounds):
                 yield each
                 after = each.round
             if not found.rounds:
@@ -188,7 +188,7 @@ class OperatorClient:
             request = pb.ListPlacementsRequest(run=run, device=device, after=after)
             with self._errors():
                 found = self._operator.ListPlacements(request, timeout=ANSWER)
-            for each in map(placements_wire.placement_from_pb, found.placements):
+            for each in map(operator_wire.PLACEMENT.from_pb, found.placements):
                 yield each
                 after = each.number
             if not found.placements:
@@ -290,18 +290,18 @@ class AuthorityClient(OperatorClient):
     def create_token(self, terms: Terms) -> tuple[Token, str]:
         """The token, and its join string."""
         with self._errors():
-            found = self._stub.CreateToken(authority_wire.terms_to_pb(terms), timeout=ANSWER)
-        return authority_wire.token_from_pb(found.token), found.join
+            found = self._stub.CreateToken(authority_wire.TERMS.to_pb(terms), timeout=ANSWER)
+        return authority_wire.TOKEN.from_pb(found.token), found.join
 
     def tokens(self) -> list[Token]:
         with self._errors():
             found = self._stub.ListTokens(authority_pb.ListTokensRequest(), timeout=ANSWER)
-        return list(map(authority_wire.token_from_pb, found.tokens))
+        return list(map(authority_wire.TOKEN.from_pb, found.tokens))
 
     def revoke_token(self, token: str) -> Token:
         with self._errors():
             found = self._stub.RevokeToken(authority_pb.RevokeTokenRequest(token=token), timeout=ANSWER)
-        return authority_wire.token_from_pb(found.token)
+        return authority_wire.TOKEN.from_pb(found.token)
 
     def devices(self) -> list[Known]:
         with self._errors():
@@ -333,19 +333,19 @@ class AuthorityClient(OperatorClient):
     def add_operator(self, name: str, role: OperatorRole, csr: bytes) -> IssuedOperator:
         request = authority_pb.AddOperatorRequest(operator=name, role=OPERATOR_ROLES[role], csr=csr)
         with self._errors():
-            return authority_wire.issued_from_pb(self._stub.AddOperator(request, timeout=ANSWER))
+            return authority_wire.ISSUED.from_pb(self._stub.AddOperator(request, timeout=ANSWER))
 
     def operators(self) -> list[Operator]:
         with self._errors():
             found = self._stub.ListOperators(authority_pb.ListOperatorsRequest(), timeout=ANSWER)
-        return list(map(authority_wire.operator_from_pb, found.operators))
+        return list(map(authority_wire.OPERATOR.from_pb, found.operators))
 
     def revoke_operator(self, name: str, reason: str = "") -> tuple[Operator, int]:
         """The operator, and how many open calls were cut."""
         request = authority_pb.RevokeOperatorRequest(operator=name, reason=reason)
         with self._errors():
             found = self._stub.RevokeOperator(request, timeout=ANSWER)
-        return authority_wire.operator_from_pb(found.operator), found.cut
+        return authority_wire.OPERATOR.from_pb(found.operator), found.cut
 
     def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

@@ -11,7 +11,7 @@ from fedserver.authority.answers import Ended
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.identity import Context
-from fedserver.rpc.wire import authority_wire, history_wire, operator_wire, placements_wire
+from fedserver.rpc.wire import authority_wire, operator_wire
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
@@ -35,7 +35,7 @@ class Operators(OperatorServiceServicer):
         return pb.StartRunResponse(run=run, cost=await self._runs.cost(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        return pb.ListRunsResponse(runs=operator_wire.summaries_to_pb(self._runs.runs()))
+        return pb.ListRunsResponse(runs=operator_wire.SUMMARY.rows_to_pb(self._runs.runs()))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         return pb.GetRunResponse(status=operator_wire.status_to_pb(await self._runs.show(request.run)))
@@ -74,7 +74,7 @@ class Operators(OperatorServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         found = await self._runs.status(released=not request.without_released)
-        return operator_wire.server_to_pb(found)
+        return operator_wire.SERVER.to_pb(found)
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
@@ -84,19 +84,19 @@ class Operators(OperatorServiceServicer):
 
     async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> pb.ReadLogResponse:
         lines = await self._runs.log(request.run, request.after)
-        return pb.ReadLogResponse(lines=operator_wire.lines_to_pb(lines))
+        return pb.ReadLogResponse(lines=operator_wire.LINE.rows_to_pb(lines))
 
     async def ReadHistory(self, request: pb.ReadHistoryRequest, context: Context) -> pb.ReadHistoryResponse:
         rounds = await self._runs.history(
             request.run, request.after, devices=not request.without_devices, most=request.most or ROUNDS
         )
-        return pb.ReadHistoryResponse(rounds=history_wire.rounds_to_pb(rounds))
+        return pb.ReadHistoryResponse(rounds=operator_wire.ROUND.rows_to_pb(rounds))
 
     async def ListPlacements(
         self, request: pb.ListPlacementsRequest, context: Context
     ) -> pb.ListPlacementsResponse:
         found = await self._runs.placements(request.run, request.device, request.after)
-        return pb.ListPlacementsResponse(placements=placements_wire.placements_to_pb(found))
+        return pb.ListPlacementsResponse(placements=operator_wire.PLACEMENT.rows_to_pb(found))
 
 
 class Observers(ObserverServiceServicer):
@@ -119,21 +119,21 @@ class Authorities(AuthorityServiceServicer):
     async def CreateToken(
         self, request: authority_pb.CreateTokenRequest, context: Context
     ) -> authority_pb.CreateTokenResponse:
-        token, join = await self._authority.create_token(authority_wire.terms_from_pb(request))
-        return authority_pb.CreateTokenResponse(token=authority_wire.token_to_pb(token), join=str(join))
+        token, join = await self._authority.create_token(authority_wire.TERMS.from_pb(request))
+        return authority_pb.CreateTokenResponse(token=authority_wire.TOKEN.to_pb(token), join=str(join))
 
     async def ListTokens(
         self, request: authority_pb.ListTokensRequest, context: Context
     ) -> authority_pb.ListTokensResponse:
         return authority_pb.ListTokensResponse(
-            tokens=map(authority_wire.token_to_pb, await self._authority.tokens())
+            tokens=map(authority_wire.TOKEN.to_pb, await self._authority.tokens())
         )
 
     async def RevokeToken(
         self, request: authority_pb.RevokeTokenRequest, context: Context
     ) -> authority_pb.RevokeTokenResponse:
         token = await self._authority.revoke_token(request.token)
-        return authority_pb.RevokeTokenResponse(token=authority_wire.token_to_pb(token))
+        return authority_pb.RevokeTokenResponse(token=authority_wire.TOKEN.to_pb(token))
 
     async def ListDevices(
         self, request: authority_pb.ListDevicesRequest, context: Context
@@ -174,16 +174,16 @@ class Authorities(AuthorityServiceServicer):
     ) -> authority_pb.AddOperatorResponse:
         role = OPERATOR_ROLE_OF.get(request.role, OperatorRole.VIEWER)
         accounts = self._authority.operators
-        return authority_wire.issued_to_pb(await accounts.add(request.operator, role, request.csr))
+        return authority_wire.ISSUED.to_pb(await accounts.add(request.operator, role, request.csr))
 
     async def ListOperators(
         self, request: authority_pb.ListOperatorsRequest, context: Context
     ) -> authority_pb.ListOperatorsResponse:
         known = self._authority.operators.known()
-        return authority_pb.ListOperatorsResponse(operators=map(authority_wire.operator_to_pb, known))
+        return authority_pb.ListOperatorsResponse(operators=map(authority_wire.OPERATOR.to_pb, known))
 
     async def RevokeOperator(
         self, request: authority_pb.RevokeOperatorRequest, context: Context
     ) -> authority_pb.RevokeOperatorResponse:
         revoked, cut = await self._authority.operators.revoke(request.operator, request.reason)
-        return authority_pb.RevokeOperatorResponse(operator=authority_wire.operator_to_pb(revoked), cut=cut)
+        return authority_pb.RevokeOperatorResponse(operator=authority_wire.OPERATOR.to_pb(revoked), cut=cut)

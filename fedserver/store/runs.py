@@ -13,7 +13,7 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal.outcomes import Course, Outcomes
+from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline, history_of
 from fedserver.store.releases import Move, ReleaseRecord, Releases
@@ -52,7 +52,7 @@ class Runs:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit, self._releases = history, audit, releases
         self._timeline = Timeline(database)
-        self._course = Course(database, self._timeline)
+        self._outcomes = OutcomeCache(database, self._timeline)
         self._statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
@@ -165,7 +165,7 @@ class Runs:
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
                 for table in ("rounds", "timeline"):
                     self._db.execute(f"DELETE FROM {table} WHERE run = ? AND round >= ?", (run, last))  # noqa: S608
-        self._course.forget(run)
+        self._outcomes.forget(run)
         self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
@@ -341,7 +341,7 @@ class Runs:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)
-        self._course.forget(run)
+        self._outcomes.forget(run)
         self._statements.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
 
@@ -368,7 +368,7 @@ class Runs:
 
     def outcomes(self, run: RunId) -> Outcomes:
         """What became of its rounds, in short."""
-        return self._course.of(run)
+        return self._outcomes.of(run)
 
     def statements(self, run: RunId) -> dict[DeviceId, Statement]:
         """What each device has released in it."""

@@ -25,11 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
+from fedserver.ha.blob_folder import is_claimed
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import References
 from fedserver.store.disk_space import DiskSpace
 from fedserver.store.engines import Elsewhere, open_blobs, open_database
-from fedserver.store.engines.blob_folder import is_claimed
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import beside

@@ -16,8 +16,8 @@ from unittest.mock import patch
 import psycopg
 from psycopg.rows import dict_row
 
+from fedserver.ha.postgresql import PostgresqlDatabase, read
 from fedserver.store.engines import Elsewhere
-from fedserver.store.engines.postgresql import PostgresqlDatabase, read
 from tests.histories.database import Looked
 from tests.histories.disk import Disk
 from tests.histories.processes import SERVER, current

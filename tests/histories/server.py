@@ -123,10 +123,10 @@ class Server:
         """See everything, as it travels. No device, and no machine's clock, is a reason to show nothing."""
         context: Any = None
         listed = await operators.ListRuns(pb.ListRunsRequest(), context)
-        for run in map(operator_wire.summary_from_pb, listed.runs):
+        for run in map(operator_wire.SUMMARY.from_pb, listed.runs):
             shown = await operators.GetRun(pb.GetRunRequest(run=run.run), context)
             operator_wire.status_from_pb(shown.status)
-        operator_wire.server_from_pb(await operators.GetStatus(pb.GetStatusRequest(), context))
+        operator_wire.SERVER.from_pb(await operators.GetStatus(pb.GetStatusRequest(), context))
 
     def _operator_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -167,7 +167,7 @@ MUTANTS = (
     mutant(
         "reports are not verified after they were combined",
         "fedserver/coordinator/aggregation/combining.py",
-        "    if lost := await damage.lost_reports(storage, counted, effect.devices):\n"
+        "    if lost := await damage.lost_reports(storage, counted, what.devices):\n"
         "        raise DamagedReports(lost)\n    if",
         "    if",
         DAMAGE,
@@ -448,6 +448,6 @@ MUTANTS = (
         "fedserver/coordinator/aggregation/combining.py",
         "        raise _Repaired\n    crash.point",
         "        pass\n    crash.point",
-        "tests/server/coordinator/test_bucket_away.py",
+        "tests/server/ha/test_bucket_away.py",
     ),
 )

@@ -21,7 +21,7 @@ from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds, Moments
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.core.server_kit.history.changes import changes, parents_of
 from tests.fleet import data, first_model, fleet, learner
@@ -224,8 +224,8 @@ def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_gr
 
 def test_a_late_joiner_that_begins_a_cluster_leaves_what_is_known_of_the_others(finished: State) -> None:
     held = finished.assignments["d1"]
-    courses = {
-        key: Course(first=2.0, best=0.1, last=0.1, rounds=5, knows=True)
+    histories = {
+        key: LossHistory(first=2.0, best=0.1, last=0.1, rounds=5, knows=True)
         for key in finished.clustering.names  # type: ignore[union-attr]
     }
     running = replace(
@@ -233,7 +233,7 @@ def test_a_late_joiner_that_begins_a_cluster_leaves_what_is_known_of_the_others(
         phase="clustered",
         progress=4,
         parameters=replace(finished.parameters, rounds=9),
-        guard=Guard(strikes={held: {"d1": STRIKES}}, courses=courses),
+        guard=Guard(strikes={held: {"d1": STRIKES}}, histories=histories),
     )
     plan = server_half.plan(running, ["late"])
     assert plan is not None
@@ -248,7 +248,7 @@ def test_a_late_joiner_that_begins_a_cluster_leaves_what_is_known_of_the_others(
         f"late began {new}, which continues the model of {old}"
     ]
     assert after.guard.held(held) == {"d1"}
-    assert courses.items() <= after.guard.courses.items()
+    assert histories.items() <= after.guard.histories.items()
 
 
 @pytest.mark.parametrize(("number", "share"), [(8, 1.0), (9, 0.5), (10, 0.5)])
@@ -268,12 +268,12 @@ def test_a_model_that_goes_back_in_the_last_fifth_of_a_run_goes_all_the_way(fini
     parameters = replace(finished.parameters, rounds=10, aggregation="clipped")
     key = finished.assignments["d0"]
     good = {name: tensor - 1.0 for name, tensor in finished.models[key].items()}
-    course = Course(first=2.0, best=0.1, last=3.0, rounds=8, falls=1, fell=True, good=good, knows=True)
+    history = LossHistory(first=2.0, best=0.1, last=3.0, rounds=8, falls=1, fell=True, good=good, knows=True)
     running = replace(
-        finished, phase="clustered", progress=8, parameters=parameters, guard=Guard(courses={key: course})
+        finished, phase="clustered", progress=8, parameters=parameters, guard=Guard(histories={key: history})
     )
     after = server_half.reduce(running, [Report("d0", Trained(running.models[key], 90, 3.0))])
-    assert after.guard.courses[key].falls == 2
+    assert after.guard.histories[key].falls == 2
     for name, tensor in good.items():
         np.testing.assert_array_equal(after.models[key][name], tensor)
 

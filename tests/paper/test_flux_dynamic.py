@@ -18,7 +18,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Describe, Described
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.simulation.fleet import Holding, numbered
 from shoal.simulation.simulated import SimulatedDevices
@@ -167,8 +167,10 @@ def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> N
 def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[State]) -> None:
     before = moved[moved.index(next(state for state in moved if state.drift)) - 1]
     held, held_in = "device-003", before.assignments["device-003"]
-    courses = {key: Course(first=2.0, best=0.1, last=0.1, rounds=5, knows=True) for key in before.models}
-    state = replace(before, guard=Guard(strikes={held_in: {held: STRIKES}}, courses=courses))
+    histories = {
+        key: LossHistory(first=2.0, best=0.1, last=0.1, rounds=5, knows=True) for key in before.models
+    }
+    state = replace(before, guard=Guard(strikes={held_in: {held: STRIKES}}, histories=histories))
     clustering = state.clustering
     assert clustering is not None
     own, other = (clustering.described[device] for device in ("device-001", "device-000"))
@@ -178,7 +180,7 @@ def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[Sta
         )
         assert len(state.drift) == drifts
         assert state.guard.held(held_in) == {held}
-        assert state.guard.courses == courses
+        assert state.guard.histories == histories
 
 
 def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fedserver.addresses import host_and_port
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
-from fedserver.store.content.bucket import BucketAddress
+from fedserver.ha.bucket import BucketAddress
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM

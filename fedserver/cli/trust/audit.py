@@ -49,7 +49,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 
     elsewhere, table = read_server(None, {"state": state}).elsewhere, None
     if elsewhere is not None:
-        from fedserver.store.engines import postgresql
+        from fedserver.ha import postgresql
 
         table = functools.partial(postgresql.read, elsewhere.database)
     found = log.verify(state, _head(expect) if expect else None, table)

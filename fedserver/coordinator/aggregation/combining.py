@@ -2,22 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.store import Storage
-from shoal.core.algorithm import State
-from shoal.core.engine.events import Reduce
+from shoal.core.algorithm import ServerHalf, State
 from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
+from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.aggregation.parallel import Workers
+from shoal.core.server_kit.history.figures import Figures
+from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
 from shoal.shell.disk import NO_DESCRIPTORS
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.runs import Run
 
 log = logging.getLogger("shoal.run")
 
@@ -25,11 +25,25 @@ RETRY_SECONDS = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
 
 
+@dataclass(frozen=True)
+class Combination:
+    """What is to be combined. devices: those whose reports count. tasks: of all that were asked. state: that
+    the round began with. known: gets what reports say of the models, and the next state, on any thread."""
+
+    run: RunId
+    round: int
+    devices: Sequence[DeviceId]
+    tasks: Mapping[DeviceId, Message]
+    server_half: ServerHalf
+    state: State
+    known: Callable[[Mapping[DeviceId, Figures], State], None]
+
+
 class _Repaired(Exception):
     """A file was made again of its copy meanwhile, so what was combined may have been its damaged bytes."""
 
 
-async def combined(run: "Run", effect: Reduce) -> State:
+async def combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
     """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
     if one of them was damaged and restored; or as long as a damaged model cannot be restored for now.
 
@@ -38,44 +52,44 @@ async def combined(run: "Run", effect: Reduce) -> State:
     """
     while True:
         try:
-            return await _combined(run, effect)
+            return await _combined(what, storage, workers)
         except DiskFull as fault:
-            log.warning("run %s: its reports are combined again in a moment: %s", run.run, fault)
+            log.warning("run %s: its reports are combined again in a moment: %s", what.run, fault)
             await asyncio.sleep(RETRY_SECONDS)
         except _Repaired:
-            log.warning("run %s: its reports are combined again, because files were restored", run.run)
+            log.warning("run %s: its reports are combined again, because files were restored", what.run)
 
 
 def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
     return [storage.blobs.repairs.get(name, 0) for record in records for name in record.blobs]
 
 
-async def _combined(run: "Run", effect: Reduce) -> State:
-    server_half, state, tasks = run.server_half, run.engine.state, run.engine.plan.tasks
-    storage, workers = run.storage, run.workers
-    records = await storage.call(storage.reports.of_round, run.run, effect.round)
-    counted = [record for record in records if record.device in effect.devices]
-    reports = StoredReports(counted, tasks, storage.blobs)
+async def _combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
+    records = await storage.call(storage.reports.of_round, what.run, what.round)
+    counted = [record for record in records if record.device in what.devices]
+    reports = StoredReports(counted, what.tasks, storage.blobs)
     repairs = _repairs(storage, counted)
     crash.point("server.reducing")
     try:
-        if len(counted) < len(effect.devices):
+        if len(counted) < len(what.devices):
             raise NotFound("reports that counted are not stored")
-        following = await in_thread(lambda: reduce(server_half, state, reports, workers, storage.blobs.make))
-        await in_thread(lambda: run.recorder.combined(reports.figures, following))
+        following = await in_thread(
+            lambda: reduce(what.server_half, what.state, reports, workers, storage.blobs.make)
+        )
+        await in_thread(lambda: what.known(reports.figures, following))
     except (StorageFault, asyncio.CancelledError):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
             # Code may load a module when it first needs it, as numpy does.
             raise TooManyFiles(str(error), "close other connections and files") from error
-        if lost := await damage.lost_reports(storage, counted, effect.devices):
+        if lost := await damage.lost_reports(storage, counted, what.devices):
             raise DamagedReports(lost) from None
         if _repairs(storage, counted) != repairs:
             raise _Repaired from None
         raise
     # Only now, so that nothing can become damaged between the check and the use.
-    if lost := await damage.lost_reports(storage, counted, effect.devices):
+    if lost := await damage.lost_reports(storage, counted, what.devices):
         raise DamagedReports(lost)
     if _repairs(storage, counted) != repairs:
         raise _Repaired

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from shoal.core.server_kit.aggregation.pieces import Job
+from shoal.core.server_kit.aggregation.parallel import Job
 from shoal.core.types import Array
 
 log = logging.getLogger("shoal.server")

@@ -14,7 +14,7 @@ from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.aggregation.pieces import Maker, Workers, in_memory, made_by, spread_over
+from shoal.core.server_kit.aggregation.parallel import Maker, Workers, in_memory, made_by, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
 from shoal.core.types import DeviceId, Tensors
 

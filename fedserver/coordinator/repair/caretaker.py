@@ -8,17 +8,16 @@ still a sound copy, and not only when the data are needed.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.store import Storage
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import DataFault, DiskFull, NotFound
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
 
 log = logging.getLogger("shoal.server")
 
@@ -31,17 +30,24 @@ BYTES_PER_SECOND = 32 << 20
 
 
 class Caretaker:
-    """Created with the coordinator whose storage it looks after; `work` ends only by an error."""
+    """`work` ends only by an error. runs: those that there are. in_turn: of the coordinator. restoring:
+    whether runs are still being restored after the start, which looks at the same files."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator, self._storage = coordinator, coordinator.storage
+    def __init__(
+        self,
+        storage: Storage,
+        runs: Callable[[], list[Run]],
+        in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        restoring: Callable[[], bool],
+    ) -> None:
+        self._storage, self._runs, self._in_turn, self._restoring = storage, runs, in_turn, restoring
         self._copied: set[str] = set()
 
     async def work(self) -> None:
         passed, loop = 0.0, asyncio.get_running_loop()
         while True:
             await asyncio.sleep(COPYING)
-            if self._coordinator.recovery.pending or self._storage.full:
+            if self._restoring() or self._storage.full:
                 continue
             await self.copy()
             if loop.time() - passed >= CHECKING:
@@ -52,7 +58,7 @@ class Caretaker:
     async def copy(self) -> None:
         """Make the copies that are missing, and delete those that are not needed any more."""
         newest: set[str] = set()
-        for run in list(self._coordinator.runs.values()):
+        for run in self._runs():
             for _, names in (await self._storage.call(self._storage.runs.checkpoints, run.run))[:1]:
                 newest.update(names)
         newest |= await self._in_use()
@@ -70,7 +76,7 @@ class Caretaker:
         pace: bytes that are read per second at most; 0 for no limit.
         """
         await self._storage.call(self._storage.store.check_rows)
-        for run in list(self._coordinator.runs.values()):
+        for run in self._runs():
             try:
                 await self._check_run(run, pace)
             except (DamagedRow, DataFault) as error:
@@ -95,22 +101,22 @@ class Caretaker:
             await self._storage.call(self._storage.runs.checkpoints, run.run)
         ):
             if place == 0:
-                await self._coordinator.in_turn(self._check_newest(run, number, names))
+                await self._in_turn(self._check_newest(run, number, names))
             elif found := await damage.lost_blob(self._storage, names, pace):
-                await self._coordinator.in_turn(self._drop(run, number, found))
+                await self._in_turn(self._drop(run, number, found))
         if run.active and run.engine.stage is Stage.OPEN:
             number, expected = run.engine.round, sorted(run.engine.reported)
             records = await self._storage.call(self._storage.reports.of_round, run.run, number)
             if lost := await damage.lost_reports(self._storage, records, expected, pace):
-                await self._coordinator.in_turn(damage.withdraw(run, number, lost))
+                await self._in_turn(run.withdraw(number, lost))
 
     async def _check_newest(self, run: Run, number: int, names: list[str]) -> None:
         current = await self._storage.call(self._storage.runs.checkpoints, run.run)
         if not current or current[0][0] != number:
             return
-        _, lost = await damage.examine(run, names)
+        _, lost = await run.repairs.examine(names)
         if lost and run.active:
-            await damage.go_back(run, lost)
+            await run.go_back(lost)
 
     async def _drop(self, run: Run, number: int, found: str) -> None:
         kept = [each for each, _ in await self._storage.call(self._storage.runs.checkpoints, run.run)]

@@ -6,21 +6,19 @@ gathers, so a group is as large as the disk is slow, and no report waits for oth
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
+from fedserver.coordinator.runs import Run
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.reports import Arrival
+from fedserver.store.store import Storage
 from shoal.core.engine.events import Reported
 from shoal.core.errors import DiskFull, NotFound, ShoalError, StaleReport, Taken, Unavailable
 from shoal.core.exchange.link import Outcome, Receipt
 from shoal.core.types import DeviceId
 from shoal.shell import crash
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
-    from fedserver.coordinator.runs import Run
 
 log = logging.getLogger("shoal.server")
 
@@ -33,7 +31,7 @@ class _Waiting:
     """A report that waits for its turn. receipt: what became of it; None if it does not count, for a reason
     that the caller has to find out."""
 
-    run: "Run"
+    run: Run
     arrival: Arrival
     receipt: "asyncio.Future[Receipt | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -45,15 +43,19 @@ class _Waiting:
 
 
 class Counting:
-    """barred: the devices whose reports do not count any more."""
+    """barred: the devices whose reports do not count any more. in_turn: of the coordinator."""
 
-    def __init__(self, coordinator: "Coordinator", barred: Collection[DeviceId]) -> None:
-        self._coordinator, self._barred = coordinator, barred
-        self._storage = coordinator.storage
+    def __init__(
+        self,
+        storage: Storage,
+        in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        barred: Collection[DeviceId],
+    ) -> None:
+        self._storage, self._in_turn, self._barred = storage, in_turn, barred
         self._waiting: list[_Waiting] = []
         self._groups = set[asyncio.Task[None]]()
 
-    async def count(self, run: "Run", arrival: Arrival) -> Receipt | None:
+    async def count(self, run: Run, arrival: Arrival) -> Receipt | None:
         """Store a report that was checked, and count it. None: it is not expected any more.
 
         Raises NotFound if its blobs are gone, Unavailable if it cannot be stored now.
@@ -71,7 +73,7 @@ class Counting:
 
     async def _next_group(self) -> None:
         try:
-            await self._coordinator.in_turn(self._count_group())
+            await self._in_turn(self._count_group())
         except Exception as error:  # the server stops, or its disk has failed: no turn comes any more
             waiting, self._waiting = self._waiting, []
             for each in waiting:

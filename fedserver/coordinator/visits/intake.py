@@ -12,7 +12,6 @@ from collections.abc import Collection
 
 from fedserver.coordinator.answers import REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.counting import not_now
 from fedserver.store.content.mapped import MappedTensors
@@ -186,11 +185,13 @@ async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | No
     if lease is None:
         return None
     names = [weights.blob.sha256 for weights in lease.task.payload.weights()]
-    damaged, lost = await damage.examine(run, damage.complained(run, names))
+    damaged, lost = await run.repairs.examine(run.repairs.complained(names))
     if lost:
-        await damage.go_back(run, lost)
+        await run.go_back(lost)
     why = "the bytes of the task were damaged on the server's disk: ask for the next task"
-    return Receipt(Outcome.LATE, why) if damaged or damage.were_damaged(run, names) else None
+    return (
+        Receipt(Outcome.LATE, why) if damaged or run.repairs.were_damaged(names, run.engine.round) else None
+    )
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:

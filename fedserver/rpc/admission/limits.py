@@ -13,7 +13,7 @@ from typing import Any
 from fedserver.config import Settings
 from fedserver.rpc.admission.identity import Callers, Context, address_of
 from fedserver.rpc.admission.messages import Behavior
-from shoal.core.engine.pacing import Pace
+from shoal.core.engine.token_bucket import TokenBucket
 from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
 
@@ -96,8 +96,8 @@ class Admission:
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
-        self._arrivals = Pace(arrivals, AT_ONCE, FURTHEST)
-        self._own: dict[DeviceId, Pace] = {}
+        self._arrivals = TokenBucket(arrivals, AT_ONCE, FURTHEST)
+        self._own: dict[DeviceId, TokenBucket] = {}
 
     def places(self) -> dict[str, int]:
         """How many more calls, calls that wait for a task, and transfers devices may begin."""
@@ -138,7 +138,7 @@ class Admission:
     def _arrive(self, device: DeviceId) -> None:
         """Count an arrival. Raises TooOften if this device arrives too often, Busy if too many do."""
         now = asyncio.get_running_loop().time()
-        own = self._own.setdefault(device, Pace(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
+        own = self._own.setdefault(device, TokenBucket(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
         for pace in (own, self._arrivals):
             if delay := pace.delay(now):
                 window, hint = (delay, delay + 1.0), f"try again in {delay:.0f} s"

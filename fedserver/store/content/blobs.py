@@ -33,7 +33,7 @@ from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import Manifest, layout, manifest_of, pack, unpack
-from shoal.core.server_kit.aggregation.pieces import Piece, in_memory
+from shoal.core.server_kit.aggregation.parallel import Piece, in_memory
 from shoal.core.types import Array, Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, sync, temporary
@@ -84,7 +84,7 @@ class Blobs:
         return self.here(sha256).open("rb")
 
     def make(self, like: Manifest, found: Iterable[tuple[Piece, Array]]) -> Tensors:
-        """A new model of its pieces (`pieces.Maker`), for any thread. A large one is a draft on disk until
+        """A new model of its pieces (`parallel.Maker`), for any thread. A large one is a draft on disk until
         it is kept. Raises StorageFault."""
         if layout(like)[1] < checked.MIN_BYTES:
             return in_memory(like, found)

@@ -16,7 +16,7 @@ from fedserver.store.content.mapped import MappedTensors
 from shoal.core.errors import BadPayload, DataFault, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import BLOCK, DTYPES, Manifest, blocks, layout
-from shoal.core.server_kit.aggregation.pieces import LARGEST, Piece
+from shoal.core.server_kit.aggregation.parallel import LARGEST, Piece
 from shoal.core.types import Array
 from shoal.shell.disk import TEMPORARY, storing
 
@@ -81,8 +81,8 @@ class Checked(MappedTensors):
 class Draft(Checked):
     """A model that was written as it was made, into files that are deleted with this object.
 
-    like, found: see `pieces.Maker`. copies: how many files there are. name, size: of its bytes. files: those
-    that `Blobs.keep` may turn into a blob and its copy. Raises StorageFault.
+    like, found: see `parallel.Maker`. copies: how many files there are. name, size: of its bytes. files:
+    those that `Blobs.keep` may turn into a blob and its copy. Raises StorageFault.
     """
 
     def __init__(

@@ -1,20 +1,19 @@
 """The two databases that a store can be in: SQLite in the state folder, or PostgreSQL.
 
-sqlite         the file shoal.db: the default; every row has a checksum and a second copy
-postgresql     a database on a server of its own, whose session is the right to write
-blob_folder    the folder of blobs that several servers reach, and whose turn it is to change it
-bucket_term    the bucket of blobs that several servers reach, and the same for it
-schema         the tables of both, and their version; `translation` has PostgreSQL's words for them
+sqlite     the file shoal.db: the default; every row has a checksum and a second copy
+schema     the tables of both, and their version
+
+`fedserver.ha` has PostgreSQL, and the blobs that several servers reach.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedserver.ha.blob_folder import claim
+from fedserver.ha.bucket import SCHEME, BucketAddress
+from fedserver.ha.bucket_term import begin_term
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.bucket import SCHEME, BucketAddress
 from fedserver.store.database import Database
-from fedserver.store.engines.blob_folder import claim
-from fedserver.store.engines.bucket_term import begin_term
 from fedserver.store.engines.sqlite import SqliteDatabase
 from shoal.core.errors import ConfigError
 
@@ -54,7 +53,7 @@ def open_database(state: Path, url: str = "") -> Database:
     if not url:
         return SqliteDatabase(state / FILE)
     try:
-        from fedserver.store.engines.postgresql import PostgresqlDatabase
+        from fedserver.ha.postgresql import PostgresqlDatabase
     except ModuleNotFoundError:
         raise ConfigError(
             "the package psycopg is not installed, which a PostgreSQL database needs",

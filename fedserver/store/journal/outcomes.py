@@ -21,7 +21,7 @@ class Outcomes:
     missing: Mapping[DeviceId, str] = field(default_factory=dict)
 
 
-class Course:
+class OutcomeCache:
     """The outcomes of all runs that were asked for, in memory. For the thread that owns the database."""
 
     def __init__(self, database: Database, timeline: Timeline) -> None:

@@ -171,7 +171,7 @@ def _heard(state: S, reports: Sequence[Report]) -> S:
     """The state with what a round of training says about its end, where the run is to end by itself."""
     if not ends_by_itself(state.parameters) or not trained(reports):
         return state
-    learns = all(course.knows for course in state.guard.courses.values())
+    learns = all(history.knows for history in state.guard.histories.values())
     return replace(state, ending=state.ending.heard(reports, state.progress, learns))
 
 
@@ -368,7 +368,7 @@ def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
         state.guard,
         references={key: norm for key, norm in state.guard.references.items() if key in models},
         of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
-        courses={key: course for key, course in state.guard.courses.items() if key in models},
+        histories={key: history for key, history in state.guard.histories.items() if key in models},
     )
     assignments = {device: into[key] for device, key in state.assignments.items()}
     return replace(state, models=models, guard=guard, assignments=assignments)

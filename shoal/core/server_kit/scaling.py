@@ -9,21 +9,30 @@ Clusters that are formed later get those of their own groups as they begin, wher
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from shoal.core.algorithm import Plan, Report, basis_of
+from shoal.core.algorithm import Plan, Report, State, basis_of
 from shoal.core.algorithm.training import scales_inputs
 from shoal.core.data.scale import MEAN, Summary, merged, of_group, scale_of, with_scale
 from shoal.core.exchange.messages import Summarize, Summarized
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
-if TYPE_CHECKING:
-    from shoal.core.server_kit.clustered import Clustered
 
-S = TypeVar("S", bound="Clustered")
+class Scaled(State, Protocol):
+    """A state that has a scale; None: it was not asked for yet."""
+
+    @property
+    def parameters(self) -> Any: ...
+    @property
+    def scale(self) -> Tensors | None: ...
+    @property
+    def summaries(self) -> Mapping[DeviceId, Summary]: ...
 
 
-def is_due(state: "Clustered") -> bool:
+S = TypeVar("S", bound=Scaled)
+
+
+def is_due(state: Scaled) -> bool:
     """Whether the next exchange is to ask for the scale, which a run may have been given with its first
     model, or have of an earlier run."""
     return state.scale is None and scales_inputs(state.parameters) and not _given(state)
@@ -39,19 +48,18 @@ def take(state: S, reports: Sequence[Report], forms: bool) -> S:
     scale = merged(list(told.values()))
     # One model that is a mixture of those of several clusters can have one scale only.
     kept = forms and MEAN in scale and getattr(state.parameters, "mixing", "hard") != "soft"
-    return replace(state, scale=scale, summaries=told if kept else {})
+    taken: S = replace(cast(Any, state), scale=scale, summaries=told if kept else {})
+    return taken
 
 
-def carried(before: "Clustered", state: S) -> S:
+def carried(before: Scaled, state: S) -> S:
     """The state after a round, whose models have the scales that they had before it, and those of new
     clusters their own. A model that several clusters share stays one object."""
     scale = _given(state) if state.scale is None else state.scale
     if not scale:
         return state
     had = {key: scale_of(model) for key, model in before.models.items()}
-    new = (
-        [] if before.models.keys() == state.models.keys() else [key for key in state.models if key not in had]
-    )
+    new = [key for key in state.models if key not in had]
     own, told = {}, state.summaries
     if told and new:
         own, told = _of_groups(new, state.assignments, scale, told), {}
@@ -62,7 +70,7 @@ def carried(before: "Clustered", state: S) -> S:
         key: made.setdefault((id(model), id(scales[key])), with_scale(model, scales[key]))
         for key, model in models.items()
     }
-    found = replace(state, scale=scale, models=after, summaries=told)
+    found: S = replace(cast(Any, state), scale=scale, models=after, summaries=told)
     first: Tensors | None = getattr(state, "initial", None)  # of algorithms that begin clusters later
     return found if first is None else replace(cast(Any, found), initial=with_scale(first, scale))
 
@@ -80,7 +88,7 @@ def _of_groups(
     return {key: of_group(scale, group) for key, group in groups.items()}
 
 
-def _given(state: "Clustered") -> Tensors:
+def _given(state: Scaled) -> Tensors:
     """The scale that a model of the run brought with it, or the encoder of an earlier run; else empty."""
     basis = basis_of(state) if scales_inputs(state.parameters) else None
     models = [*state.models.values(), *([] if basis is None else [basis.encoder])]

@@ -29,7 +29,7 @@ def training(
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 
     progress: the completed rounds of training, on which the learning rate depends if it has a schedule. rate:
-    the share of it that is left after training has fallen (`shoal.core.server_kit.aggregation.course`).
+    the share of it that is left after training has fallen (`shoal.core.server_kit.aggregation.divergence`).
     formed: after how many rounds the clusters were formed, or for any other reason the rate may fall. rounds:
     how many the run has in all; 0: as many as it may have.
     """

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import trustme
 
-from fedclient.faults import SomeoneElse
+from fedclient.faults import WrongServer
 from fedclient.identity import keyring as keyrings
 from fedclient.identity.join import join, read_join_string
 from fedclient.identity.keyring import Identity, Keyring
@@ -178,7 +178,7 @@ def test_nothing_is_sent_to_a_port_with_another_key(folder: DeviceFolder) -> Non
         context.set_alpn_protocols(["h2"])
         server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=context)
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
-        with pytest.raises(SomeoneElse, match=rf"another server answers at 127\.0\.0\.1:{line.port}"):
+        with pytest.raises(WrongServer, match=rf"another server answers at 127\.0\.0\.1:{line.port}"):
             await join(folder, line, "attic", Silent())
         await asyncio.wait_for(ended.wait(), HANG)
         server.close()
@@ -192,7 +192,7 @@ def test_a_port_that_speaks_no_tls_is_named(folder: DeviceFolder) -> None:
     async def steps() -> None:
         server = await asyncio.start_server(lambda r, w: w.write(b"SSH-2.0\r\n" * 10), "127.0.0.1", 0)
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
-        with pytest.raises(SomeoneElse, match="does not speak TLS"):
+        with pytest.raises(WrongServer, match="does not speak TLS"):
             await join(folder, line, "attic", Silent())
         server.close()
 

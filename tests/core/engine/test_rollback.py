@@ -26,7 +26,7 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.summing import Summing
 from shoal.core.types import Tensors
@@ -68,10 +68,10 @@ def test_a_cluster_must_have_been_there_then_and_be_there_now() -> None:
 
 def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> None:
     """Or the higher loss of the earlier model would look like a fall, and the later model would return."""
-    then = Guard({"c0": 1.0, "c1": 1.0}, courses={"c0": Course(2.0, 1.5, 1.5, 2)})
+    then = Guard({"c0": 1.0, "c1": 1.0}, histories={"c0": LossHistory(2.0, 1.5, 1.5, 2)})
     strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
-    courses = {key: Course(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
-    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, courses)
+    histories = {key: LossHistory(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
+    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, histories)
     state: Any = rolled_back(replace(NOW, guard=now, summing=Summing()), replace(EARLIER, guard=then), "c0")
     assert state.summing is None
     found = state.guard
@@ -80,9 +80,9 @@ def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> No
         {},
         "few",
         {"c1": {"d1": 1}},
-        {"c0": then.courses["c0"], "c1": courses["c1"]},
+        {"c0": then.histories["c0"], "c1": histories["c1"]},
     )
-    again = found.courses["c0"].after([1.5], model(1.0))
+    again = found.histories["c0"].after([1.5], model(1.0))
     assert not again.fell
 
 

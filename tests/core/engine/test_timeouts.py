@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.core.engine import timeouts
-from shoal.core.engine.pacing import Pace
 from shoal.core.engine.timeouts import ANSWER, LEAST, STALL, Progress
+from shoal.core.engine.token_bucket import TokenBucket
 
 
 def test_a_transfer_that_moves_enough_never_stalls() -> None:
@@ -46,24 +46,24 @@ def test_there_are_seven_timeouts() -> None:
 
 
 def test_a_burst_goes_through_and_then_rate_per_second() -> None:
-    pace = Pace(rate=10.0, burst=5.0, furthest=60.0)
-    assert [pace.delay(1000.0) for _ in range(5)] == [0.0] * 5
-    assert pace.delay(1000.0) > 0.0
-    assert pace.delay(1000.1) == 0.0
-    assert pace.delay(1000.1) > 0.0
-    assert [pace.delay(1010.0) for _ in range(5)] == [0.0] * 5  # saved up, and no more than that
-    assert pace.delay(1010.0) > 0.0
+    bucket = TokenBucket(rate=10.0, burst=5.0, furthest=60.0)
+    assert [bucket.delay(1000.0) for _ in range(5)] == [0.0] * 5
+    assert bucket.delay(1000.0) > 0.0
+    assert bucket.delay(1000.1) == 0.0
+    assert bucket.delay(1000.1) > 0.0
+    assert [bucket.delay(1010.0) for _ in range(5)] == [0.0] * 5  # saved up, and no more than that
+    assert bucket.delay(1010.0) > 0.0
 
 
 def test_callers_that_come_back_at_their_time_are_let_in() -> None:
-    pace = Pace(rate=50.0, burst=100.0, furthest=45.0)
-    delays = [pace.delay(0.0) for _ in range(500)]
+    bucket = TokenBucket(rate=50.0, burst=100.0, furthest=45.0)
+    delays = [bucket.delay(0.0) for _ in range(500)]
     assert delays.count(0.0) == 100
     later = sorted(delay for delay in delays if delay)
     assert later[-1] == pytest.approx(400 / 50.0)
-    assert all(pace.delay(moment) == 0.0 for moment in later)
+    assert all(bucket.delay(moment) == 0.0 for moment in later)
 
 
 def test_no_caller_is_sent_away_for_longer_than_the_furthest() -> None:
-    pace = Pace(rate=1.0, burst=1.0, furthest=45.0)
-    assert max(pace.delay(0.0) for _ in range(1000)) == 45.0
+    bucket = TokenBucket(rate=1.0, burst=1.0, furthest=45.0)
+    assert max(bucket.delay(0.0) for _ in range(1000)) == 45.0

@@ -16,7 +16,7 @@ from shoal.core.server_kit.aggregation.averaging import (
     next_models,
     steadied,
 )
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.types import Tensors
@@ -66,10 +66,12 @@ def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
 
 
 def test_the_guard_says_which_models_fell_in_a_round() -> None:
-    before = Guard(courses={"c0": Course(falls=1), "c1": Course(falls=1, fell=True), "c2": Course()})
-    fell, still = Course(falls=2, fell=True), Course(falls=1, fell=True)
-    again = Course(falls=1, restarted=True)
-    after = Guard(courses={"c0": fell, "c1": still, "c2": again, "c3": still})
+    before = Guard(
+        histories={"c0": LossHistory(falls=1), "c1": LossHistory(falls=1, fell=True), "c2": LossHistory()}
+    )
+    fell, still = LossHistory(falls=2, fell=True), LossHistory(falls=1, fell=True)
+    again = LossHistory(falls=1, restarted=True)
+    after = Guard(histories={"c0": fell, "c1": still, "c2": again, "c3": still})
     assert after.fallen(before) == {"c0", "c3"}
 
 

@@ -17,7 +17,7 @@ from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.noised import Noise, charged, noised, promise
 from shoal.core.server_kit.aggregation.robust import Update
-from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.types import Tensors
 
 QUIET = Noise(1.0, 1e-9, 1e-6)

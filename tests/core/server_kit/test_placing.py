@@ -15,7 +15,7 @@ from shoal.core.exchange.messages import Describe, Score
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Moments, Scores
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 
 ONE = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(3)}
@@ -212,7 +212,7 @@ def test_a_device_of_the_run_is_asked_to_fine_tune_its_clusters_model() -> None:
 
 
 def test_it_goes_on_with_what_is_left_of_the_learning_rate() -> None:
-    slowed = replace(state(learning_rate=0.5), guard=Guard(courses={"c0": Course(falls=2)}))
+    slowed = replace(state(learning_rate=0.5), guard=Guard(histories={"c0": LossHistory(falls=2)}))
     found = placing.own(IFCA, slowed, "a")
     assert found is not None
     assert found.settings.learning_rate == 0.125

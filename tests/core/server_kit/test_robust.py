@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.aggregation import coordinates, influence, survey
-from shoal.core.server_kit.aggregation.pieces import pieces_of
+from shoal.core.server_kit.aggregation import coordinates, influence, update_geometry
+from shoal.core.server_kit.aggregation.parallel import pieces_of
 from shoal.core.server_kit.aggregation.robust import (
     RULES,
     Clipped,
@@ -18,7 +18,7 @@ from shoal.core.server_kit.aggregation.robust import (
     Update,
     combine,
 )
-from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.types import Tensors
 
 ZERO: Tensors = {"w": np.zeros(2, np.float32)}
@@ -212,7 +212,7 @@ def test_blocks_of_any_size_give_the_same_middle(size: int, monkeypatch: pytest.
     rows[2] = {"w": rows[2]["w"] * 100.0, "n": rows[2]["n"]}
     base = {"w": np.zeros(size), "n": np.zeros((2, 2), np.int64)}
     whole = {rule: combine(rule, base, updates(*rows)).model for rule in RULES}
-    for module in (coordinates, survey):
+    for module in (coordinates, update_geometry):
         monkeypatch.setattr(
             module, "pieces_of", lambda like, parts, together=0: pieces_of(like, parts, 8 * 6 * 8)
         )

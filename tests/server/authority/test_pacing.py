@@ -67,7 +67,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
         found = asyncio.run(ask(f"{second}.{number}" for number in range(300)))
         refusals += [each for each in found if not isinstance(each, Challenge)]
     assert {type(each) for each in refusals} == {Busy}
-    assert len(asked._asked._paces) == rate_limit.MOST_KEYS
+    assert len(asked._asked._buckets) == rate_limit.MOST_KEYS
     assert asked._nonces.take(first.nonce)
 
 

@@ -10,7 +10,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.visits.visitor import Unlimited
-from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_pb
+from fedserver.rpc.wire.operator_wire import PLACEMENT
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
@@ -184,7 +184,7 @@ def test_a_vote_is_answered_with_one_model_and_recorded_without_a_confidence(tmp
         found = (await OperatorApi(coordinator).show("flux")).released
         assert found["newcomer"].cost == cost(1.0) + cost(1.0), "it is another question"
         assert record.confidence is None
-        assert placement_from_pb(placement_to_pb(record)).evidence == "vote"
+        assert PLACEMENT.from_pb(PLACEMENT.to_pb(record)).evidence == "vote"
 
     scenario(story, tmp_path)
 

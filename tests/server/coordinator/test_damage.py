@@ -29,7 +29,8 @@ async def newest(coordinator: Coordinator) -> str:
 
 def forget(coordinator: Coordinator) -> None:
     """Let the run have nothing in memory from which a blob could be written again."""
-    coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
+    run = coordinator.runs["toy"]
+    run.blobs = run.repairs.blobs = coordinator.storage.blob_cache("toy")
 
 
 async def complain(device: Hands, task: Task) -> Outcome:
@@ -309,8 +310,8 @@ async def with_models_on_disk(state: Path, both: bool) -> tuple[str, str]:
             await device.send(task, device.payload(honest(number)(messages[number], task.seed)))
         await serve_all(coordinator)
         run = coordinator.runs["toy"]
-        course = run.engine.state.guard.courses["global"]
-        for model in (*run.engine.state.models.values(), course.good):
+        history = run.engine.state.guard.histories["global"]
+        for model in (*run.engine.state.models.values(), history.good):
             assert isinstance(model, checked.Checked)
         assert run.engine.state.progress == ROUNDS
         if not both:  # a round that is repeated has other seeds

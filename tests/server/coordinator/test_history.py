@@ -8,7 +8,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.client import OperatorClient
 from fedserver.rpc.server import listen
-from fedserver.rpc.wire.history_wire import round_from_pb, round_to_pb
+from fedserver.rpc.wire import operator_wire
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Failure, Report
 from shoal.core.exchange.messages import Message
@@ -154,8 +154,8 @@ def test_the_history_is_there_after_a_crash_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_an_operator_reads_the_same_over_the_socket(tmp_path: Path) -> None:
-    assert round_from_pb(round_to_pb(ROUND)) == ROUND
-    assert round_from_pb(round_to_pb(RoundHistory(1))) == RoundHistory(1)
+    assert operator_wire.ROUND.from_pb(operator_wire.ROUND.to_pb(ROUND)) == ROUND
+    assert operator_wire.ROUND.from_pb(operator_wire.ROUND.to_pb(RoundHistory(1))) == RoundHistory(1)
 
     async def play() -> None:
         async with server(tmp_path / "s") as coordinator:

@@ -9,7 +9,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.history.pace import LATEST, Pace
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.rpc.wire.operator_wire import summary_from_pb, summary_to_pb
+from fedserver.rpc.wire.operator_wire import SUMMARY
 from tests.server.servers import DEVICES, SETTINGS, crash, hands, scenario, server, start
 from tests.server.toys import honest
 
@@ -62,7 +62,7 @@ def test_an_operator_sees_it_as_soon_as_a_round_is_complete(tmp_path: Path) -> N
         summary = await first_round(coordinator)
         (found,) = await OperatorApi(coordinator).history("toy")
         assert summary.pace == pytest.approx(found.seconds, rel=1e-3)
-        assert summary_from_pb(summary_to_pb(summary)).pace == pytest.approx(summary.pace, abs=1e-6)
+        assert SUMMARY.from_pb(SUMMARY.to_pb(summary)).pace == pytest.approx(summary.pace, abs=1e-6)
 
     scenario(story, tmp_path)
 

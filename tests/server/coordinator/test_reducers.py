@@ -17,8 +17,8 @@ from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
-from shoal.core.server_kit.aggregation import pieces
-from shoal.core.server_kit.aggregation.pieces import Job, spread_over
+from shoal.core.server_kit.aggregation import parallel
+from shoal.core.server_kit.aggregation.parallel import Job, spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 from shoal.core.types import Array, Tensors
 from tests.server.servers import SETTINGS, expected, models, serve_all, start
@@ -30,7 +30,7 @@ BASE: Tensors = {"w": np.zeros((3, 100_000), np.float32), "b": np.zeros(7, np.fl
 
 @pytest.fixture
 def updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Update]:
-    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1)
     found = {}
     for number in range(5):
         chance = np.random.default_rng(number)
@@ -72,7 +72,7 @@ def test_processes_make_the_same_models_also_after_one_of_them_was_killed(
 
 
 def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1)
     done: list[str] = []
     real = Reducers.map
 

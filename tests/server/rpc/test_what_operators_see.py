@@ -144,8 +144,8 @@ def test_operators_are_shown_times_of_any_length(seconds: float) -> None:
 
 def returned(status: ServerStatus) -> ServerStatus:
     """It, as an operator gets it."""
-    data = operator_wire.server_to_pb(status).SerializeToString()
-    return operator_wire.server_from_pb(operator_wire.pb.GetStatusResponse.FromString(data))
+    data = operator_wire.SERVER.to_pb(status).SerializeToString()
+    return operator_wire.SERVER.from_pb(operator_wire.pb.GetStatusResponse.FromString(data))
 
 
 ODD = "d\udc80"  # what no protobuf text can say
@@ -182,7 +182,7 @@ def test_a_run_is_shown_though_the_figures_of_a_device_cannot_be() -> None:
     summary = RunSummary("toy", "toy", "fedavg", "default", "open", 1)
     sent = operator_wire.status_to_pb(RunStatus(summary, devices=figures, spec=spec()))
     found = operator_wire.status_from_pb(operator_wire.pb.RunStatus.FromString(sent.SerializeToString()))
-    assert found.devices == (figures[0], DeviceFigures("d1"))
+    assert found.devices == (figures[0], DeviceFigures("d1", "c1"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedserver.store.content.checked import Checked, Draft, LostTensors
 from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import BLOCK, digest, manifest_of, pack
-from shoal.core.server_kit.aggregation.pieces import Piece, pieces_of
+from shoal.core.server_kit.aggregation.parallel import Piece, pieces_of
 from shoal.core.types import Array, Tensors
 
 CHANCE = np.random.default_rng(43)

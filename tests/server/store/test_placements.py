@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.rpc.wire.placements_wire import placement_from_pb, placement_to_pb
+from fedserver.rpc.wire.operator_wire import PLACEMENT
 from fedserver.store.journal import placements
 from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
 from fedserver.store.store import Store
@@ -93,4 +93,4 @@ def test_newcomers_that_fit_nowhere_again_and_again_are_found(store: Store) -> N
 def test_every_kind_travels_to_operators(evidence: str, outcome: str) -> None:
     for found in (PLACED, CHOSEN):
         each = replace(found, evidence=evidence, outcome=outcome, since=1.8e9, at=1.8e9 + 0.5, number=1 << 40)
-        assert placement_from_pb(placement_to_pb(each)) == each
+        assert PLACEMENT.from_pb(PLACEMENT.to_pb(each)) == each

@@ -147,4 +147,4 @@ def test_operators_are_told_what_the_server_knows() -> None:
         status = RunStatus(summary, released=released, central=central)
         assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)) == status
     daemon = ServerStatus("1", (), (), released=released)
-    assert operator_wire.server_from_pb(operator_wire.server_to_pb(daemon)).released == released
+    assert operator_wire.SERVER.from_pb(operator_wire.SERVER.to_pb(daemon)).released == released

@@ -8,7 +8,7 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import kmeans

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shoal.core.algorithm import Report
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.cluster import around_centers

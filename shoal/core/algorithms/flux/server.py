@@ -23,7 +23,7 @@ from shoal.core.exchange.messages import Describe, Described, Evaluate, Message,
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
@@ -103,14 +103,14 @@ def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _warmed_up(state: State, reports: Sequence[Report]) -> State:
     """The state with the accuracy in these reports, and with the phase that follows."""
-    parameters, course = state.parameters, state.guard.courses.get(GLOBAL, Course())
+    parameters, history = state.parameters, state.guard.histories.get(GLOBAL, LossHistory())
     # With training comes the accuracy of the model that it began with.
     after = state.progress if parameters.measured_apart else state.progress - 1
-    accuracies = {} if course.restarted else dict(state.accuracies)
-    counts = parameters.measured_apart or (parameters.measured and not course.restarted)
+    accuracies = {} if history.restarted else dict(state.accuracies)
+    counts = parameters.measured_apart or (parameters.measured and not history.restarted)
     if counts and measured(reports):
         accuracies[str(after)] = mean_accuracy(reports)
-    over = warm_up_is_over(parameters, accuracies, state.progress, course.lost)
+    over = warm_up_is_over(parameters, accuracies, state.progress, history.lost)
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from shoal.core.algorithm import Report
 from shoal.core.exchange.tensors import weighted_mean
-from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.influence import opposed
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
@@ -24,7 +24,7 @@ from shoal.core.server_kit.aggregation.robust import (
     combine,
     reference,
 )
-from shoal.core.server_kit.aggregation.survey import norm, survey
+from shoal.core.server_kit.aggregation.update_geometry import geometry_of, norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -112,10 +112,10 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
-    strikes, courses, spreads = dict(guard.strikes), dict(guard.courses), {}
+    strikes, histories, spreads = dict(guard.strikes), dict(guard.histories), {}
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
-    learning = nsmallest(2, ((each.best, key) for key, each in guard.courses.items() if each.learns))
+    learning = nsmallest(2, ((each.best, key) for key, each in guard.histories.items() if each.learns))
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
@@ -128,12 +128,12 @@ def combined_models(
             found[key] = noised(base, own, rule)
             of_round[key] = (loudness(key, base, own, rule),)
             continue
-        before = courses.get(key, Course())
+        before = histories.get(key, LossHistory())
         if rule != "mean":
             losses = [update.loss for update in own.values() if update.loss is not None]
             elsewhere = min((loss for loss, other in learning if other != key), default=math.inf)
-            courses[key] = before.after(losses, base, elsewhere)
-            if (fallback := courses[key].model(before, base)) is not None:
+            histories[key] = before.after(losses, base, elsewhere)
+            if (fallback := histories[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue
         combined = combine(rule, base, own, references.get(key, 0.0))
@@ -149,10 +149,12 @@ def combined_models(
                 f"model {key} is trained by fewer than {MIN_TO_OUTVOTE} devices: a hostile one among them is "
                 "limited, but not outvoted"
             )
-    courses = {
-        key: course for key, course in courses.items() if (course.rounds or course.knows) and key in models
+    histories = {
+        key: history
+        for key, history in histories.items()
+        if (history.rounds or history.knows) and key in models
     }
-    return found, Guard(references, of_round, of_run, strikes, courses, spreads)
+    return found, Guard(references, of_round, of_run, strikes, histories, spreads)
 
 
 def held_back(
@@ -201,7 +203,7 @@ def _opposed(
     for group in alike:
         own = {device: models[device] for device in group if device in models}
         if own:
-            found |= opposed(survey(own, {device: bases[device] for device in own}, TOGETHER).cosines)
+            found |= opposed(geometry_of(own, {device: bases[device] for device in own}, TOGETHER).cosines)
     return found
 
 

@@ -1,6 +1,6 @@
 """The same coordinates of all updates: their mean, of those in the middle, or as `influence` says.
 
-With workers (`aggregation.pieces`), each of them does some ranges of coordinates; the bits are the same.
+With workers (`aggregation.parallel`), each of them does some ranges of coordinates; the bits are the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Lazy, blocks, finish, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import pulls, settled
 from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
-from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, joined, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Job, Part, Piece, joined, pieces_of, results
 from shoal.core.types import Array, Tensors
 
 TENTH = 10

@@ -28,7 +28,7 @@ from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.report import CentralNoise
 from shoal.core.server_kit.aggregation.robust import Update
-from shoal.core.server_kit.aggregation.survey import norm
+from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 

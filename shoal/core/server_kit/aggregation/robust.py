@@ -30,7 +30,7 @@ from shoal.core.algorithm import Rule
 from shoal.core.server_kit.aggregation.coordinates import Clipped, mean, middle, settle, tenth
 from shoal.core.server_kit.aggregation.influence import MIN_UPDATES, believed, opposed
 from shoal.core.server_kit.aggregation.middle import half
-from shoal.core.server_kit.aggregation.survey import survey
+from shoal.core.server_kit.aggregation.update_geometry import geometry_of
 from shoal.core.types import DeviceId, Tensors
 
 RULES = get_args(Rule)
@@ -100,7 +100,7 @@ def combine(
     if rule == "mean":
         return Combined(mean([(models[device], weights[device]) for device in devices], base))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
-    seen = survey(models, origins)
+    seen = geometry_of(models, origins)
     usual = reference(seen.norms, before)
     long = {device: size / usual for device, size in seen.norms.items() if 0.0 < BOUND * usual < size}
     if len(devices) < MIN_UPDATES:
@@ -115,7 +115,7 @@ def combine(
         models.get(device) is not update.model or origins[device] is not base
         for device, update in updates.items()
     ):
-        seen = survey(models, dict.fromkeys(models, base))  # of what counts, and as it counts
+        seen = geometry_of(models, dict.fromkeys(models, base))  # of what counts, and as it counts
     counted = believed(weights)
     total = math.fsum(counted.values())
     shares = [weight / total for weight in counted.values()]

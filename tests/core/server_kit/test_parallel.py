@@ -11,8 +11,8 @@ import pytest
 from fedserver.store.content.checked import Draft
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
-from shoal.core.server_kit.aggregation import pieces, robust
-from shoal.core.server_kit.aggregation.pieces import Job, made_by, spread_over
+from shoal.core.server_kit.aggregation import parallel, robust
+from shoal.core.server_kit.aggregation.parallel import Job, made_by, spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 from shoal.core.types import Array, Tensors
 
@@ -66,7 +66,7 @@ def updates(base: Tensors, tmp_path: Path) -> dict[str, Update]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1)
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -131,7 +131,7 @@ def test_updates_from_other_models_are_combined_as_without_workers(
 def test_small_models_are_not_worth_it(
     base: Tensors, updates: dict[str, Update], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "MIN_VALUES_FOR_WORKERS", 1 << 40)
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1 << 40)
     workers = Distant(2)
     with spread_over(workers):
         robust.combine("mean", base, updates)

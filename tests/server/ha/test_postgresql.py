@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.engines import Elsewhere, blob_folder, translation
+from fedserver.ha import blob_folder, translation
+from fedserver.store.engines import Elsewhere
 from fedserver.store.engines.schema import VERSION
 from fedserver.store.integrity import salvage
 from fedserver.store.store import Store
@@ -19,7 +20,7 @@ from tests.server.servers import server
 from tests.server.store.samples import RECORD, checkpoint, model
 from tests.waiting import HANG
 
-module = pytest.importorskip("fedserver.store.engines.postgresql", reason="psycopg is not installed")
+module = pytest.importorskip("fedserver.ha.postgresql", reason="psycopg is not installed")
 LINE = "INSERT INTO devices (device, software, first_seen, last_seen) VALUES (?, ?, ?, ?)"
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedserver.store.content.bucket import Bucket
+from fedserver.ha.bucket import Bucket
 from fedserver.store.content.copies import hash_of
 from shoal.core.errors import BucketAway
 from shoal.shell.disk import settle, storing, temporary

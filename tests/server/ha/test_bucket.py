@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.store.content import bucket as module
-from fedserver.store.content.bucket import Bucket, BucketAddress
+from fedserver.ha import bucket as module
+from fedserver.ha.bucket import Bucket, BucketAddress
 from fedserver.store.engines import Elsewhere
 from fedserver.store.reports import Arrival
 from fedserver.store.store import Store
@@ -18,11 +18,11 @@ from shoal.core.errors import BucketAway, ConfigError
 from shoal.core.exchange.tensors import digest
 from tests.buckets import Buckets
 from tests.postgresql import Cluster
-from tests.server.store.test_postgresql import end_sessions, until_leading
+from tests.server.ha.test_postgresql import end_sessions, until_leading
 from tests.server.store.test_store import RECORD, arrive, checkpoint, model, report
 from tests.waiting import HANG
 
-pytest.importorskip("fedserver.store.engines.postgresql", reason="psycopg is not installed")
+pytest.importorskip("fedserver.ha.postgresql", reason="psycopg is not installed")
 NAME = digest(model(1.0))
 
 

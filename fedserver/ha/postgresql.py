@@ -23,9 +23,9 @@ import psycopg
 from psycopg.types.numeric import IntDumper
 from psycopg.types.string import StrDumper
 
+from fedserver.ha.translation import numbered, statements
 from fedserver.store.database import Database
 from fedserver.store.engines.schema import SCHEMA, check_version
-from fedserver.store.engines.translation import numbered, statements
 from shoal.core.errors import ConfigError, DatabaseLost, DiskFull, NotLeader, StorageFault
 
 log = logging.getLogger("shoal.server")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.tensors import BLOCK
-from shoal.core.server_kit.aggregation.survey import norm, survey
+from shoal.core.server_kit.aggregation.update_geometry import geometry_of, norm
 from shoal.core.types import Tensors
 
 LARGE = BLOCK + BLOCK // 2 + 7
@@ -36,7 +36,7 @@ def fleet(devices: int, dtype: str = "float32") -> tuple[Tensors, dict[str, Tens
 def test_lengths_and_angles_are_those_of_whole_updates(dtype: str, together: int) -> None:
     base, models = fleet(4, dtype)
     origins = dict.fromkeys(models, base) | {"d02": fleet(5, dtype)[0]}
-    found = survey(models, origins, together)
+    found = geometry_of(models, origins, together)
     steps = {
         device: np.concatenate(
             [(model[name].astype(np.float64) - origins[device][name]).ravel() for name in FLOATS]
@@ -54,12 +54,12 @@ def test_lengths_and_angles_are_those_of_whole_updates(dtype: str, together: int
 def test_who_did_not_move_has_no_direction() -> None:
     base, models = fleet(4)
     models["d01"] = base
-    found = survey(models, dict.fromkeys(models, base))
+    found = geometry_of(models, dict.fromkeys(models, base))
     assert found.norms["d01"] == 0.0
     assert sorted(found.cosines) == ["d00", "d02", "d03"]
 
 
 def test_a_model_of_whole_numbers_has_no_length() -> None:
     base = {"count": np.array([4, 7])}
-    found = survey({"a": base, "b": base}, {"a": base, "b": base})
+    found = geometry_of({"a": base, "b": base}, {"a": base, "b": base})
     assert (found.norms, found.cosines) == ({"a": 0.0, "b": 0.0}, {})

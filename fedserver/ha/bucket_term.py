@@ -1,13 +1,13 @@
 """A leader's term in a bucket of blobs: a number from the database, which no other leader has.
 
-See `fedserver.store.content.bucket_copies`, which says what the number is for.
+See `fedserver.ha.bucket_copies`, which says what the number is for.
 """
 
 import secrets
 from pathlib import Path
 
-from fedserver.store.content.bucket import Bucket, BucketAddress
-from fedserver.store.content.bucket_copies import BucketCopies, newest
+from fedserver.ha.bucket import Bucket, BucketAddress
+from fedserver.ha.bucket_copies import BucketCopies, newest
 from fedserver.store.database import Database
 from shoal.core.errors import ConfigError
 

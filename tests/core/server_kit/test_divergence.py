@@ -12,7 +12,7 @@ from shoal.core.exchange.messages import Protected, Trained
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.server_kit.aggregation.averaging import next_models
-from shoal.core.server_kit.aggregation.course import FALLS, Course
+from shoal.core.server_kit.aggregation.divergence import FALLS, LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.standard import training
 from shoal.core.types import Tensors
@@ -73,7 +73,7 @@ def test_it_goes_back_a_bounded_number_of_times_and_then_says_that_it_does_not_l
 def test_a_model_that_never_learns_and_is_worse_than_at_first_begins_again_with_half_the_rate() -> None:
     run = Run()
     assert [run.round(*[loss] * 3) for loss in (2.2, 2.3, 2.28, 2.31)] == [1, 2, 3, 4]
-    assert run.guard.courses["c0"].lost
+    assert run.guard.histories["c0"].lost
     assert run.round(2.3, 2.3, 2.3) == 0, "the first model"
     assert run.guard.rate("c0") == 0.5
     assert run.guard.remarks == (
@@ -83,7 +83,7 @@ def test_a_model_that_never_learns_and_is_worse_than_at_first_begins_again_with_
     assert [run.round(*[loss] * 3) for loss in (2.2, 1.8)] == [1, 2]
     assert run.guard.remarks == ()
     assert [run.round(*[loss] * 3) for loss in (1.0, 2.2, 2.2)] == [3, 3, 2], "from here on it has learned"
-    assert not run.guard.courses["c0"].lost
+    assert not run.guard.histories["c0"].lost
 
 
 def test_it_begins_again_a_bounded_number_of_times() -> None:
@@ -176,7 +176,7 @@ def test_a_loss_that_rises_a_little_or_that_never_fell_is_no_fall() -> None:
 def test_nothing_is_watched_under_the_mean_of_the_papers_or_where_no_loss_is_released() -> None:
     for run, private in ((Run("mean"), False), (Run(), True)):
         assert [run.round(*[loss] * 3, private=private) for loss in (2.3, 0.5, 2.3)] == [1, 2, 3]
-        assert run.guard.courses == {}
+        assert run.guard.histories == {}
 
 
 def test_a_cluster_whose_devices_are_worse_off_than_all_were_together_has_not_fallen() -> None:
@@ -199,17 +199,17 @@ def test_what_an_untrained_model_has_is_known_in_clusters_too() -> None:
 
 
 def test_a_cluster_of_a_model_that_knows_nothing_yet_goes_on_with_its_course() -> None:
-    course = Course(2.3, 2.29, 2.32, 3, 0, False, model(0.0), 2)
-    assert Guard(courses={"global": course}).split("global", ["c0"]).courses == {"c0": course}
+    history = LossHistory(2.3, 2.29, 2.32, 3, 0, False, model(0.0), 2)
+    assert Guard(histories={"global": history}).split("global", ["c0"]).histories == {"c0": history}
 
 
 def test_clusters_inherit_the_rate_of_the_model_that_they_split_from_and_a_checkpoint_keeps_it() -> None:
-    course = Course(2.3, 1.0, 1.0, 4, 1, True, model(7.0), knows=True)
-    guard = Guard(courses={"global": course}).split("global", ["c0", "c1"])
+    history = LossHistory(2.3, 1.0, 1.0, 4, 1, True, model(7.0), knows=True)
+    guard = Guard(histories={"global": history}).split("global", ["c0", "c1"])
     assert guard.rate("c0") == guard.rate("c1") == 0.5
-    found = guard.courses["c0"]
+    found = guard.histories["c0"]
     assert (found.first, found.best, found.rounds, found.fell) == (2.3, float("inf"), 0, False)
-    assert guard.moved({"c9": "c1"}, {}, {}).courses == {"c9": found}
+    assert guard.moved({"c9": "c1"}, {}, {}).histories == {"c9": found}
     kept: dict[str, Tensors] = {}
 
     def keep(tensors: Tensors):  # type: ignore[no-untyped-def]
@@ -222,7 +222,7 @@ def test_clusters_inherit_the_rate_of_the_model_that_they_split_from_and_a_check
     stored = json.loads(json.dumps(checkpoint.encode(Guard, guard, keep)))
     again = checkpoint.decode(Guard, stored, lambda weights: kept[weights.blob.sha256])
     assert again == guard
-    assert digest(again.courses["c0"].good) == digest(model(7.0))
+    assert digest(again.histories["c0"].good) == digest(model(7.0))
 
 
 def test_the_rate_is_that_of_the_tasks() -> None:

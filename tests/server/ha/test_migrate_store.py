@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from fedserver.config import read_server
-from fedserver.store.content.bucket import BucketAddress
-from fedserver.store.engines import Elsewhere, migration
+from fedserver.ha import migration
+from fedserver.ha.bucket import BucketAddress
+from fedserver.store.engines import Elsewhere
 from fedserver.store.engines.schema import TABLES
 from fedserver.store.identities.audit import Event, verify
 from fedserver.store.identities.records import Terms
@@ -25,7 +26,7 @@ from shoal.shell import crash, disk
 from tests.postgresql import Cluster
 from tests.server.store.samples import RECORD, checkpoint, closed, report, started
 
-engine = pytest.importorskip("fedserver.store.engines.postgresql", reason="psycopg is not installed")
+engine = pytest.importorskip("fedserver.ha.postgresql", reason="psycopg is not installed")
 Contents = dict[str, list[tuple[object, ...]]]
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import bearings
-from shoal.core.server_kit.aggregation.pieces import Job, Part, Piece, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Job, Part, Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, DeviceId, Tensors
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
+class UpdateGeometry:
     """norms: L2, of each update. cosines: with the middle of all, of each update that is not zero.
 
     apart: for each tensor of floats, (n,), in the order of the devices: the squared distances of the models
@@ -28,9 +28,9 @@ class Survey:
     apart: Mapping[str, FloatArray]
 
 
-def survey(
+def geometry_of(
     models: Mapping[DeviceId, Tensors], origins: Mapping[DeviceId, Tensors], together: int = MATRIX
-) -> Survey:
+) -> UpdateGeometry:
     """models: what the devices reported, which began with `origins`. together: bytes of updates in memory at
     a time. An origin may be computed again for each piece that is read.
     """
@@ -47,7 +47,7 @@ def survey(
         of_tensors[name] += sums
     squares, products, middle, _ = sum(of_tensors.values(), np.zeros((4, len(devices))))
     norms, lengths = np.sqrt(squares), np.sqrt(squares) * np.sqrt(middle)
-    return Survey(
+    return UpdateGeometry(
         dict(zip(devices, norms.tolist(), strict=True)),
         {
             device: float(product / length)

@@ -8,7 +8,7 @@ WHOLE = 1.0 - 1e-9
 
 
 @dataclass
-class Pace:
+class TokenBucket:
     """A limit of `rate` per second with bursts of up to `burst`. Times are seconds on a monotonic clock.
 
     A caller that comes too early is given a time of its own to come back, so that callers that keep to theirs

@@ -40,7 +40,7 @@ ROSE, FELL = 0.01, 0.02
 
 
 @dataclass(frozen=True)
-class Course:
+class LossHistory:
     """first, best, last: the median loss of the first, the best and the last round. rounds: how many reported
     a loss. falls: how many of them fell. fell: whether the last one did. good: the model that the last round
     which did not fall began with; the very first one, as long as nothing was learned that counts. worse:
@@ -76,16 +76,16 @@ class Course:
         """What is left of the learning rate."""
         return float(0.5**self.falls)
 
-    def among_others(self) -> "Course":
-        """The course of a model that goes on with other devices.
+    def among_others(self) -> "LossHistory":
+        """The history of a model that goes on with other devices.
 
         Their losses cannot be compared with the best one so far: in a cluster of devices with few samples
-        losses are higher, and that is no fall. A model that has learned nothing yet keeps its course.
+        losses are higher, and that is no fall. A model that has learned nothing yet keeps its history.
         """
         return replace(self, best=math.inf, rounds=0, fell=False, idle=0) if self.knows else self
 
-    def after(self, losses: Sequence[float], base: Tensors, elsewhere: float = math.inf) -> "Course":
-        """The course after a round that began with the model `base`. losses: of its devices, maybe none.
+    def after(self, losses: Sequence[float], base: Tensors, elsewhere: float = math.inf) -> "LossHistory":
+        """The history after a round that began with the model `base`. losses: of its devices, maybe none.
 
         elsewhere: the lowest loss of the run's other models that learn, if there are any.
         """
@@ -109,10 +109,10 @@ class Course:
         good = base if counts or self.good is None else self.good
         return replace(now, best=best, fell=False, knows=knows, good=good, idle=idle)
 
-    def model(self, before: "Course", base: Tensors) -> Tensors | None:
+    def model(self, before: "LossHistory", base: Tensors) -> Tensors | None:
         """The model to go on with if the last round fell, or led back to the start; else None.
 
-        before: the course before that round.
+        before: the history before that round.
         """
         if self.falls == before.falls:
             return None

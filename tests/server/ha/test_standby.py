@@ -12,9 +12,9 @@ from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from fedserver.ha.standby import stand_by
 from fedserver.rpc.admission import connections
 from fedserver.rpc.server import OPERATOR_CALLS
-from fedserver.rpc.standby import stand_by
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange.link import Hello
