@@ -51,6 +51,10 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "labels": dict(spec.labels),
         "evaluate": spec.evaluate,
+        "release": spec.release,
+        "channel": spec.base if spec.series else "",
+        "every": spec.every,
+        "series": spec.series,
         "policy": asdict(spec.policy),
         "learner": {
             "name": spec.learner,
@@ -98,7 +102,7 @@ def summary(found: RunSummary) -> str:
     devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
-    return one_line(step(found) + waiting + _rest(found))
+    return one_line(step(found) + waiting + _rest(found) + _next(found))
 
 
 def _rest(found: RunSummary) -> str:
@@ -111,6 +115,10 @@ def _rest(found: RunSummary) -> str:
         return ""
     left = span(found.pace * rest)
     return f"; about {left} for the {rest} rounds left" if rest > 1 else f"; about {left} for the last round"
+
+
+def _next(found: RunSummary) -> str:
+    return "" if found.next_run is None else f"; next run in {span(found.next_run)}"
 
 
 def runs(found: Sequence[RunSummary]) -> str:
@@ -126,7 +134,7 @@ def runs(found: Sequence[RunSummary]) -> str:
             f"{each.progress} of {each.rounds}" if each.rounds else str(each.progress),
             str(each.cluster_count or "-"),
             percent(each.accuracy),
-            each.waiting_for,
+            each.waiting_for + _next(each),
         )
         for each in found
     ]
@@ -201,6 +209,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
         *([("measures", spec.evaluate or "the initial weights")] if spec.evaluate is not None else []),
+        *([("goes on", f"from {spec.release}{_every(spec)}")] if spec.release else []),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),
@@ -211,6 +220,13 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         first = head.ljust(indent)
         lines += textwrap.wrap(value, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
     return "\n".join(lines)
+
+
+def _every(spec: RunSpec) -> str:
+    more = (
+        f"; every {span(spec.every)} another run goes on from the channel {spec.base}" if spec.every else ""
+    )
+    return more or (f"; one of the series {spec.series}" if spec.series else "")
 
 
 def _accuracies(found: Mapping[int, float]) -> str:

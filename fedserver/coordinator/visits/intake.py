@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from fedserver.coordinator.answers import REFUSALS
+from fedserver.coordinator.answers import NOTHING_NEW, REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
@@ -20,7 +20,7 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.journal import released
 from fedserver.store.reports import Arrival
-from shoal.core.engine.events import Failed
+from shoal.core.engine.events import Failed, Left
 from shoal.core.errors import BadPayload, DiskFull, StaleReport
 from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
@@ -204,7 +204,10 @@ async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) 
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
-    return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
+    receipt = await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
+    if failure.code == NOTHING_NEW:  # as for the rest of the run
+        await run.advance(Left(device, "it has no new data", for_good=True))
+    return receipt
 
 
 async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:

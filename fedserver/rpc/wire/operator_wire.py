@@ -72,6 +72,8 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
         graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
         labels=spec.labels,
         evaluate=spec.evaluate,
+        base=spec.base,
+        every=wire.seconds_to_pb(spec.every) if spec.every else None,
     )
 
 
@@ -92,6 +94,8 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         graph_bytes=graph.size,
         labels=dict(request.labels),
         evaluate=request.evaluate if request.HasField("evaluate") else None,
+        base=request.base,
+        every=wire.seconds_from_pb(request.every, "every") if request.HasField("every") else 0.0,
     )
 
 
@@ -144,6 +148,7 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         progress=summary.progress,
         rounds=summary.rounds,
         pace=span_to_pb(summary.pace),
+        next_run=span_to_pb(summary.next_run),
     )
     for name in ("created", "ended"):
         if (at := getattr(summary, name)) is not None:
@@ -180,6 +185,7 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.progress,
         summary.rounds,
         _seconds(summary, "pace", summary.pace),
+        _seconds(summary, "next_run", summary.next_run),
     )
 
 
@@ -245,12 +251,20 @@ def _verdict_from_pb(found: pb.Verdict) -> Verdict:
 
 
 def _origin_to_pb(spec: RunSpec) -> pb.RunOrigin:
-    return pb.RunOrigin(software=spec.software, initial_model=spec.initial)
+    return pb.RunOrigin(
+        software=spec.software, initial_model=spec.initial, release=spec.release, series=spec.series
+    )
 
 
 def _started_from_pb(status: pb.RunStatus) -> RunSpec:
     origin = status.origin
-    return replace(spec_from_pb(status.spec), software=origin.software, initial=origin.initial_model)
+    return replace(
+        spec_from_pb(status.spec),
+        software=origin.software,
+        initial=origin.initial_model,
+        release=origin.release,
+        series=origin.series,
+    )
 
 
 def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]:
