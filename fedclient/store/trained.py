@@ -3,7 +3,8 @@
 <state>/trained.json   {"SERIES": ["RUN", "SHA-256 of the data"]}, the latest last
 
 A later run of the series has no use for data that an earlier one has trained on already, and its owner would
-pay for them again: so the device has no part in it. The file never leaves the device. What cannot be read is
+pay for them again: so the device has no part in it, where its owner lets the server know that (the ledger's
+`tells`). The file never leaves the device. What cannot be read is
 as if it was not there: then the device trains, within its budget.
 """
 

@@ -43,7 +43,7 @@ from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
 from shoal.core.inference import newcomer
 from shoal.core.privacy.asks import RunTerms, WholeRun, read_terms
-from shoal.core.privacy.report import left_open
+from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.privacy.secure.cohort import Signer
 from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import RunId, Tensors
@@ -161,7 +161,7 @@ class Runtime:
             if not isinstance(message, Build):  # initial weights have nothing of the data in them
                 context.account.check_not_refused()
                 if terms is not None and not self._newcomer:  # which takes part in no round
-                    if terms.series:
+                    if terms.series and context.account.tells(OPEN["changes"], context.version()):
                         self._trained.check(terms.series, task.run, context.version())
                     self._agree(task, terms, context, context.account)
         if isinstance(message, SECURE) and self._identity is not None:

@@ -204,25 +204,26 @@ async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) 
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
-    receipt = await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
-    if failure.code == NOTHING_NEW:  # as for the rest of the run
-        await run.advance(Left(device, "it has no new data", for_good=True))
-    return receipt
+    event: Failed | Left = Failed(device, report.round, report.attempt, reason)
+    if failure.code == NOTHING_NEW:  # nor will it have any in this run
+        event = Left(device, reason, for_good=True)
+    return await _without(run, event, report, Receipt(Outcome.ACCEPTED))
 
 
 async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:
     reason = f"its report was refused: {bad.message[:REASON]}"
     await run.note(reason, device)
-    return await _without(run, device, report, reason, Receipt(Outcome.REFUSED, str(bad)))
+    event = Failed(device, report.round, report.attempt, reason)
+    return await _without(run, event, report, Receipt(Outcome.REFUSED, str(bad)))
 
 
-async def _without(run: Run, device: DeviceId, report: Report, reason: str, receipt: Receipt) -> Receipt:
+async def _without(run: Run, event: Failed | Left, report: Report, receipt: Receipt) -> Receipt:
     """Let the round continue without this device."""
     try:
-        _expected(run, device, report)
+        _expected(run, event.device, report)
     except StaleReport as stale:
         return Receipt(Outcome.LATE, str(stale))
-    await run.advance(Failed(device, report.round, report.attempt, reason))
+    await run.advance(event)
     return receipt
 
 

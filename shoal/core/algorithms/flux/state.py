@@ -72,7 +72,7 @@ class State(Clustered):
     basis: Basis | None = None
 
     def again(self, parameters: Parameters) -> "State":
-        """See `Clustered`. All devices describe their data, which costs nothing where they are unchanged, and
+        """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
         are grouped by that: clusters whose data are the same keep their names."""
         assert self.clustering is not None  # it has clusters
         return replace(
