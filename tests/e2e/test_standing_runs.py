@@ -1,6 +1,9 @@
 """A series of runs with real devices and their ledgers: who has new data pays and trains, and no one else."""
 
 import asyncio
+import itertools
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.series import SKIPPED
+from fedserver.rpc.client import OperatorClient
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Reserved, chosen
 from shoal.core.privacy.payment import DESCRIPTOR
@@ -18,7 +22,10 @@ from shoal.demo.fleet import Member
 from shoal.simulation import images
 from shoal.simulation.images import rotate
 from tests.e2e.test_private_run import TRAINERS, ledger, member, spec, train
-from tests.waiting import until
+from tests.e2e.test_releases import run
+from tests.server.processes import daemon
+from tests.server.servers import spec as spec_of_toys
+from tests.waiting import HANG, until
 
 DAY = 86400.0
 BUDGET = Budget(epsilon=1000.0, total_epsilon=1000.0, allow_unprotected=False)
@@ -108,3 +115,34 @@ def test_devices_pay_for_new_data_and_for_nothing_else_and_clusters_keep_their_k
 
     coordinator: Coordinator
     asyncio.run(play())
+
+
+def test_a_series_outlives_kills_between_any_two_steps_and_starts_each_run_once(tmp_path: Path) -> None:
+    state, every = tmp_path / "server", 0.5
+
+    def killed_at(point: str, name: str = "") -> None:
+        with daemon(state, environment={"SHOAL_CRASH_AT": point}) as server, OperatorClient(state) as client:
+            if name:
+                client.start_run(spec_of_toys(name=name, base="stable", every=every), None)
+            assert server.process.wait(HANG) == -signal.SIGKILL
+
+    with daemon(state) as server:
+        run(server, "first", 0.8)
+    killed_at("server.run-stored:2", "daily")  # the second run is stored, and nothing else is known of it
+    killed_at("server.run-ended")  # the second run is over, as no device came, and the third is not stored
+    with daemon(state) as server, OperatorClient(state) as client:
+        names = ["daily-4", "daily-3", "daily-2", "daily", "first"]
+        found = client.runs()
+        while [each.run for each in found][-5:] != names:
+            time.sleep(0.05)
+            found = client.runs()
+        started = [each.created or 0.0 for each in found if each.run != "first"]
+        assert all(later - earlier >= every - 0.01 for later, earlier in itertools.pairwise(started))
+        assert [each.over for each in found[1:]] == [True] * (len(found) - 1), "one goes on"
+        status = client.show(found[0].run).spec
+        assert status is not None
+        assert (status.base, status.release, status.series) == ("stable", "first@3", "daily")
+        assert status.every == every
+        last = client.runs()[0].run
+        assert client.stop_run(last).summary.stage in ("stopped", "finished")
+        assert [each.next_run for each in client.runs()] == [None] * len(client.runs())
