@@ -1,11 +1,11 @@
-"""A series of runs on data that drift, beside starting anew each day.
+"""A series of runs on data that drift, beside starting from nothing each day.
 
     python -m benchmarks.standing [--seeds 47,48,49] [--only digits,elec2] [--data-dir DIR] [--json FILE]
 
 Five days of FLUX's default with privacy=balanced. On each day after the first, two of three devices have new
 data; the others keep theirs.
 
-anew      every day a run of 10 rounds by all devices, that begins with untrained weights, and describes data
+fresh     every day a run of 10 rounds by all devices, that begins with untrained weights, and describes data
           by the encoder of the day before, as a server has it do
 series    every day a run that goes on from that of the day before, 10 rounds by the devices with new data
 series-3  the same in 3 rounds
@@ -48,8 +48,8 @@ from shoal_lab import models
 from shoal_lab.datasets import natural
 
 DAYS, ROUNDS = 5, 10
-WAYS = {"anew": 0, "series": ROUNDS, "series-3": 3}
-"""The rounds of a run that goes on; 0: each begins anew."""
+WAYS = {"fresh": 0, "series": ROUNDS, "series-3": 3}
+"""The rounds of a run that goes on; 0: each begins with nothing learned."""
 
 
 def has_news(number: int, day: int) -> bool:

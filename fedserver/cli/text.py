@@ -205,11 +205,11 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("algorithm", f"{spec.algorithm}, preset {spec.preset}, seed {spec.seed}"),
         ("started", "-" if created is None else f"{clock(created)}, {ago(created)}"),
         ("learner", f"{spec.learner}{options}" if spec.learner else "the one that each device has"),
-        ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
+        ("weights", _first_weights(spec)),
         ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
         *([("measures", spec.evaluate or "the initial weights")] if spec.evaluate is not None else []),
-        *([("goes on", f"from {spec.release}{_every(spec)}")] if spec.release else []),
+        *([("series", _series(spec))] if spec.series else []),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),
@@ -222,11 +222,15 @@ def _settings(spec: RunSpec, created: float | None) -> str:
     return "\n".join(lines)
 
 
-def _every(spec: RunSpec) -> str:
-    more = (
-        f"; every {span(spec.every)} another run goes on from the channel {spec.base}" if spec.every else ""
-    )
-    return more or (f"; one of the series {spec.series}" if spec.series else "")
+def _first_weights(spec: RunSpec) -> str:
+    if spec.release:
+        return f"those of release {spec.release}"
+    return f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"
+
+
+def _series(spec: RunSpec) -> str:
+    every = f": every {span(spec.every)} a run from what the channel {spec.base} has" if spec.every else ""
+    return f"{spec.series}{every}"
 
 
 def _accuracies(found: Mapping[int, float]) -> str:

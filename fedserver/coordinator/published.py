@@ -151,8 +151,8 @@ class Published:
 
     async def of_release(self, spec: RunSpec) -> RunSpec:
         """What an operator asked for who wants to know how good a release is, or to go on from it: with the
-        algorithm and the network of its run. Raises NotFound; ConfigError for a series that goes on from one
-        release for ever."""
+        algorithm and the network of its run. Raises NotFound; ConfigError for a series that goes on always
+        from one release."""
         asked = spec.evaluate or spec.base
         name = await self.named(asked)
         if spec.every and name == asked:

@@ -27,7 +27,7 @@ log = logging.getLogger("shoal.server")
 
 TRY_AGAIN = 60.0
 """Seconds from when a run could not be started to the next attempt; or a period, if that is shorter."""
-SKIPPED = "skipped, as too few devices had new data when the next run was due"
+SKIPPED = "skipped, as too few devices had new data by the time of the next run"
 
 
 class Series:
@@ -38,13 +38,13 @@ class Series:
         self._failed: dict[RunId, float] = {}
 
     def time_left(self, run: Run) -> float | None:
-        """Seconds until the run that follows this one is due; None if none does."""
+        """Seconds until the run starts that follows this one; None if none does."""
         if not _goes_on(run) or self._of(run)[0] is not run:
             return None
         return seconds_left(run.spec.every, time.time() - run.created, time.monotonic() - run.loaded)
 
     async def start_due(self) -> None:
-        """Start what is due. What cannot be started is tried again later."""
+        """Start what has to start now. What cannot be started is tried again later."""
         if self._coordinator.recovery.pending:  # a later run of a series may be among those
             return
         for run in [each for each in self._coordinator.runs.values() if self._is_due(each)]:

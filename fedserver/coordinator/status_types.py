@@ -23,8 +23,8 @@ class RunSummary:
     that each measured last, from 0 to 1, or None if none has measured it yet. ended: as created, None if it
     is not over. progress, rounds: how many rounds of training are complete, and how many it has in all; 0 if
     the algorithm does not say. pace: how many seconds a round of training takes, by the latest ones; None if
-    the run is over, or none was complete since the server's start. next_run: in how many seconds the run is
-    due that follows this one; None if none does.
+    the run is over, or none was complete since the server's start. next_run: in how many seconds the run
+    starts that follows this one; None if none does.
     """
 
     run: RunId

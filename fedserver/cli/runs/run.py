@@ -113,7 +113,7 @@ def start(
     With --from, the run goes on from a release, and `--set` changes parameters of the release's run. Devices
     keep their clusters unless the algorithm finds that their data have changed. With --every, NAME-2, NAME-3
     and so on follow, each from what the channel has then, until `run stop`. Devices take part once in each
-    version of their data; where too few have new data, a run is skipped when the next one is due.
+    version of their data; where too few have new data, a run is skipped when the next one starts.
 
     With --like, the run gets the parameters, the seed, the policy, the learner, the graph and the initial
     weights of RUN; other options change some of it. On the same devices with the same data it trains the same

@@ -35,7 +35,7 @@ class Fleet:
 
     def run(self, run: RunSummary, now: float) -> dict[str, Any]:
         """One run, as lists show it. until: when it stops waiting, next: when
-        the run that follows it is due, in seconds since 1970."""
+        the run that follows it starts, in seconds since 1970."""
         left = run.time_left
         return {
             "run": name(run.run),

@@ -1,8 +1,8 @@
-"""When the next run of a series is due, and what it is called: `fedserver run start NAME --every 1d`.
+"""When the next run of a series starts, and what it is called: `fedserver run start NAME --every 1d`.
 
-The runs of a series are NAME, NAME-2, NAME-3 and so on. Only the latest one counts: the next is due when its
-period is over, counted from its start. So a period that has passed while the server was away, or in which the
-clock jumped, is skipped, and no two runs are ever due at once.
+The runs of a series are NAME, NAME-2, NAME-3 and so on. Only the latest one counts: the next one starts when
+its period is over, counted from its start. So a period that has passed while the server was away, or in which
+the clock jumped, is skipped, and no two runs ever start at once.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from shoal.core.types import RunId
 
 
 def seconds_left(every: float, by_clock: float, at_least: float) -> float:
-    """Seconds until the next run is due; 0 if it is. every: the period.
+    """Seconds until the next run starts; 0: now. every: the period.
 
     by_clock: seconds since the latest run was started, by the clock on the wall, which people may set back.
     at_least: seconds for which this process has known that run, by a clock that only goes forward.

@@ -1,4 +1,4 @@
-"""When the next run of a series is due, whatever the clocks do, and what it is called."""
+"""When the next run of a series starts, whatever the clocks do, and what it is called."""
 
 import pytest
 

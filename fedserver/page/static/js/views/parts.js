@@ -47,7 +47,7 @@ export const STAGES = {
 
 export const stage = (run) => html("span", { class: `stage ${run.stage}` }, run.stage);
 
-// What a run waits for, from whom, and until when; and when the one that follows it is due.
+// What a run waits for, from whom, and until when; and when the one that follows it starts.
 export function waits(run) {
   return capital(run.waiting_for || STAGES[run.stage]);
 }

@@ -1595,7 +1595,7 @@ class RunSummary(_message.Message):
 
     @_builtins.property
     def next_run(self) -> _duration_pb2.Duration:
-        """Set by the server: how long it is until the run is due that follows this one. Unset: none does."""
+        """Set by the server: how long it is until the run starts that follows this one. Unset: none does."""
 
     def __init__(
         self,
