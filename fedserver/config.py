@@ -145,7 +145,8 @@ class LearnerConfig:
 class RunConfig:
     """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
     the network for devices without a learner of their own. labels: of the devices that take part; {} for
-    all. evaluate: a release to be measured, "" for the initial weights; None: the run trains."""
+    all. evaluate: a release to be measured, "" for the initial weights; None: the run trains. base,
+    every: see `RunSpec`."""
 
     name: str = ""
     algorithm: str = "flux"
@@ -158,6 +159,8 @@ class RunConfig:
     graph: Path | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     evaluate: str | None = None
+    base: str = ""
+    every: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 63:
@@ -182,6 +185,8 @@ class RunConfig:
             seed,
             labels=self.labels,
             evaluate=self.evaluate,
+            base=self.base,
+            every=self.every,
         )
 
 

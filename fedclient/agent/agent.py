@@ -36,6 +36,7 @@ from shoal.core.errors import (
     DiskFull,
     LedgerFault,
     NoConsent,
+    NoNewData,
     NotFound,
     OverBudget,
     Refused,
@@ -64,7 +65,7 @@ from shoal.shell import crash
 T = TypeVar("T")
 
 
-FINAL = (NoConsent.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
+FINAL = (NoConsent.code, NoNewData.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
 """The failures with which a device refuses a run, as it will until its owner or the run's operator acts."""
 REST_SECONDS = 600.0
 """Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""

@@ -180,7 +180,8 @@ class Ledger:
         reserved = not whole.cost or self._has_reserved(book, whole.cost)
         if not reserved:
             self._check_whole(book, whole.cost)
-        missing = [what for what in whole.asks.in_the_open if not self._permits(what)]
+        refused = [what for what in whole.asks.in_the_open if not self._permits(what)]
+        missing = [what for what in refused if what != OPEN["changes"]]  # see `tells`
         for what in missing:
             self._check_permitted(what)
         if not reserved and self._run:
@@ -270,6 +271,14 @@ class Ledger:
         with self._file.locked() as book:
             if not book.is_open(what, data):
                 self._file.append(Open(self._clock(), what, data))
+
+    def tells(self, what: str, data: str) -> bool:
+        """Whether the owner lets this leave without a guarantee, where a run can do without it. Then it is
+        written down as `unprotected` does."""
+        if not self._permits(what):
+            return False
+        self.unprotected(what, data)
+        return True
 
     def _check_permitted(self, what: str) -> None:
         """Raises NoConsent or Unprotected."""

@@ -25,6 +25,7 @@ TEXTS: Mapping[str, str] = {
     "learner-failed": "the author's code failed",
     "no-algorithm": "the device lacks the package of its algorithm, which `fedserver algorithm show` names",
     "no-consent": "the device's owner has not consented to what this run asks for",
+    "no-new-data": "the device's data are those that an earlier run of the series has trained on",
     "not-found": "something that the task needs is gone",
     "out-of-memory": "the device does not have enough memory for this task",
     "over-budget": "the owner's privacy budget has too little left, or nothing: the owner raises it "

@@ -19,6 +19,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
+from fedclient.store.trained import Trained
 from fedclient.work import selfcheck
 from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.pipes import WorkerInfo
@@ -42,8 +43,9 @@ from shoal.core.exchange.wire import work_key
 from shoal.core.identity.signing import Certified
 from shoal.core.inference import newcomer
 from shoal.core.privacy.asks import RunTerms, WholeRun, read_terms
-from shoal.core.privacy.report import left_open
+from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.privacy.secure.cohort import Signer
+from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import RunId, Tensors
 from shoal.shell import learners
 from shoal.shell.disk import check_room
@@ -75,6 +77,7 @@ class Runtime:
         self._file, self._data = (config.file, config.data) if config else (None, None)
         self._identity = config.identity if config else None
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
+        self._trained = Trained.beside(store.folder)
         self._halves, self._newcomer = halves(), config is not None and config.newcomer
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
@@ -158,6 +161,8 @@ class Runtime:
             if not isinstance(message, Build):  # initial weights have nothing of the data in them
                 context.account.check_not_refused()
                 if terms is not None and not self._newcomer:  # which takes part in no round
+                    if terms.series and context.account.tells(OPEN["changes"], context.version()):
+                        self._trained.check(terms.series, task.run, context.version())
                     self._agree(task, terms, context, context.account)
         if isinstance(message, SECURE) and self._identity is not None:
             context.signer = signer_of(self._identity)
@@ -167,6 +172,8 @@ class Runtime:
             check_room(self._store.folder, sum(each.blob.size for each in task.payload.weights()))
         with columns_named(self._file, self._data):
             reply = half.perform(message, context)
+        if terms is not None and terms.series and trains(message):
+            self._trained.note(terms.series, task.run, context.version())
         return _Done(work, reply, context.remembered)
 
     def _check_installed(self, kind: str, terms: RunTerms | None) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -18,6 +19,15 @@ from shoal.shell.console import Console, Result
 PATH = click.Path(path_type=Path)
 POLL_SECONDS = 0.05
 """Seconds between two looks at a server that is starting."""
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(text: str) -> float:
+    """A length of time, such as 90s or 10m. Raises ConfigError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
+    if found is None:
+        raise ConfigError(f"{text!r} is not a length of time", "use a form like 90s, 10m, 24h or 1d")
+    return float(found[1]) * UNITS[found[2]]
 
 
 def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

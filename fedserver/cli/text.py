@@ -51,6 +51,10 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "labels": dict(spec.labels),
         "evaluate": spec.evaluate,
+        "release": spec.release,
+        "channel": spec.base if spec.series else "",
+        "every": spec.every,
+        "series": spec.series,
         "policy": asdict(spec.policy),
         "learner": {
             "name": spec.learner,
@@ -98,7 +102,7 @@ def summary(found: RunSummary) -> str:
     devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
-    return one_line(step(found) + waiting + _rest(found))
+    return one_line(step(found) + waiting + _rest(found) + _next(found))
 
 
 def _rest(found: RunSummary) -> str:
@@ -111,6 +115,10 @@ def _rest(found: RunSummary) -> str:
         return ""
     left = span(found.pace * rest)
     return f"; about {left} for the {rest} rounds left" if rest > 1 else f"; about {left} for the last round"
+
+
+def _next(found: RunSummary) -> str:
+    return "" if found.next_run is None else f"; next run in {span(found.next_run)}"
 
 
 def runs(found: Sequence[RunSummary]) -> str:
@@ -126,7 +134,7 @@ def runs(found: Sequence[RunSummary]) -> str:
             f"{each.progress} of {each.rounds}" if each.rounds else str(each.progress),
             str(each.cluster_count or "-"),
             percent(each.accuracy),
-            each.waiting_for,
+            each.waiting_for + _next(each),
         )
         for each in found
     ]
@@ -197,10 +205,11 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("algorithm", f"{spec.algorithm}, preset {spec.preset}, seed {spec.seed}"),
         ("started", "-" if created is None else f"{clock(created)}, {ago(created)}"),
         ("learner", f"{spec.learner}{options}" if spec.learner else "the one that each device has"),
-        ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
+        ("weights", _first_weights(spec)),
         ("digest", f"{spec.digest[:12]}, by version {spec.software}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
         *([("measures", spec.evaluate or "the initial weights")] if spec.evaluate is not None else []),
+        *([("series", _series(spec))] if spec.series else []),
         *([("devices", f"only those with {_pairs(spec.labels)}")] if spec.labels else []),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),
@@ -211,6 +220,17 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         first = head.ljust(indent)
         lines += textwrap.wrap(value, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
     return "\n".join(lines)
+
+
+def _first_weights(spec: RunSpec) -> str:
+    if spec.release:
+        return f"those of release {spec.release}"
+    return f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"
+
+
+def _series(spec: RunSpec) -> str:
+    every = f": every {span(spec.every)} a run from what the channel {spec.base} has" if spec.every else ""
+    return f"{spec.series}{every}"
 
 
 def _accuracies(found: Mapping[int, float]) -> str:

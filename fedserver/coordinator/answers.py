@@ -6,13 +6,18 @@ server does not learn: only that it has done the task, or the code of the error 
 
 from collections.abc import Mapping
 
-from shoal.core.errors import NoConsent, OtherShape, OverBudget, TooFewSamples, Unprotected
+from shoal.core.errors import NoConsent, NoNewData, OtherShape, OverBudget, TooFewSamples, Unprotected
 from shoal.core.types import DeviceId, RunId
 
 YES, UNKNOWN = "yes", ""
 ASK = NoConsent.code
+NOTHING_NEW = NoNewData.code
+"""The answer of a device that has trained on its data before, and has no part in this run."""
 """The answer of a device whose owner is to be asked."""
-REFUSALS = (ASK, OverBudget.code, Unprotected.code, TooFewSamples.code, OtherShape.code, "no-algorithm")
+REFUSALS = (
+    *(ASK, NOTHING_NEW, OverBudget.code, Unprotected.code, TooFewSamples.code, OtherShape.code),
+    "no-algorithm",
+)
 """The codes with which a device refuses a run, as it will until its owner or an operator acts."""
 MAX_NAMED = 3
 """How many devices are named for each answer."""
@@ -37,6 +42,9 @@ def said(answers: Mapping[DeviceId, str]) -> str:
     if asking := by_answer.pop(ASK, []):
         theirs = "its owner" if len(asking) == 1 else "their owners"
         parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {_named(asking)}")
+    if unchanged := by_answer.pop(NOTHING_NEW, []):
+        have = "has" if len(unchanged) == 1 else "have"
+        parts.append(f"{len(unchanged)} {have} no new data: {_named(unchanged)}")
     for code, devices in by_answer.items():
         parts.append(f"{len(devices)} cannot, as {code}: {_named(devices)}")
     if unknown:
@@ -46,7 +54,7 @@ def said(answers: Mapping[DeviceId, str]) -> str:
 
 def notice(run: RunId, answers: Mapping[DeviceId, str]) -> tuple[str, ...]:
     """For operators, where some refuse."""
-    return (f"run {run}: {said(answers)}",) if {*answers.values()} - {YES, UNKNOWN} else ()
+    return (f"run {run}: {said(answers)}",) if {*answers.values()} - {YES, UNKNOWN, NOTHING_NEW} else ()
 
 
 def _named(devices: list[DeviceId]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
-from fedserver.coordinator.answers import UNKNOWN
+from fedserver.coordinator.answers import NOTHING_NEW, UNKNOWN
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.published import Published
 from fedserver.coordinator.recipe import Recipe
@@ -64,7 +64,7 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
-    published: the releases and channels.
+    published: the releases and channels. series: the runs that start by themselves.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -80,6 +80,9 @@ class Coordinator:
         self.caretaker = Caretaker(
             storage, lambda: list(self.runs.values()), self.in_turn, lambda: bool(self.recovery.pending)
         )
+        from fedserver.coordinator.series import Series  # which starts runs, as an operator does
+
+        self.series = Series(self)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
@@ -176,6 +179,7 @@ class Coordinator:
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
         found, full = summary_of(run, self.able(run, known)), self.storage.full
+        found = replace(found, next_run=self.series.time_left(run))
         if found.over or not (full or self.conflicts or run.paused):
             return found
         what = wait_for(full).what if full else "an operator: see `fedserver status`"
@@ -331,7 +335,8 @@ class Coordinator:
         labels = self.labels_of(visitor.device).items()
         for run in self.active():
             is_in = run.run in visitor.joined and run.present(visitor.device)
-            if not is_in and run.admits(labels):
+            sits_out = run.answers.get(visitor.device) == NOTHING_NEW
+            if not is_in and not sits_out and run.admits(labels):
                 await self.in_turn(self._join(run, visitor))
 
     async def _join(self, run: Run, visitor: Visitor) -> None:
@@ -405,6 +410,7 @@ class Coordinator:
                 run.hear_those_that(self.is_waiting)
                 if run.engine.stage is not Stage.REDUCING and not (run.held or run.paused):
                     await self.in_turn(run.advance())
+            await self.series.start_due()
             if time.monotonic() - noted > JOURNAL_INTERVAL:
                 await self.in_turn(self.write_journal())
                 await asyncio.to_thread(self.storage.space.hold, self.low_water())

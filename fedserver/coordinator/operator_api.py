@@ -60,6 +60,8 @@ LARGEST = 1 << 40
 """The largest blob that is accepted from an operator, in bytes."""
 WATCH_INTERVAL = 0.1
 """The shortest time in seconds between two states of a watched run."""
+LONGEST_PERIOD = 366 * 86400.0
+"""The longest time from a run of a series to the next, in seconds."""
 MISSED_HEARTBEATS = 3
 """How many heartbeats a device may miss before it counts as absent."""
 
@@ -77,15 +79,19 @@ class OperatorApi:
         Without a name, one is made from the algorithm. Raises ConfigError if the specification cannot work or
         the name is taken.
         """
+        spec, recipe = await self.prepared(spec)
+        return await self._coordinator.in_turn(self.begin(spec, recipe, initial))
+
+    async def prepared(self, spec: RunSpec) -> tuple[RunSpec, Recipe]:
+        """What is asked for with what the server knows of it, and how it is done. Raises as `start_run`."""
         self._coordinator.check_serving()
         self._coordinator.check_deciding()
         self._check(spec)
         if spec.evaluate is not None:
             spec = replace(spec, policy=replace(spec.policy, devices=0))  # all are asked
-        if spec.evaluate:
+        if spec.evaluate or spec.base:
             spec = await self._coordinator.published.of_release(spec)
-        recipe = await asyncio.to_thread(recipe_of, spec)
-        return await self._coordinator.in_turn(self._start(spec, recipe, initial))
+        return spec, await asyncio.to_thread(recipe_of, spec)
 
     async def cost(self, run: RunId) -> str:
         """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
@@ -96,9 +102,9 @@ class OperatorApi:
         return cost_of(found, coordinator.runs.values(), able, paid)
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
-        """Stop a run permanently. Its last models stay. Safe to repeat."""
+        """Stop a run permanently, and start no more of its series. Its last models stay. Safe to repeat."""
         self._coordinator.check_deciding()
-        await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
+        await self._coordinator.in_turn(self._stop(self._coordinator.run(run), reason))
         return await self.show(run)
 
     async def pause_run(self, run: RunId, reason: str) -> RunStatus:
@@ -291,6 +297,13 @@ class OperatorApi:
             )
         if spec.labels and self._coordinator.labels_of is unlabeled:
             raise ConfigError("devices have labels only on a server with certificates", "leave them out")
+        if not 0.0 <= spec.every <= LONGEST_PERIOD or (spec.every and not spec.base):
+            raise ConfigError(
+                f"no run can follow every {spec.every:g} s"
+                if spec.base
+                else "nothing says what to go on from",
+                "name a channel and a period of up to 366 days: --from stable --every 1d",
+            )
         shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
@@ -311,6 +324,11 @@ class OperatorApi:
         if found.active:
             raise Refused(f"run {run} is not over", f"stop it first: fedserver run stop {run}")
         return found
+
+    async def _stop(self, run: Run, reason: str) -> None:
+        if run.active:
+            await run.end(Standing.STOPPED, reason or "an operator stopped it")
+        await self._coordinator.series.end(run)
 
     async def _restart(self, run: RunId) -> None:
         """In turn: as after a restart of the server, from the last checkpoint."""
@@ -348,7 +366,12 @@ class OperatorApi:
         if run not in self._coordinator.recovery.unreadable:
             self._over(run)
         published, storage = self._coordinator.published, self._storage
+        found = self._coordinator.runs.get(run)
+        if found is not None and self._coordinator.series.time_left(found) is not None:
+            raise Refused(f"another run follows {run}", f"first end their series: fedserver run stop {run}")
         await published.check_unused(*await storage.call(storage.releases.names, run))
+        if found is not None:
+            await self._coordinator.series.removes(found)
         await storage.when_space(storage.runs.remove, run)
         published.forget(run)
         self._coordinator.runs.pop(run, None)
@@ -394,16 +417,18 @@ class OperatorApi:
             for key, members in clusters_of(found.engine.state).items()
         ]
 
-    async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
+    async def begin(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
+        """In turn: start a run that was prepared."""
         storage = self._coordinator.storage
         removed = await storage.call(storage.runs.removed)
         run = self._id_of(spec, removed, await storage.call(storage.releases.moves))
         name, given = initial.blob.sha256 if initial else "", spec.name or run
-        spec = replace(spec, name=given, software=shoal.__version__, initial=name)
+        series = spec.series or (run if spec.every else "")
+        spec = replace(spec, name=given, series=series, software=shoal.__version__, initial=name)
         blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
-            if spec.graph:
+            if spec.graph and not spec.release:
                 await self._adopt_graph(run, spec, initial)
             if initial is not None:
                 await storage.call(storage.runs.adopt, run, OWNER, initial)
@@ -422,6 +447,8 @@ class OperatorApi:
         return run
 
     async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
+        if spec.release:
+            return await self._coordinator.published.going_on(spec, recipe)
         if spec.evaluate is None:
             bases, groups = self._bases_for(spec, recipe), self._groups_for(recipe)
             return await asyncio.to_thread(recipe.start, model, bases, groups)
@@ -477,8 +504,3 @@ class OperatorApi:
 
 def _name(device: DeviceStatus) -> DeviceId:
     return device.device
-
-
-async def _stop(run: Run, reason: str) -> None:
-    if run.active:
-        await run.end(Standing.STOPPED, reason or "an operator stopped it")

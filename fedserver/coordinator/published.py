@@ -147,22 +147,32 @@ class Published:
         terms = terms_of_run(card.spec, state)
         return Source(card.run, card.release, card.spec, recipe.server_half, state, blobs, terms)
 
-    # -- runs that only measure --------------------------------------------------------------------------
+    # -- runs that measure a release, or go on from it ---------------------------------------------------
 
     async def of_release(self, spec: RunSpec) -> RunSpec:
-        """What an operator asked for who wants to know how good a release is: with the algorithm and the
-        network of its run. Raises NotFound."""
-        name = await self.named(spec.evaluate or STABLE)
+        """What an operator asked for who wants to know how good a release is, or to go on from it: with the
+        algorithm and the network of its run. Raises NotFound; ConfigError for a series that goes on always
+        from one release."""
+        asked = spec.evaluate or spec.base
+        name = await self.named(asked)
+        if spec.every and name == asked:
+            raise ConfigError(
+                f"{name} is a release, which never changes: later runs could not go on from earlier ones",
+                f"name a channel, such as {STABLE}",
+            )
         of = (await self._storage.call(self._storage.releases.get, name)).card.spec
-        return replace(
+        found = replace(
             spec,
             algorithm=of.algorithm,
             preset=of.preset,
             parameters=of.parameters,
             learner=of.learner,
             learner_options=of.learner_options,
-            evaluate=name,
         )
+        if spec.evaluate is not None:
+            return replace(found, evaluate=name)
+        parameters = {**of.parameters, **spec.parameters}
+        return replace(found, parameters=parameters, graph=of.graph, graph_bytes=of.graph_bytes, release=name)
 
     async def measured(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
         """The first state of a run that only measures. model: from elsewhere, where no release is named."""
@@ -173,6 +183,10 @@ class Published:
             return replace(measuring.start(model, None), subject="the given weights", rho=rho)
         state = (await self.source(spec.evaluate)).state
         return Measuring(models=state.models, assignments=state.assignments, subject=spec.evaluate, rho=rho)
+
+    async def going_on(self, spec: RunSpec, recipe: Recipe) -> State:
+        """The first state of a run that goes on from a release. Raises Refused if its algorithm cannot."""
+        return await asyncio.to_thread(recipe.goes_on_from, (await self.source(spec.release)).state)
 
     def measurements(self, release: str) -> list[Run]:
         """The runs that have measured a release, oldest first."""
@@ -273,7 +287,7 @@ class Published:
     async def of_finished(self, run: Run) -> tuple[ReleaseRecord | None, Move | None, str]:
         """What a run that finishes makes by itself: a release, what the channel `stable` is given, and a
         line for the run's log."""
-        if run.spec.evaluate is not None:
+        if run.spec.evaluate is not None or (run.spec.release and not run.engine.state.progress):
             return None, None, ""
         try:
             record = await self._made(

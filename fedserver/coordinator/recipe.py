@@ -12,7 +12,7 @@ from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.privacy.secure.cohort import MIN_COHORT
-from shoal.core.server_kit import measuring
+from shoal.core.server_kit import going_on, measuring
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.measuring import Measuring
@@ -48,6 +48,10 @@ class Recipe:
             started = cast(Any, started).begun_for(groups)
         return begun_with(started, *bases)
 
+    def goes_on_from(self, state: State) -> State:
+        """The first state of a run that goes on from a release of this state."""
+        return cast(State, going_on.first_state(self.server_half.inner, state, self.server_half.parameters))
+
 
 def recipe_of(spec: RunSpec) -> Recipe:
     """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown, or
@@ -69,7 +73,7 @@ def terms_of_run(spec: RunSpec, state: State) -> str:
     card, parameters = find(spec.algorithm)[0], recipe_of(spec).server_half.parameters
     if spec.evaluate is not None:
         return terms_of_measuring(card, accuracy_cost(parameters))
-    return terms_of(card, parameters, basis_of(state))
+    return terms_of(card, parameters, basis_of(state), spec.series)
 
 
 def may_share(spec: RunSpec, other: RunSpec) -> bool:

@@ -86,7 +86,8 @@ class Run:
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
-    disputed: devices with two different reports in a round. left_open: what is recorded in
+    loaded: when it was created or restored, by the monotonic clock. disputed: devices with two different
+    reports in a round. left_open: what is recorded in
     `fedserver.store.journal.released`. answers: by device, see `fedserver.coordinator.answers`.
     """
 
@@ -133,7 +134,8 @@ class Run:
         self.state_type = recipe.state
         self.recorder, self._meter, self._losses = Recorder(state, resumed), meter, Losses()
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
-        self._opened, self._abandoned = time.monotonic(), ""
+        self.loaded = self._opened = time.monotonic()
+        self._abandoned = ""
         self._reduction: asyncio.Task[None] | None = None
         self.workers, self._released = workers, released
 

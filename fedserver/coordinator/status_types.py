@@ -23,7 +23,8 @@ class RunSummary:
     that each measured last, from 0 to 1, or None if none has measured it yet. ended: as created, None if it
     is not over. progress, rounds: how many rounds of training are complete, and how many it has in all; 0 if
     the algorithm does not say. pace: how many seconds a round of training takes, by the latest ones; None if
-    the run is over, or none was complete since the server's start.
+    the run is over, or none was complete since the server's start. next_run: in how many seconds the run
+    starts that follows this one; None if none does.
     """
 
     run: RunId
@@ -43,6 +44,7 @@ class RunSummary:
     progress: int = 0
     rounds: int = 0
     pace: float | None = None
+    next_run: float | None = None
 
     @property
     def over(self) -> bool:

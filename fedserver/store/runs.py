@@ -286,6 +286,12 @@ class Runs:
             self._add_checkpoint(run, round, checkpoint)
             self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
 
+    def respecify(self, run: RunId, spec: RunSpec) -> None:
+        """Change what the operator asked for, where no state depends on it; the run may be over."""
+        with self._db.transaction():
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+            self._audit.record(Event.RUN_CHANGED, run=run, every=spec.every)
+
     def reactivate(self, run: RunId) -> RunRecord:
         """Let a failed run go on from its last checkpoint, in the round in which it failed. Returns the run.
 

@@ -166,6 +166,10 @@ class NoConsent(Refused):
     code = "no-consent"
 
 
+class NoNewData(Refused):
+    code = "no-new-data"
+
+
 class OverBudget(Refused):
     code = "over-budget"
 

@@ -22,7 +22,7 @@ from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused, brief
 from shoal.core.exchange.messages import Evaluate
-from shoal.core.server_kit import placing
+from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import groups_of
 from shoal.core.types import Tensors
@@ -48,6 +48,7 @@ def simulate(
     preset: str = "default",
     seed: int = 42,
     model_seed: int | None = None,
+    from_: "SimulationResult | None" = None,
     device: str = "auto",
     threads: int = 1,
     workers: int | None = None,
@@ -64,18 +65,20 @@ def simulate(
     with its `options`, or None for a small network that fits the data. Samples
     go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
     first, or flattened: the result's `remarks` say it.
-    latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
-    (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
+    latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) -> (B,
+    v); algorithms that describe data need it where the module has no method `latent`. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
-    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. threads: of
-    PyTorch in this process; 0 leaves it to PyTorch, whose choice pays for large models on an idle machine
-    only. workers: do the devices' tasks in this many processes, on the CPU, one thread each; any number gives
-    the same models, bit for bit, as one thread. None does them in this process. backend: where workers run:
-    "processes" of this machine, or "ray", a cluster of Ray, with a worker for each of its processors if
-    `workers` is None. participation: the share of the devices, at least one of them, that each round asks;
-    others are drawn for each. progress: True shows a line on stderr, or a function that is given each line.
-    parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
-    descriptors is off unless they say otherwise: nothing leaves this process.
+    initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
+    models, clusters and scale this run goes on, with its network if no model is given. device: where to
+    compute: auto, cpu or cuda. threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
+    for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
+    CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
+    process. backend: where workers run: "processes" of this machine, or "ray", a cluster of Ray, with a
+    worker for each of its processors if `workers` is None. participation: the share of the devices, at least
+    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, or a
+    function that is given each line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
+    is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
+    process.
 
     Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; Refused when the run
     fails.
@@ -94,6 +97,7 @@ def simulate(
         preset=preset,
         seed=seed,
         model_seed=seed if model_seed is None else model_seed,
+        from_=from_,
         device=device,
         threads=threads,
         workers=workers,
@@ -123,6 +127,7 @@ def attempt(
     backend: BackendName = "processes",
     say: Progress,
     participation: float = 1.0,
+    from_: "SimulationResult | None" = None,
 ) -> "SimulationResult":
     """What `simulate` does, up to the question of whether the run failed: see `completed`.
 
@@ -136,6 +141,10 @@ def attempt(
     if isinstance(earlier, Result):
         parameters = {**parameters, "of": earlier.algorithm}
     configured = configure(card, variant, preset, parameters, fleet)
+    if from_ is not None and from_.card is not card:
+        raise ConfigError(f"that is a result of {from_.card.name}", f"go on from one of {card.name}")
+    if from_ is not None and model is None:
+        model = from_.learner
     learner = learner_of(model, latent, options, fleet)
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
@@ -148,7 +157,11 @@ def attempt(
     first, *others = [
         initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
     ] or [{}]
-    state = server.start(first, configured, *others)
+    state = (
+        server.start(first, configured, *others)
+        if from_ is None
+        else going_on.first_state(server, from_.state, configured)
+    )
     if isinstance(earlier, Result):
         state = state.begun_for(earlier.clusters)
     if expected := card.clustering(configured):

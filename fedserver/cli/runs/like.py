@@ -25,6 +25,7 @@ def settings_of(spec: RunSpec) -> Mapping[str, Any]:
         "policy": asdict(spec.policy),
         "seed": spec.seed,
         "labels": spec.labels,
+        "base": spec.release,
     }
 
 

@@ -10,7 +10,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.algorithm import needed_package
-from fedserver.cli.options import PATH, connected
+from fedserver.cli.options import PATH, connected, seconds
 from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.answers import UNKNOWN, said
@@ -31,6 +31,9 @@ AWAY = 60.0
 
 PATIENCE, LOOK = 5.0, 0.2
 """Seconds for which `run start` waits for what devices answer, and between two looks."""
+
+
+NOT_WITH_FROM = ("algorithm", "preset", "initial_weights", "graph", "evaluate")
 
 
 class RunFailed(ShoalError):
@@ -72,6 +75,15 @@ def run() -> None:
     help="Train nothing; measure a release, or the model in a safetensors file.",
 )
 @click.option(
+    "--from",
+    "base",
+    metavar="RELEASE|CHANNEL",
+    help="Go on from the models and clusters of a release, by its algorithm.",
+)
+@click.option(
+    "--every", metavar="TIME", help="With --from CHANNEL: start another such run after TIME, such as 1d."
+)
+@click.option(
     "--learner",
     type=PATH,
     metavar="FILE",
@@ -98,6 +110,11 @@ def start(
     Waits some seconds for what the connected devices answer, and says how many can take part, how many have
     to ask their owners, and how many cannot. `fedserver status` and `run show` say it later, too.
 
+    With --from, the run goes on from a release, and `--set` changes parameters of the release's run. Devices
+    keep their clusters unless the algorithm finds that their data have changed. With --every, NAME-2, NAME-3
+    and so on follow, each from what the channel has then, until `run stop`. Devices take part once in each
+    version of their data; where too few have new data, a run is skipped when the next one starts.
+
     With --like, the run gets the parameters, the seed, the policy, the learner, the graph and the initial
     weights of RUN; other options change some of it. On the same devices with the same data it trains the same
     models, bit for bit, unless devices or the server add noise for privacy. Weights that were made of a
@@ -106,6 +123,17 @@ def start(
     from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
+    if flags["base"] is not None:
+        given = [name for name in NOT_WITH_FROM if flags.get(name) is not None]
+        if given or other is not None or learner is not None:
+            raise click.UsageError(
+                "--from takes algorithm, network and weights of the release: leave them out"
+            )
+        of = client.release(flags["base"]).status.spec
+        assert of is not None
+        flags |= {"algorithm": of.algorithm, "preset": of.preset}
+    if flags["every"] is not None:
+        flags["every"] = seconds(flags["every"])
     if flags["evaluate"] is not None and (other is not None or learner is not None):
         raise click.UsageError("--evaluate goes with neither --like nor --learner")
     if flags["evaluate"] and (file := Path(flags["evaluate"])).suffix == ".safetensors":
@@ -309,7 +337,7 @@ def logs(console: Console, client: "OperatorClient", name: str, follow: bool) ->
 @click.argument("name", metavar="RUN")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
 def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
-    """Stop a run for good. Its last models can still be exported."""
+    """Stop a run for good. Its last models can still be exported. No more runs of its series start."""
     status = client.stop_run(name, reason)
     return Result(text.data(status), text.summary(status.summary))
 

@@ -1,13 +1,12 @@
 """`fedserver token ...`: the join strings of devices."""
 
-import re
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedserver.cli.options import connected
+from fedserver.cli.options import connected, seconds
 from fedserver.cli.text import clock, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
@@ -16,8 +15,6 @@ from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import AuthorityClient
-
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.group(cls=Group)
@@ -114,14 +111,6 @@ def facts(token: Token) -> dict[str, Any]:
 
 def _uses(token: Token) -> str:
     return f"{token.used} of {token.uses} used"
-
-
-def seconds(text: str) -> float:
-    """A length of time, such as 90s or 10m. Raises ConfigError."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
-    if found is None:
-        raise ConfigError(f"{text!r} is not a length of time", "use a form like --ttl 90s, 10m or 24h")
-    return float(found[1]) * UNITS[found[2]]
 
 
 def _label(text: str) -> tuple[str, str]:

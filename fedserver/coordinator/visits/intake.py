@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from fedserver.coordinator.answers import REFUSALS
+from fedserver.coordinator.answers import NOTHING_NEW, REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.counting import not_now
@@ -19,7 +19,7 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.journal import released
 from fedserver.store.reports import Arrival
-from shoal.core.engine.events import Failed
+from shoal.core.engine.events import Failed, Left
 from shoal.core.errors import BadPayload, DiskFull, StaleReport
 from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
@@ -205,22 +205,26 @@ async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) 
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
-    return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
+    event: Failed | Left = Failed(device, report.round, report.attempt, reason)
+    if failure.code == NOTHING_NEW:  # nor will it have any in this run
+        event = Left(device, reason, for_good=True)
+    return await _without(run, event, report, Receipt(Outcome.ACCEPTED))
 
 
 async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:
     reason = f"its report was refused: {bad.message[:REASON]}"
     await run.note(reason, device)
-    return await _without(run, device, report, reason, Receipt(Outcome.REFUSED, str(bad)))
+    event = Failed(device, report.round, report.attempt, reason)
+    return await _without(run, event, report, Receipt(Outcome.REFUSED, str(bad)))
 
 
-async def _without(run: Run, device: DeviceId, report: Report, reason: str, receipt: Receipt) -> Receipt:
+async def _without(run: Run, event: Failed | Left, report: Report, receipt: Receipt) -> Receipt:
     """Let the round continue without this device."""
     try:
-        _expected(run, device, report)
+        _expected(run, event.device, report)
     except StaleReport as stale:
         return Receipt(Outcome.LATE, str(stale))
-    await run.advance(Failed(device, report.round, report.attempt, reason))
+    await run.advance(event)
     return receipt
 
 

@@ -34,7 +34,8 @@ class Fleet:
         ]
 
     def run(self, run: RunSummary, now: float) -> dict[str, Any]:
-        """One run, as lists show it. until: when it stops waiting, in seconds since 1970."""
+        """One run, as lists show it. until: when it stops waiting, next: when
+        the run that follows it starts, in seconds since 1970."""
         left = run.time_left
         return {
             "run": name(run.run),
@@ -48,6 +49,7 @@ class Fleet:
             "waiting_for": words(run.waiting_for),
             "waiting": [name(device) for device in run.waiting_devices],
             "until": None if left is None else self._moment("until", run.run, now + left),
+            "next": None if run.next_run is None else self._moment("next", run.run, now + run.next_run),
             "created": run.created,
             "clusters": run.cluster_count,
             "accuracy": run.accuracy,

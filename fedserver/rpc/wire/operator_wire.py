@@ -39,11 +39,17 @@ POLICY = Converter(
     pb.RoundPolicy,
     own={name: time_from_now(name) for name in TIMES},
 )
+ORIGIN = {"software": "software", "initial": "initial_model", "release": "release", "series": "series"}
+"""What the server writes of a run that was started, and its fields."""
 SPEC = Converter(
     RunSpec,
     pb.StartRunRequest,
-    left_out=("learner", "learner_options", "learner_seed", "graph", "graph_bytes", "software", "initial"),
+    left_out=("learner", "learner_options", "learner_seed", "graph", "graph_bytes", *ORIGIN),
     own={
+        "every": BothWays(
+            lambda every: wire.seconds_to_pb(every) if every else None,
+            partial(wire.seconds_from_pb, what="every"),
+        ),
         "parameters": BothWays(
             partial(wire.scalars_to_pb, what="parameters"), partial(wire.scalars_from_pb, what="parameters")
         )
@@ -140,15 +146,17 @@ PLACEMENT = Converter(PlacementRecord, pb.PlacementRecord, words="reason")
 def status_to_pb(status: RunStatus) -> pb.RunStatus:
     found = STATUS.to_pb(status)
     if status.spec is not None:
-        found.origin.CopyFrom(pb.RunOrigin(software=status.spec.software, initial_model=status.spec.initial))
+        written = {name: getattr(status.spec, attribute) for attribute, name in ORIGIN.items()}
+        found.origin.CopyFrom(pb.RunOrigin(**written))
     return found
 
 
 def status_from_pb(status: pb.RunStatus) -> RunStatus:
-    found, origin = STATUS.from_pb(status), status.origin
+    found = STATUS.from_pb(status)
     if found.spec is None:
         return found
-    return replace(found, spec=replace(found.spec, software=origin.software, initial=origin.initial_model))
+    written = {attribute: getattr(status.origin, name) for attribute, name in ORIGIN.items()}
+    return replace(found, spec=replace(found.spec, **written))
 
 
 def versions_to_pb(cluster: ClusterVersions) -> pb.ClusterVersions:

@@ -39,6 +39,10 @@ class RunSpec:
     is none. labels: only devices that have all of these labels take part.
 
     evaluate: nothing is trained; devices measure the models of this release, or for "" the initial weights.
+
+    base: the release from which it goes on, or a channel; "" for none. every: seconds after which another run
+    like this one starts, from what the channel has then; 0 for never. release, series: written by the server:
+    the release that was meant, and the name of the first run of those that follow each other; "" for none.
     """
 
     name: str
@@ -56,6 +60,10 @@ class RunSpec:
     graph_bytes: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     evaluate: str | None = None
+    base: str = ""
+    every: float = 0.0
+    release: str = ""
+    series: str = ""
 
     @property
     def digest(self) -> str:

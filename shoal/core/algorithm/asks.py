@@ -24,15 +24,18 @@ BY_DESCRIPTION = {
 NAMES = {text: name for name, text in OPEN.items()}
 
 
-def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None) -> str:
+def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None, series: str = "") -> str:
     """The terms of a run, for its devices. basis: by which they describe their data, once it is known.
+    series: see `RunTerms`.
 
     Raises BadPayload for those that no device would read.
     """
     asks = asks_of(card, parameters)
     if basis is not None and asks.descriptor is not None:
         asks = replace(asks, described_by=basis.names)
-    found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks))
+    if series:
+        asks = replace(asks, opened=(*asks.opened, "changes"))
+    found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks, series))
     read_terms(found)
     return found
 

@@ -292,7 +292,8 @@ class RoundEngine(View):
         # has failed, or was revoked, will not.
         gone = self._attendance.gone
         if all(self.sessions.is_here(device) or device in gone for device in tasks.missing):
-            return self._abandon("every device that is left has failed")
+            # Those that are gone for good have not failed: others may come, and do what was asked of them.
+            return self._abandon("every device that is left has failed", counts=not gone >= {*tasks.missing})
         return []
 
     def _time_is_up(self) -> list[Effect]:
@@ -360,8 +361,8 @@ class RoundEngine(View):
         effects.append(self._next_round())
         return effects
 
-    def _abandon(self, reason: str) -> list[Effect]:
-        given_up = self._abandoned + 1 >= self._policy.max_abandoned_rounds
+    def _abandon(self, reason: str, counts: bool = True) -> list[Effect]:
+        given_up = counts and self._abandoned + 1 >= self._policy.max_abandoned_rounds
         self._enter(Move.GIVEN_UP if given_up else Move.ABANDONED)
         # Before the tasks are taken back: the reasons are those of the devices that failed, and not that of
         # the round for those that were still at work.
@@ -369,7 +370,7 @@ class RoundEngine(View):
         effects = self._release(reason)
         reason = self._why = reason + (f": {why}" if why else "")
         effects.append(Abandon(self.round, reason))
-        self._abandoned += 1
+        self._abandoned += counts
         effects.append(self._next_round())
         if given_up:
             many = f"{self._abandoned} rounds in a row were abandoned, the last"

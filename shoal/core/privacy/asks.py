@@ -5,7 +5,7 @@ computes what all of it will cost, and refuses where its owner does not want tha
 algorithm for this, so one that only the server has is judged like any other.
 
     {"algorithm": "fedavg", "package": "shoal-fed", "tasks": [], "asks": {"lessons": 20, "training": {...},
-     ...}}
+     ...}, "series": "daily"}
 
 A server can lie about the terms. Nothing depends on them but what is reserved, and what the owner sees
 beforehand: what leaves is decided task by task, by the task's own message (`shoal.core.privacy.report`), and
@@ -94,16 +94,17 @@ class RunTerms:
     """algorithm: its name. package: the distribution that the server has it from, "" if it has none.
 
     tasks: the kinds of its own tasks, which a device can do only if it has the package, too. asks: of each
-    device.
+    device. series: of standing runs, in which a device trains once on the same data; "": the run is in none.
     """
 
     algorithm: str
     package: str
     tasks: tuple[str, ...]
     asks: Asks
+    series: str = ""
 
     def __post_init__(self) -> None:
-        shown = (self.algorithm, *((self.package,) if self.package else ()), *self.tasks)
+        shown = (self.algorithm, *filter(None, (self.package, self.series)), *self.tasks)
         for name in shown:
             if not _is_word(name):
                 raise BadPayload(f"the terms of the run cannot be: {name[:40]!r} is no name", UPDATE)

@@ -42,10 +42,11 @@ OPEN = {
     "summed histograms": "histograms of each feature of the inputs, of which the server sees sums over at "
     "least 6 devices (secure aggregation)",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
+    "changes": "whether the data have changed since an earlier run of the series",
 }
 """What can leave without a guarantee."""
-OF_TRAINING = (OPEN["weights"], OPEN["summary"], OPEN["figures"], OPEN["summed"])
-"""What leaves in every round of a run that asks for no guarantee."""
+OF_TRAINING = (OPEN["weights"], OPEN["summary"], OPEN["figures"], OPEN["summed"], OPEN["changes"])
+"""What leaves in the rounds of runs that ask for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
 IN_SUMS = "weights: without DP-SGD, and only in sums over several devices (secure aggregation)"
 NO_WEIGHTS = "weights: none have left"

@@ -9,7 +9,7 @@ phases, for any state that derives from `Clustered`.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Clustered:
     been asked. summaries: what they said, until clusters are formed. See `shoal.core.server_kit.scaling`.
     ending: how far a run is from its end that is to end by itself.
     """
+
+    GOES_ON_IN: ClassVar[str] = ""
+    """The phase in which a run begins that goes on from a release with clusters; "": no run can."""
 
     parameters: Any
     models: Mapping[ModelKey, Tensors]
@@ -100,6 +103,20 @@ class Clustered:
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
         models = {**self.models, key: earlier.models[key]}
         return replace(self, models=models, guard=guard, summing=None)  # a sum would be of the later model
+
+    def again(self, parameters: Any) -> Self:
+        """The first state of a run that goes on from this one, as a release has it: what it knows of devices
+        and models stays, and what it has counted does not. See `shoal.core.server_kit.going_on`."""
+        return replace(
+            self,
+            parameters=parameters,
+            phase=self.GOES_ON_IN,
+            progress=0,
+            metrics={},
+            guard=Guard(),
+            summing=None,
+            ending=Ending(),
+        )
 
     @property
     def lessons(self) -> int:

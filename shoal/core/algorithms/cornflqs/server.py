@@ -3,6 +3,7 @@ answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ BEYOND = 1000.0
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
     """phase: begin, corn, agree, settle, stable, clustered, evaluate or done."""
+
+    GOES_ON_IN: ClassVar[str] = "stable"
 
     parameters: Parameters
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from shoal.core.algorithm import LASTING, Plan, Report
 from shoal.core.algorithms.fedavg import Parameters
@@ -21,6 +22,8 @@ class State(Clustered):
     best: the model with the lowest held-out loss so far. spent: by device, see
     `shoal.core.server_kit.aggregation.noised.charged`.
     """
+
+    GOES_ON_IN: ClassVar[str] = "train"
 
     parameters: Parameters
     phase: str = "train"

@@ -1,7 +1,8 @@
 """The state of a FedRC run: one frozen value, which is also its checkpoint."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class State(Clustered):
     mean accuracies at the end, by the kind of prediction.
     """
 
+    GOES_ON_IN: ClassVar[str] = "train"
+
     parameters: Parameters
     phase: str = "train"
     tables: Mapping[DeviceId, FloatArray] = field(default_factory=dict)
@@ -34,6 +37,11 @@ class State(Clustered):
     spare: Mapping[ModelKey, int] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
+
+    def again(self, parameters: Parameters) -> "State":
+        """See `Clustered`. The models differ already, so devices begin with equal weights."""
+        parameters = replace(parameters, first="equal", as_one=0)
+        return replace(super().again(parameters), low={}, spare={}, removed=(), figures={})
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

@@ -1,7 +1,8 @@
 """The state of a FEROMA run: one frozen value, which is also its checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from shoal.core.algorithm import Basis
 from shoal.core.algorithms.feroma import Parameters
@@ -49,6 +50,8 @@ class State(Clustered):
     if any; and once there is an encoder, this run's.
     """
 
+    GOES_ON_IN: ClassVar[str] = "profile"
+
     parameters: Parameters
     bounds: LatentBounds | None = None
     latents: int = 0
@@ -59,6 +62,11 @@ class State(Clustered):
     made: int = 0
     sources: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     basis: Basis | None = None
+
+    def again(self, parameters: Parameters) -> "State":
+        """See `Clustered`. No row is older than the run."""
+        rows = {key: replace(row, round=0) for key, row in self.rows.items()}
+        return replace(super().again(parameters), rows=rows, profiles={}, starts={}, sources={})
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

@@ -1,7 +1,8 @@
 """The state of a FLUX run: one frozen value, which is also its checkpoint."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from shoal.core.algorithm import APART, LASTING, Basis
 from shoal.core.algorithms.flux import Parameters
@@ -57,6 +58,8 @@ class State(Clustered):
     basis: at the start that of an earlier run, if any; and from the forming of the clusters on this run's.
     """
 
+    GOES_ON_IN: ClassVar[str] = "watch"
+
     parameters: Parameters
     accuracies: Mapping[str, float] = field(default_factory=dict)
     bounds: LatentBounds | None = None
@@ -67,6 +70,20 @@ class State(Clustered):
     pooling: Pooling = field(default_factory=Pooling)
     begun: Mapping[ModelKey, ModelKey] = field(default_factory=dict)
     basis: Basis | None = None
+
+    def again(self, parameters: Parameters) -> "State":
+        """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
+        are grouped by that: clusters whose data are the same keep their names."""
+        assert self.clustering is not None  # it has clusters
+        return replace(
+            super().again(parameters),
+            clustering=replace(self.clustering, round=0),
+            accuracies={},
+            spent={},
+            drift=(),
+            pooling=Pooling(),
+            begun={},
+        )
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

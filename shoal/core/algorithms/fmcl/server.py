@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class State(Clustered):
 
     prototypes: what each device sent. far: D_big, the distance of devices that share no class.
     """
+
+    GOES_ON_IN: ClassVar[str] = "clustered"
 
     parameters: Parameters
     prototypes: Mapping[DeviceId, Prototypes] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.ifca import Parameters
@@ -14,6 +15,8 @@ from shoal.core.types import Tensors
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
     """phase: choose, train, evaluate or done."""
+
+    GOES_ON_IN: ClassVar[str] = "choose"
 
     parameters: Parameters
 

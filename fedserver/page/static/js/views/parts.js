@@ -47,14 +47,16 @@ export const STAGES = {
 
 export const stage = (run) => html("span", { class: `stage ${run.stage}` }, run.stage);
 
-// What a run waits for, from whom, and until when.
+// What a run waits for, from whom, and until when; and when the one that follows it starts.
 export function waits(run) {
   return capital(run.waiting_for || STAGES[run.stage]);
 }
 
 export const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 
-export const until = (run) => (run.over || run.until === null ? "" : left(run.until));
+export const until = (run) => (run.over ? following(run.next) : run.until === null ? "" : left(run.until));
+
+const following = (at) => (at === null ? "" : `next run in ${duration(Math.max(0, at - Date.now() / 1000))}`);
 
 function left(at) {
   const seconds = at - Date.now() / 1000;

@@ -233,6 +233,8 @@ class StartRunRequest(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -247,6 +249,10 @@ class StartRunRequest(_message.Message):
     """Set by the operator: nothing is trained; devices measure the models of this release, or of the one that this
     channel has, and the algorithm and its parameters are those of its run. Empty: they measure the initial model.
     Unset: the run trains.
+    """
+    base: _builtins.str
+    """Set by the operator: the run goes on from this release, or from the one that this channel has, and the algorithm
+    and its parameters are those of its run; `parameters` change them. Unset: it begins with nothing learned.
     """
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, _parts_pb2.Scalar]:
@@ -278,6 +284,12 @@ class StartRunRequest(_message.Message):
         certificates refuses them.
         """
 
+    @_builtins.property
+    def every(self) -> _duration_pb2.Duration:
+        """Set by the operator: how long after the start of the run another one like it starts, and so on; up to 366 days.
+        `base` is a channel then. Unset: none follows.
+        """
+
     def __init__(
         self,
         *,
@@ -292,10 +304,12 @@ class StartRunRequest(_message.Message):
         graph: _tensor_pb2.BlobRef | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         evaluate: _builtins.str | None = ...,
+        base: _builtins.str = ...,
+        every: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "evaluate", b"evaluate", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "evaluate", b"evaluate", "every", b"every", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "algorithm", b"algorithm", "evaluate", b"evaluate", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate", "algorithm", b"algorithm", "base", b"base", "evaluate", b"evaluate", "every", b"every", "graph", b"graph", "initial_model", b"initial_model", "labels", b"labels", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluate: _TypeAlias = _typing.Literal["evaluate"]  # noqa: Y015
     _WhichOneofArgType__evaluate: _TypeAlias = _typing.Literal["_evaluate", b"_evaluate"]  # noqa: Y015
@@ -1530,6 +1544,7 @@ class RunSummary(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
+    NEXT_RUN_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
     name: _builtins.str
@@ -1578,6 +1593,10 @@ class RunSummary(_message.Message):
         complete since the server's start.
         """
 
+    @_builtins.property
+    def next_run(self) -> _duration_pb2.Duration:
+        """Set by the server: how long it is until the run starts that follows this one. Unset: none does."""
+
     def __init__(
         self,
         *,
@@ -1598,10 +1617,11 @@ class RunSummary(_message.Message):
         progress: _builtins.int = ...,
         rounds: _builtins.int = ...,
         pace: _duration_pb2.Duration | None = ...,
+        next_run: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "pace", b"pace", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "next_run", b"next_run", "pace", b"pace", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "pace", b"pace", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "next_run", b"next_run", "pace", b"pace", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -1861,19 +1881,27 @@ class RunOrigin(_message.Message):
 
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: its version when the run was started. Unset: never."""
     initial_model: _builtins.str
     """Set by the server: SHA-256 of the initial weights, 64 hex digits. Unset: a device was asked for them."""
+    release: _builtins.str
+    """Set by the server: the release that it went on from. Unset: none."""
+    series: _builtins.str
+    """Set by the server: the first run of those that follow each other, of which it is one. Unset: it is by itself."""
     def __init__(
         self,
         *,
         software: _builtins.str = ...,
         initial_model: _builtins.str = ...,
+        release: _builtins.str = ...,
+        series: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "release", b"release", "series", b"series", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

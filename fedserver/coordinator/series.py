@@ -1,0 +1,111 @@
+"""Series of runs: each goes on from the release that a channel has when its time comes.
+
+    the latest run is over, or none of its rounds has trained --> its period is over --> the next one starts
+
+A series is nothing but its runs: what they were asked for says how long a period is, and that the next run is
+stored ends the time of the former one. So a server that is killed between two steps starts none twice.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.runs import Run
+from fedserver.store.integrity.records import Standing
+from shoal.core.engine.series import next_name, seconds_left
+from shoal.core.engine.stages import Stage
+from shoal.core.errors import ShoalError
+from shoal.core.types import RunId
+
+if TYPE_CHECKING:
+    from fedserver.coordinator.coordinator import Coordinator
+
+log = logging.getLogger("shoal.server")
+
+TRY_AGAIN = 60.0
+"""Seconds from when a run could not be started to the next attempt; or a period, if that is shorter."""
+SKIPPED = "skipped, as too few devices had new data by the time of the next run"
+
+
+class Series:
+    """The series of a coordinator. _failed: for the latest run of a series, when the next could not start."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self._coordinator = coordinator
+        self._failed: dict[RunId, float] = {}
+
+    def time_left(self, run: Run) -> float | None:
+        """Seconds until the run starts that follows this one; None if none does."""
+        if not _goes_on(run) or self._of(run)[0] is not run:
+            return None
+        return seconds_left(run.spec.every, time.time() - run.created, time.monotonic() - run.loaded)
+
+    async def start_due(self) -> None:
+        """Start what has to start now. What cannot be started is tried again later."""
+        if self._coordinator.recovery.pending:  # a later run of a series may be among those
+            return
+        for run in [each for each in self._coordinator.runs.values() if self._is_due(each)]:
+            waits = min(TRY_AGAIN, run.spec.every)
+            if time.monotonic() - self._failed.get(run.run, -waits) >= waits:
+                try:
+                    await self._follow(run)
+                    self._failed.pop(run.run, None)
+                except ShoalError as error:
+                    self._failed[run.run] = time.monotonic()
+                    log.warning("the run that follows %s cannot be started: %s", run.run, error)
+
+    async def end(self, run: Run) -> None:
+        """In turn: start no more runs of the series of this one. Safe to repeat."""
+        if run.spec.series:
+            await self._let_end(self._of(run)[0])
+
+    async def removes(self, run: Run) -> None:
+        """In turn, before a run is removed that none follows: the one before it must not take its place."""
+        if run.spec.series and self._of(run)[0] is run:
+            for earlier in self._of(run)[1:2]:
+                await self._let_end(earlier)
+
+    def _of(self, run: Run) -> list[Run]:
+        """The runs of the same series, the latest one first."""
+        return [
+            each for each in reversed(self._coordinator.runs.values()) if each.spec.series == run.spec.series
+        ]
+
+    async def _let_end(self, run: Run) -> None:
+        if _goes_on(run):
+            storage, spec = self._coordinator.storage, replace(run.spec, every=0.0)
+            await storage.when_space(storage.runs.respecify, run.run, spec)
+            run.spec = spec
+            await run.note("no run follows it")
+            run.changed.fire()
+
+    def _is_due(self, run: Run) -> bool:
+        idle = run.engine.stage is Stage.WAITING and run.engine.state.progress == 0 and not run.paused
+        if (run.active and not idle) or self.time_left(run) != 0.0:
+            return False
+        # A later run that cannot be read may be the one that an operator has stopped.
+        return not any(
+            name.startswith(f"{run.spec.series}-") for name in self._coordinator.recovery.unreadable
+        )
+
+    async def _follow(self, run: Run) -> None:
+        coordinator, storage = self._coordinator, self._coordinator.storage
+        await coordinator.in_turn(asyncio.sleep(0))  # the end of the former run is stored, and its release
+        operator, removed = OperatorApi(coordinator), await storage.call(storage.runs.removed)
+        name = next_name(run.spec.series, {*coordinator.runs, *removed})
+        spec, recipe = await operator.prepared(replace(run.spec, name=name))
+
+        async def begin() -> None:
+            if self._is_due(run):  # an operator may have ended the series meanwhile
+                if run.active:
+                    await run.end(Standing.FINISHED, SKIPPED)
+                await operator.begin(spec, recipe, None)
+
+        await coordinator.in_turn(begin())
+
+
+def _goes_on(run: Run) -> bool:
+    return run.spec.every > 0.0 and run.standing is not Standing.STOPPED

@@ -1,0 +1,79 @@
+"""Runs that go on from an earlier result, by each algorithm that can."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.core.algorithm import find
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.server_kit.going_on import first_state
+from shoal.simulation import images
+from shoal.simulation.images import rotate
+
+DEVICES, SAMPLES = 6, 100
+
+
+def fleet(turned: set[int] = frozenset()) -> shoal.Fleet:  # type: ignore[assignment]
+    """Digits, upright on every other device. turned: devices whose digits are now as those of the others."""
+    train, _ = images.digits()
+    held: dict[str, Any] = {}
+    for number in range(DEVICES):
+        own = train.subset(slice(number * SAMPLES, (number + 1) * SAMPLES))
+        angle = 90 * ((number + (number in turned)) % 2)
+        held[f"d{number}"] = (rotate(own.x, angle), own.y)
+    return shoal.Fleet(held)
+
+
+def trained(result: Any) -> int:
+    return sum(each.trained for each in result.history)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("flux", {}),
+        ("feroma", {}),
+        ("fedavg", {}),
+        ("ifca", {"clusters": 2}),
+        ("cornflqs", {"clusters": 2}),
+        ("fedrc", {"clusters": 2}),
+    ],
+)
+def test_it_begins_with_the_models_and_counts_from_zero(name: str, parameters: Any) -> None:
+    first = shoal.simulate(name, fleet(), rounds=4, **parameters)
+    second = shoal.simulate(name, fleet(), rounds=2, from_=first, **parameters)
+    assert trained(second) == second.state.progress == 2
+    assert first.models.keys() >= second.models.keys() or name == "feroma"
+    alone = shoal.simulate(name, fleet(), rounds=2, **parameters)
+    assert second.accuracy.mean > alone.accuracy.mean, "two rounds more are better than two rounds"
+
+
+def test_clusters_keep_their_keys_and_a_device_whose_data_have_changed_joins_those_like_it() -> None:
+    first = shoal.simulate("flux", fleet(), rounds=6)
+    assert sorted({*first.clusters.values()}) == ["c0", "c1"]
+    same = shoal.simulate("flux", fleet(), rounds=1, from_=first)
+    assert same.clusters == first.clusters
+    assert [each.trained for each in same.history] == [False, True, False], "described, trained, measured"
+    moved = shoal.simulate("flux", fleet({0}), rounds=1, from_=first)
+    assert moved.clusters == {**first.clusters, "d0": first.clusters["d1"]}
+    assert moved.models.keys() == first.models.keys()
+
+
+def test_without_clusters_the_algorithm_begins_with_the_model_of_all() -> None:
+    card, _ = find("flux")
+    server, parameters = card.server(), card.configure("default", {"rounds": 9})
+    release = server.start({"weight": np.ones(3, np.float32)}, card.configure("default", {"rounds": 4}))
+    found = first_state(server, replace(release, progress=2), parameters)
+    assert (found.phase, found.progress, found.rounds) == (release.phase, 0, 9)
+    assert found.models == release.models
+
+
+def test_what_cannot_go_on_says_so() -> None:
+    one, counted = shoal.simulate("fedavg", fleet(), rounds=1), shoal.simulate("statistics", fleet())
+    with pytest.raises(ConfigError, match="that is a result of fedavg"):
+        shoal.simulate("flux", fleet(), rounds=1, from_=one)
+    with pytest.raises(Refused, match="cannot go on from a release"):
+        shoal.simulate("statistics", fleet(), from_=counted)

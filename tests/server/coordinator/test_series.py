@@ -1,0 +1,218 @@
+"""Series of runs: what starts when its time has come, from what, with whom, and what ends it."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.release_api import ReleaseApi
+from fedserver.coordinator.series import SKIPPED
+from shoal.core.engine.policy import RoundPolicy
+from shoal.core.errors import ConfigError, NotFound, Refused
+from shoal.core.exchange.link import Failure, Report, Task
+from shoal.core.privacy.asks import read_terms
+from shoal.core.types import DeviceId
+from tests.server.coordinator.test_releases import log_of, reaching, trained
+from tests.server.servers import DEVICES, SETTINGS, crash, link, models, scenario, server, spec
+from tests.server.toys import Hands, same_models
+from tests.waiting import until
+
+DAY = 86400.0
+POLICY = RoundPolicy(minimum=1, wait_for_devices=0.0)
+
+
+async def begin(coordinator: Coordinator, every: float = DAY, base: str = "stable") -> None:
+    await OperatorApi(coordinator).start_run(spec(name="daily", base=base, every=every, policy=POLICY), None)
+
+
+def passes(coordinator: Coordinator, run: str, seconds: float = DAY) -> None:
+    """Let this time pass on the wall since a run was started."""
+    coordinator.runs[run].created -= seconds
+
+
+async def over(coordinator: Coordinator, run: str) -> None:
+    await until(lambda: run in coordinator.runs and not coordinator.runs[run].active)
+    await coordinator.in_turn(asyncio.sleep(0))  # until its end is stored
+
+
+@asynccontextmanager
+async def devices(coordinator: Coordinator, accuracy: float, unchanged: set[DeviceId]) -> AsyncIterator[None]:
+    """A fleet that works all the time. unchanged: those that say that they have no new data."""
+
+    async def serve(number: int) -> None:
+        hands = await Hands(link(coordinator, number)).hello()
+        while True:
+            work = await hands.link.next_task(5.0)
+            if not isinstance(work, Task):
+                await asyncio.sleep(0.01)
+            elif f"d{number}" in unchanged and read_terms(work.terms).series:
+                failure = Failure("no-new-data", "")
+                await hands.link.report(Report(work.run, work.round, work.attempt, failure))
+            else:
+                await hands.do(work, reaching(accuracy, number))
+
+    tasks = [asyncio.create_task(serve(number)) for number in range(DEVICES)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks)
+
+
+def test_each_run_goes_on_from_what_the_channel_has_and_missed_periods_are_skipped(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator)
+        run = coordinator.runs["daily"]
+        assert same_models(models(coordinator, "daily"), models(coordinator, "first"))
+        assert (run.spec.release, run.spec.series, run.spec.algorithm) == ("first@3", "daily", "fedavg")
+        assert run.spec.parameters == coordinator.runs["first"].spec.parameters
+        async with devices(coordinator, 0.8, set()):
+            await over(coordinator, "daily")
+            final = models(coordinator, "daily")
+            assert (await ReleaseApi(coordinator).channels())["stable"][-1].release == "daily@3"
+            passes(coordinator, "daily", 10 * DAY)
+            await over(coordinator, "daily-2")
+        assert coordinator.runs["daily-2"].spec.release == "daily@3"
+        assert not same_models(models(coordinator, "daily-2"), final)
+        shown = {each.run: each.next_run for each in OperatorApi(coordinator).runs()}
+        assert (shown["first"], shown["daily"]) == (None, None)
+        assert shown["daily-2"] is not None
+        assert DAY - 3600.0 < shown["daily-2"] <= DAY
+
+    scenario(story, tmp_path)
+
+
+def test_devices_without_new_data_sit_out_and_a_day_without_any_is_skipped(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        unchanged = set[DeviceId]()
+        async with devices(coordinator, 0.8, unchanged):
+            await begin(coordinator)
+            await over(coordinator, "daily")
+            unchanged |= {"d0", "d2"}
+            passes(coordinator, "daily")
+            await over(coordinator, "daily-2")
+            assert coordinator.runs["daily-2"].engine.state.metrics.keys() == {"d1"}
+            assert coordinator.runs["daily-2"].answers == {
+                "d0": "no-new-data",
+                "d1": "yes",
+                "d2": "no-new-data",
+            }
+            unchanged |= {"d1"}
+            passes(coordinator, "daily-2")
+            await until(lambda: "daily-3" in coordinator.runs)
+            third = coordinator.runs["daily-3"]
+            await until(lambda: len(third.answers) == DEVICES)
+            await until(lambda: not third.engine.sessions.present)
+            assert third.active, "it waits for new data"
+            passes(coordinator, "daily-3")
+            await over(coordinator, "daily-3")
+            assert (third.reason, third.engine.state.progress) == (SKIPPED, 0)
+            assert SKIPPED in await log_of(coordinator, "daily-3")
+            await until(lambda: "daily-4" in coordinator.runs)
+            names = [each.release for each in await ReleaseApi(coordinator).all()]
+            assert not any(name.startswith("daily-3") for name in names), "it has made no release"
+
+    scenario(story, tmp_path)
+
+
+def test_a_series_outlives_crashes_and_starts_each_run_once(tmp_path: Path) -> None:
+    async def before() -> None:
+        coordinator = await Coordinator.open(tmp_path / "state", SETTINGS)
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator, every=0.05)
+        await until(lambda: "daily-3" in coordinator.runs)
+        await crash(coordinator)
+
+    async def after() -> None:
+        async with server(tmp_path / "state") as coordinator:
+            known = len(coordinator.runs)
+            await until(lambda: len(coordinator.runs) > known)
+            names = list(coordinator.runs)
+            assert names == ["first", "daily", *(f"daily-{number}" for number in range(2, len(names)))]
+            assert [each.active for each in coordinator.runs.values()].count(True) <= 1
+            starts = [each.created for each in coordinator.runs.values()][1:]
+            assert all(later - earlier > 0.045 for earlier, later in itertools.pairwise(starts))
+
+    asyncio.run(before())
+    asyncio.run(after())
+
+
+def test_an_operator_ends_it_before_or_after_a_run_is_over_and_for_good(tmp_path: Path) -> None:
+    async def before(coordinator: Coordinator) -> None:
+        operator = OperatorApi(coordinator)
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator)
+        passes(coordinator, "daily")
+        await until(lambda: "daily-2" in coordinator.runs)
+        with pytest.raises(Refused, match="is not over"):
+            await operator.remove_run("daily-2")
+        async with devices(coordinator, 0.8, set()):
+            await over(coordinator, "daily-2")
+        with pytest.raises(Refused, match="another run follows daily-2"):
+            await operator.remove_run("daily-2")
+        assert (await operator.stop_run("daily", "")).summary.stage == "finished"
+        assert coordinator.series.time_left(coordinator.runs["daily-2"]) is None
+        await ReleaseApi(coordinator).use("first@3")
+        await operator.remove_run("daily-2")
+        assert coordinator.series.time_left(coordinator.runs["daily"]) is None, "it does not take its place"
+        passes(coordinator, "daily")
+
+    async def after(coordinator: Coordinator) -> None:
+        assert [coordinator.series.time_left(run) for run in coordinator.runs.values()] == [None, None]
+        operator = OperatorApi(coordinator)
+        asked = spec(name="other", base="stable", every=DAY, policy=POLICY)
+        await operator.start_run(asked, None)
+        assert coordinator.series.time_left(coordinator.runs["other"]) is not None
+        await operator.stop_run("other", "")
+        assert coordinator.series.time_left(coordinator.runs["other"]) is None
+
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await before(first)
+        async with server(tmp_path / "state") as second:
+            await after(second)
+
+    asyncio.run(play())
+
+
+def test_what_cannot_be_says_so(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        operator = OperatorApi(coordinator)
+        with pytest.raises(Refused, match="the channel stable has no release yet"):
+            await begin(coordinator)
+        await trained(coordinator, "first", 0.7)
+        with pytest.raises(ConfigError, match="first@3 is a release, which never changes"):
+            await begin(coordinator, base="first@3")
+        with pytest.raises(ConfigError, match="nothing says what to go on from"):
+            await begin(coordinator, base="")
+        with pytest.raises(NotFound):
+            await begin(coordinator, base="first@9")
+        with pytest.raises(ConfigError, match="no run can follow every"):
+            await begin(coordinator, every=-1.0)
+        await begin(coordinator, every=0.0, base="first@3")
+        assert coordinator.runs["daily"].spec.series == ""
+        await operator.stop_run("daily", "")
+
+    scenario(story, tmp_path)
+
+
+def test_what_cannot_start_now_is_tried_again(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator, every=0.05)
+        await ReleaseApi(coordinator).remove("stable")
+        await until(lambda: bool(coordinator.series._failed))
+        known = len(coordinator.runs)
+        await ReleaseApi(coordinator).use("first@3")
+        await until(lambda: len(coordinator.runs) > known)
+
+    scenario(story, tmp_path)
