@@ -20,6 +20,7 @@ from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of
 from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
@@ -296,8 +297,11 @@ class Published:
             return f"the channel {STABLE} is pinned to {present.release}"
         if unfit := await self._unfit(card, present.release):
             return f"it does not fit devices that follow {STABLE}: {unfit}"
-        verdict = (await self._storage.call(self._storage.releases.get, present.release)).card.verdict
-        return why_not_instead(card.verdict, verdict)
+        other = (await self._storage.call(self._storage.releases.get, present.release)).card
+        standings = await self._storage.call(self._storage.journal.standings)
+        if any(standings.get(device) is DeviceStanding.WITHDRAWN for device in other.devices):
+            return why_not_instead(card.verdict, None)  # what replaces it need not be better
+        return why_not_instead(card.verdict, other.verdict)
 
     async def _unfit(self, card: Card, present: str) -> str:
         """Why devices that use a present release could not use the other; "" if they can, or if the present

@@ -233,8 +233,10 @@ class Run:
         await self.feed(Changed(spec.policy, state))
         await self.advance()
 
-    async def roll_back(self, round: int, cluster: ModelKey) -> None:
+    async def roll_back(self, round: int, cluster: ModelKey = "", without: DeviceId = "") -> None:
         """Continue with the models that `round` opened with: see `shoal.core.engine.rollback`.
+
+        without: a device that was withdrawn, of which the state then knows nothing.
 
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
@@ -262,10 +264,12 @@ class Run:
         if combining:  # the run ended meanwhile, so the result of these reports will never count
             lost = tuple(sorted(self.engine.reported))
             self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
-        self.recorder.rolled_back()
-        await self.feed(
-            RolledBack(state, f"an operator rolled {what} back to what it was after round {earlier.progress}")
-        )
+        self.recorder.rolled_back(round, cluster)
+        said = f"an operator rolled {what} back to what it was after round {earlier.progress}"
+        if without:
+            state = self.server_half.without(state, without)
+            said = f"device {without} was withdrawn: the run is what it was after round {earlier.progress}"
+        await self.feed(RolledBack(state, said))
         await self.advance()
 
     async def verdict(self) -> Verdict | None:

@@ -186,6 +186,7 @@ async def go_back(run: "Run", found: str) -> None:
     )
     log.error("run %s: %s", run.run, reason)
     state = rolled_back(run.engine.state, earlier)
+    run.recorder.rolled_back(number)
     await run.feed(RolledBack(state, reason))
     await run.storage.when_space(run.storage.runs.drop_checkpoint, run.run, broken)
     await run.advance()

@@ -1,11 +1,14 @@
 """Convert tokens, devices and operators to protobuf, and back."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.authority.answers import Ended, IssuedOperator, Known
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Withdrawn
+from fedserver.coordinator.status_types import Withdrawal, WithdrawnRelease, WithdrawnRun
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.identities.records import (
     DeviceStanding,
@@ -21,6 +24,7 @@ from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
 from shoal.core.exchange.wire.checks import for_people
 from shoal.core.exchange.wire.identity import OPERATOR_ROLE_OF, OPERATOR_ROLES, ROLE_OF, ROLES
 
+T = TypeVar("T")
 TOKENS = {each: pb.TokenStanding.Value(f"TOKEN_STANDING_{each.name}") for each in TokenStanding}
 DEVICES = {each: pb.DeviceStanding.Value(f"DEVICE_STANDING_{each.name}") for each in DeviceStanding}
 TOKEN_OF, DEVICE_OF = {TOKENS[each]: each for each in TOKENS}, {DEVICES[each]: each for each in DEVICES}
@@ -152,6 +156,29 @@ def ended_to_pb(ended: Ended) -> pb.RevokeDeviceResponse:
 def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
     counted = tuple((each.run, each.round) for each in response.counted)
     return Ended(device_from_pb(response.device), response.cut, counted)
+
+
+def withdrawn_to_pb(found: Withdrawn) -> pb.WithdrawDeviceResponse:
+    return pb.WithdrawDeviceResponse(
+        device=device_to_pb(found.known),
+        cut=found.cut,
+        runs=[pb.WithdrawnRun(**vars(each)) for each in found.found.runs],
+        releases=[pb.WithdrawnRelease(**vars(each)) for each in found.found.releases],
+    )
+
+
+def withdrawn_from_pb(response: pb.WithdrawDeviceResponse) -> Withdrawn:
+    known = device_from_pb(response.device)
+    runs = tuple(_row(WithdrawnRun, each) for each in response.runs)
+    releases = tuple(_row(WithdrawnRelease, each) for each in response.releases)
+    return Withdrawn(known, response.cut, Withdrawal(known.device.device, runs, releases))
+
+
+def _row(kind: type[T], message: Message) -> T:
+    """A dataclass whose fields have the names of the message's."""
+    values = ((each.name, getattr(message, each.name)) for each in fields(kind))  # type: ignore[arg-type]
+    plain = (int, float, str)
+    return kind(**{name: value if isinstance(value, plain) else tuple(value) for name, value in values})
 
 
 def operator_to_pb(operator: Operator) -> pb.Operator:

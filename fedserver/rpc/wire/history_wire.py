@@ -24,7 +24,7 @@ _PLAIN = (
     "abandoned",
     "progress",
     "measured_on",
-    *("bytes_up", "bytes_down", "left_out"),
+    *("bytes_up", "bytes_down", "left_out", "back_to"),
 )
 
 
