@@ -13,7 +13,7 @@ from fedserver.authority.peers import Peers
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import Registered, Terms, Token
+from fedserver.store.identities.records import DeviceStanding, Registered, Terms, Token
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.join import JoinString
 from shoal.core.identity.joining import NAME
@@ -127,9 +127,9 @@ class AuthorityApi:
         for one that cannot, before anything is done.
         """
         registry, withdrawals = self._storage.identities.registry, self._coordinator.withdrawals
-        await self._storage.call(registry.get, device)
+        before = await self._storage.call(registry.get, device)
         found = await withdrawals.price(device)
-        withdrawals.check(found, replay)
+        withdrawals.check(found, replay, before.standing is DeviceStanding.WITHDRAWN)
         if not confirmed:
             return Withdrawn(await self._seen(device), 0, found)
         self._coordinator.check_deciding()

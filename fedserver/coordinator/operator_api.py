@@ -421,8 +421,7 @@ class OperatorApi:
         """By what the devices of earlier runs, which this one may share with them, have described their data:
         for each network that of the newest run. None is made with a device that was withdrawn."""
         found: dict[Manifest, Basis] = {}
-        standings = await self._storage.call(self._storage.journal.standings)
-        gone = [each for each, standing in standings.items() if standing is DeviceStanding.WITHDRAWN]
+        gone = await self._coordinator.published.withdrawn()
         for run in reversed([*self._coordinator.runs.values()]):
             basis = basis_of(run.engine.state)
             suits = basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec)

@@ -19,6 +19,7 @@ from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of
+from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunSpec, Standing
@@ -30,11 +31,12 @@ from shoal.core.engine.bootstrap import Bootstrap
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.measuring import Measuring
 from shoal.core.server_kit.standard import accuracy_cost
-from shoal.core.types import RunId, Tensors
+from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.core.verdict import why_not_instead
 
 if TYPE_CHECKING:
@@ -298,8 +300,7 @@ class Published:
         if unfit := await self._unfit(card, present.release):
             return f"it does not fit devices that follow {STABLE}: {unfit}"
         other = (await self._storage.call(self._storage.releases.get, present.release)).card
-        standings = await self._storage.call(self._storage.journal.standings)
-        if any(standings.get(device) is DeviceStanding.WITHDRAWN for device in other.devices):
+        if other.devices & await self.withdrawn():
             return why_not_instead(card.verdict, None)  # what replaces it need not be better
         return why_not_instead(card.verdict, other.verdict)
 
@@ -334,11 +335,25 @@ class Published:
             dict(state.metrics),
             {key: await self._storage.call(run.blobs.weights, model) for key, model in state.models.items()},
             verdict,
-            await self._storage.call(self._storage.runs.statements, run.run),
+            await self._released_in(run),
             promise(state),
         )
         authority, signature = self.signs.sign(PURPOSE + card.text.encode()) if self.signs else ("", b"")
         return ReleaseRecord(card, structure, authority, signature)
+
+    async def _released_in(self, run: Run) -> dict[DeviceId, Statement]:
+        """What the devices of a run had released in it, without those that were withdrawn and are in none of
+        its models any more."""
+        found = dict(await self._storage.call(self._storage.runs.statements, run.run))
+        for device in await self.withdrawn() & found.keys():
+            if not await lineage_in(run, device):
+                del found[device]
+        return found
+
+    async def withdrawn(self) -> set[DeviceId]:
+        """The devices whose data are to count no more."""
+        standings = await self._storage.call(self._storage.journal.standings)
+        return {device for device, each in standings.items() if each is DeviceStanding.WITHDRAWN}
 
 
 def _label(run: Run, taken: list[str]) -> str:

@@ -176,8 +176,8 @@ class Withdrawals:
                 found.append(WithdrawnRelease(name, channels=having))
                 continue
             then, keys = past.lineage(run, device, card.round), frozenset(card.models)
-            is_told = bool(then) or device not in card.devices  # or its card has more than the history
-            with_it = then.with_it & keys if is_told else keys
+            known = bool(then) or device not in card.devices  # or its card has more than the history
+            with_it = then.with_it & keys if known else keys
             found.append(
                 WithdrawnRelease(
                     name, tuple(sorted(with_it)), tuple(sorted(keys - with_it)), then.grouped, having
@@ -187,11 +187,14 @@ class Withdrawals:
 
     # -- doing it -----------------------------------------------------------------------------------------
 
-    def check(self, found: Withdrawal, replay: Iterable[RunId]) -> None:
-        """Raises NotFound or Refused for a run that cannot go back to before the device came."""
+    def check(self, found: Withdrawal, replay: Iterable[RunId], again: bool) -> None:
+        """Raises NotFound or Refused for a run that cannot go back to before the device came. again: the
+        device was withdrawn before, and runs may have gone back then."""
         by_run = {each.run: each for each in found.runs}
         for run in replay:
             self._coordinator.run(run)
+            if run not in by_run and again:
+                continue
             if run not in by_run:
                 raise Refused(f"run {run} has no report of {found.device}", "leave out --replay for it")
             if not by_run[run].back_to:
@@ -203,22 +206,24 @@ class Withdrawals:
     async def carry_out(self, found: Withdrawal, replay: Collection[RunId]) -> None:
         """After the registry has it: take the device out of all runs, and delete what is stored of it."""
         crash.point("server.device-withdrawn")
-        for each in found.runs:
-            if (run := self._coordinator.runs.get(each.run)) is not None:
-                await self._out_of(run, found.device, each.back_to if each.run in replay else 0)
+        back_to = {each.run: each.back_to for each in found.runs}
+        for name in dict.fromkeys((*back_to, *replay)):
+            if (run := self._coordinator.runs.get(name)) is not None:
+                await self._out_of(run, found.device, back_to.get(name, 0), name in replay)
         await self._storage.when_space(self._storage.store.forget, found.device)
 
-    async def _out_of(self, run: Run, device: DeviceId, back_to: int) -> None:
+    async def _out_of(self, run: Run, device: DeviceId, back_to: int, replayed: bool) -> None:
         while True:
             if run.active and run.engine.stage is Stage.REDUCING:
                 await run.settle(SETTLE)
             try:
-                return await self._coordinator.in_turn(self._go_on_without(run, device, back_to))
+                return await self._coordinator.in_turn(self._go_on_without(run, device, back_to, replayed))
             except Refused:
                 if not (run.active and run.engine.stage is Stage.REDUCING):
                     raise
 
-    async def _go_on_without(self, run: Run, device: DeviceId, back_to: int) -> None:
+    async def _go_on_without(self, run: Run, device: DeviceId, back_to: int, replayed: bool) -> None:
+        back_to = back_to if replayed else 0
         past = await past_of(self._storage, run.run, device)
         kept = await self._storage.call(self._storage.runs.versions, run.run)
         stale = [number for number in kept if past.lineage(run, device, number)]
@@ -230,7 +235,7 @@ class Withdrawals:
         await self._storage.when_space(
             self._storage.runs.drop_versions, run.run, [number for number in stale if number != last]
         )
-        if back_to and not run.active:
+        if replayed and not run.active:  # also where the server died after the run had gone back
             await self._coordinator.restart(run.run, f"it goes on without {device}")
 
 

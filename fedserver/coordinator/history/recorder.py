@@ -52,7 +52,7 @@ class _Notes:
     positions: Mapping[DeviceId, Position] = field(default_factory=dict)
     events: list[RunEvent] = field(default_factory=list)
     back_to: int = 0
-    back_alone: tuple[ModelKey, ...] = ()
+    went_back: tuple[ModelKey, ...] = ()
 
 
 class Recorder:
@@ -78,7 +78,7 @@ class Recorder:
 
     def rolled_back(self, round: int, cluster: ModelKey = "") -> None:
         """The round that ends next is a roll back to what `round` opened with, of all or of one cluster."""
-        self._notes.back_to, self._notes.back_alone = round, (cluster,) if cluster else ()
+        self._notes.back_to, self._notes.went_back = round, (cluster,) if cluster else ()
 
     def event(self, kind: str, text: str) -> None:
         """Something happened, which the history shows with the round that ends next."""
@@ -215,7 +215,7 @@ def _clusters(
 def _events(record: RoundRecord, before: State, state: State, notes: _Notes) -> list[RunEvent]:
     if record.abandoned:
         kind = ROLLED_BACK if notes.back_to else ABANDONED
-        return [RunEvent(kind, record.abandoned, notes.back_alone)]
+        return [RunEvent(kind, record.abandoned, notes.went_back)]
     new = [remark for remark in state.remarks if remark not in before.remarks]
     return [*changes(before, state), *(RunEvent(REMARK, remark) for remark in new)]
 

@@ -151,7 +151,7 @@ def independent(server_half: ServerHalf, parameters: Any) -> bool:
     """Whether the model of a cluster depends on no device outside of the cluster, from when clusters have
     formed until they form again or another device joins.
 
-    A server half in which that can be has a function `independent(parameters)`. Whoever withdraws a device
+    A server half in which that can be has a function `independent(parameters)`. Withdrawal of a device
     relies on it: one that cannot be sure has none.
     """
     own = getattr(server_half, "independent", None)
@@ -159,7 +159,7 @@ def independent(server_half: ServerHalf, parameters: Any) -> bool:
 
 
 def without(server_half: ServerHalf, state: Any, device: DeviceId) -> Any:
-    """The state without what it knows of one device alone, such as what that has measured. Models stay.
+    """The state without what it knows only of one device, such as what that has measured. Models stay.
 
     The state itself, if there is nothing of that. A server half that keeps more of a device, such as its
     description, has a function `without(state, device)`.

@@ -79,8 +79,8 @@ def densities(state: State) -> ClusterDensities | None:
 def independent(parameters: Parameters) -> bool:
     """Clusters share steps (pooling), devices (mixing), when the run ends, and what a fall of one is judged
     by: every rule of averaging but the mean compares the losses of all clusters."""
-    alone = parameters.mixing == "hard" and not parameters.pooling and not parameters.secure_aggregation
-    return alone and parameters.aggregation == "mean" and not ends_by_itself(parameters)
+    apart = parameters.mixing == "hard" and not parameters.pooling and not parameters.secure_aggregation
+    return apart and parameters.aggregation == "mean" and not ends_by_itself(parameters)
 
 
 def without(state: State, device: DeviceId) -> State:

@@ -3,9 +3,9 @@
 A report is in every model that was made from it, and in every model that was made from such a model. Before
 there are clusters, and in a run whose clusters share anything (steps, a mixture, what one learns about
 another), that is all of them: the scale of the inputs and the common model are in each. Where clusters share
-nothing (`shoal.core.algorithm.independent`), a device that joined later is in the model of its own cluster
-alone, and in whatever was grouped with its description known: clusters that formed again, and the clusters of
-devices that joined after it.
+nothing (`shoal.core.algorithm.independent`), a device that joined later is only in the model of its own
+cluster, and in whatever was grouped with its description known: clusters that formed again, and the clusters
+of devices that joined after it.
 
 What the history does not say, counts as if the device had been there. Only data are followed, not time: a
 round that waited for the device ended later, and may have had other devices.
@@ -83,7 +83,7 @@ def _back(now: _Point, opened: Mapping[int, _Point], each: RoundHistory) -> _Poi
     clusters = {key for event in each.events if event.kind == ROLLED_BACK for key in event.clusters}
     if not clusters:
         return replace(then, lineage=replace(then.lineage, blobs=now.lineage.blobs))
-    # One cluster alone went back: its model is the earlier one, all else stays.
+    # Only one cluster went back: its model is the earlier one, all else stays.
     found = (now.lineage.with_it - clusters) | (then.lineage.with_it & clusters)
     return _Point(_split(now.lineage, frozenset(found), models), models)
 
@@ -104,9 +104,9 @@ def _after(now: _Point, each: RoundHistory, device: DeviceId, independent: bool)
         return _Point(before, models)  # it has measured what nothing is made from
     kinds = {event.kind for event in each.events}
     grouped = before.grouped or own is not None
-    shared = not independent or not before.known or len(now.models) < 2 or len(each.events) >= EVENTS
+    shared = not independent or len(now.models) < 2 or len(each.events) >= EVENTS
     formed = grouped and bool(kinds & {GROUPED, SPLIT, MERGED, MOVED})
-    if (own is not None or before.with_it) and (shared or formed):
+    if not before.known or ((own is not None or before.with_it) and (shared or formed)):
         return _Point(_split(replace(before, grouped=grouped), frozenset(models), models), models)
     found = {
         cluster.key

@@ -30,7 +30,7 @@ class RunEvent:
     late devices were given a cluster, or began one. abandoned, rolled_back: the round has no result. remark:
     what the algorithm says about how its models were made, such as an update that was left out. paused,
     resumed, changed: by an operator. text: the event in words, with the reason. clusters: the clusters that
-    it is about, those that it came from first; of a roll back, the one that went back alone.
+    it is about, those that it came from first; of a roll back, the only one that went back.
     """
 
     kind: str
