@@ -226,7 +226,8 @@ class Withdrawals:
         back_to = back_to if replayed else 0
         past = await past_of(self._storage, run.run, device)
         kept = await self._storage.call(self._storage.runs.versions, run.run)
-        stale = [number for number in kept if past.lineage(run, device, number)]
+        # Versions of which it is not known whether they have it are not deleted for that.
+        stale = [] if past.damage else [number for number in kept if past.lineage(run, device, number)]
         state = run.engine.state
         in_open_round = run.active and device in run.engine.reported
         if back_to or in_open_round or run.server_half.without(state, device) is not state:

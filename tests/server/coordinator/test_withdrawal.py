@@ -219,6 +219,32 @@ def test_what_is_not_stored_any_more_is_started_again_and_says_so(tmp_path: Path
     play(story, tmp_path)
 
 
+def test_what_cannot_be_read_counts_as_with_it_and_hides_no_other_run(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        storage = found.coordinator.storage
+
+        def rewrite() -> None:
+            """A row that another version, or a bug, has written."""
+            with storage.store.database.transaction():
+                storage.store.database.execute("UPDATE timeline SET summary = x'00' WHERE run = 'rotten'")
+
+        for number in range(DEVICES):
+            await found.device(f"d{number}")
+        for name in ("rotten", "sound"):
+            await start(found.coordinator, name=name, policy=RoundPolicy(minimum=2))
+            await finished(found, range(2))
+        await storage.call(rewrite)
+        (rotten,) = (await withdrawn(found, "d2")).runs
+        assert (rotten.run, rotten.with_it, rotten.back_to) == ("rotten", ("global",), 0)
+        assert "cannot be read" in rotten.unknown
+        assert [each.run for each in (await withdrawn(found, "d1", confirmed=False)).runs] == [
+            "rotten",
+            "sound",
+        ]
+
+    play(story, tmp_path)
+
+
 def test_a_run_that_began_with_such_a_model_has_it_too(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         for number in range(DEVICES):
