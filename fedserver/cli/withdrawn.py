@@ -69,7 +69,7 @@ def _price(each: WithdrawnRun) -> str:
         return "nothing"
     how = f"fedserver run start --like {each.run}"
     if each.inherited:
-        how = f"the same after {each.inherited} was made again: {how}"
+        how = f"anew, with what {each.inherited} makes again: fedserver run start"
     elif each.back_to:
         how = f"--replay {each.run}, from before round {each.back_to}"
     epsilon = (

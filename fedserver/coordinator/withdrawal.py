@@ -12,6 +12,7 @@ the devices. What follows can be repeated if the server dies in between.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ class Withdrawals:
             of_run = await self._releases(run, past, device)
             if source := self._source(run, tainted):
                 keys = frozenset(run.engine.state.models)
-                found = replace(found, with_it=keys, without_it=frozenset(), grouped=True)
+                found = replace(found, with_it=keys, without_it=frozenset())
                 of_run = [
                     replace(each, with_it=(*each.with_it, *each.without_it), without_it=()) for each in of_run
                 ]
@@ -135,20 +136,16 @@ class Withdrawals:
         self, run: Run, past: Past, found: Lineage, device: DeviceId, source: RunId
     ) -> WithdrawnRun:
         """What it takes to have the device in none of its models."""
-        back_to = 0 if source or past.damage else await self._clean(run, past, device)
+        back_to, describes = (0, True) if source or past.damage else await self._clean(run, past, device)
         rounds = run.engine.state.progress - past.progress(back_to)
         since = (devices for number, devices in past.reporters.items() if number >= back_to)
         others = frozenset[DeviceId]().union(*since) - {device}
-        describes = not back_to
-        if back_to:
-            earlier = await self._storage.call(run.blobs.load_state, run.state_type, back_to)
-            describes = basis_of(earlier) is None
         needed = bool(found.with_it)
         return WithdrawnRun(
             run.run,
             tuple(sorted(found.with_it)),
             tuple(sorted(found.without_it)),
-            found.grouped,
+            device in getattr(run.engine.state, "descriptors", ()),
             source,
             back_to if needed else 0,
             rounds if needed else 0,
@@ -158,12 +155,15 @@ class Withdrawals:
             or ("" if found.known else "the oldest rounds of its history are not stored any more"),
         )
 
-    async def _clean(self, run: Run, past: Past, device: DeviceId) -> int:
-        """The last round whose checkpoint lacks the device and can be read; 0 for none."""
+    async def _clean(self, run: Run, past: Past, device: DeviceId) -> tuple[int, bool]:
+        """The last round whose checkpoint lacks the device and can be read, 0 for none; and whether devices
+        describe their data after it, by another encoder than they have since."""
         for number, _ in await self._storage.call(self._storage.runs.checkpoints, run.run):
             if not past.lineage(run, device, number):
-                return number
-        return 0
+                with suppress(DataFault, DamagedRow):
+                    earlier = await self._storage.call(run.blobs.load_state, run.state_type, number)
+                    return number, basis_of(earlier) is None
+        return 0, True
 
     async def _releases(self, run: Run, past: Past, device: DeviceId) -> list[WithdrawnRelease]:
         channels = await self._storage.call(self._storage.releases.channels)

@@ -80,11 +80,12 @@ def test_the_models_of_other_clusters_keep_their_bits_and_are_those_of_a_run_wit
 
     async def story(found: World) -> None:
         before = await trained(found, True, **APART)
-        assert (await withdrawn(found, LATE, confirmed=False)).runs[0].with_it == ("c0",)
+        (price,) = (await withdrawn(found, LATE, confirmed=False)).runs
+        assert (price.with_it, price.grouped, price.devices, price.epsilon) == (("c0",), True, REAL, 0.0)
         (run,) = (await withdrawn(found, LATE)).runs
         (release,) = (await withdrawn(found, LATE)).releases
         after, never = models(found.coordinator, "flux"), await alone()
-        assert (run.with_it, run.without_it, run.grouped) == (("c0",), ("c1",), True)
+        assert (run.with_it, run.without_it, run.grouped) == (("c0",), ("c1",), False)
         assert (release.with_it, release.without_it) == (("c0",), ("c1",))
         assert same_models(after, before), "also of its own cluster, as long as nothing is replayed"
         assert digest(after["c1"]) == digest(never["c1"])
@@ -148,7 +149,7 @@ def test_a_run_that_goes_on_repeats_what_had_it_and_the_price_is_as_stated(tmp_p
             n: v.sha256 for n, v in (await OperatorApi(found.coordinator).clusters("toy"))[0].versions.items()
         }
         price = await withdrawn(found, "d2", confirmed=False)
-        assert price.runs == (WithdrawnRun("toy", ("global",), grouped=True, back_to=3, rounds=2, devices=2),)
+        assert price.runs == (WithdrawnRun("toy", ("global",), back_to=3, rounds=2, devices=2),)
         assert run.engine.state.progress == 4, "only a price was asked for"
         (left,) = (await withdrawn(found, "d2", "toy")).runs
         assert left == WithdrawnRun("toy", replayed=True)
