@@ -72,8 +72,7 @@ def _price(each: WithdrawnRun) -> str:
         how = f"anew, with what {each.inherited} makes again: fedserver run start"
     elif each.back_to:
         how = f"--replay {each.run}, from before round {each.back_to}"
-    epsilon = (
-        "an epsilon that depends on its samples" if math.isinf(each.epsilon) else f"epsilon {each.epsilon:g}"
-    )
-    pays = f"each pays at most {epsilon}" if each.epsilon else "at no epsilon"
+    pays = f"each pays at most epsilon {each.epsilon:g}" if each.epsilon else "at no epsilon"
+    if math.isinf(each.epsilon):
+        pays = "each pays for training by its samples"
     return f"{each.rounds} rounds, {each.devices} other devices, {pays}: {how}"
