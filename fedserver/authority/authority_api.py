@@ -106,8 +106,9 @@ class AuthorityApi:
         )
         await self._coordinator.revoked(device)
         counted = []
+        took_part = await self._storage.call(self._storage.journal.runs_of, device)
         for run in list(self._coordinator.runs.values()):  # the models of a run that is over are still in use
-            trained = list((await lineage_in(run, device)).trained)
+            trained = list((await lineage_in(run, device)).trained) if run.run in took_part else []
             if run.active and device in run.engine.reported:
                 trained.append(run.engine.state.progress + 1)
             counted += [(run.run, number) for number in trained]

@@ -69,7 +69,7 @@ def _price(each: WithdrawnRun) -> str:
         return "nothing"
     how = f"fedserver run start --like {each.run}"
     if each.inherited:
-        how = f"anew, with what {each.inherited} makes again: fedserver run start"
+        how = f"again, with what {each.inherited} makes then: fedserver run start"
     elif each.back_to:
         how = f"--replay {each.run}, from before round {each.back_to}"
     pays = f"each pays at most epsilon {each.epsilon:g}" if each.epsilon else "at no epsilon"

@@ -245,8 +245,9 @@ async def basis_has(run: Run, devices: Collection[DeviceId]) -> bool:
     basis = basis_of(run.engine.state)
     if basis is None or not devices:
         return False
-    released = {*devices} & {*await run.storage.call(run.storage.runs.statements, run.run)}
-    for device in sorted(released):
+    for device in sorted(devices):
+        if run.run not in await run.storage.call(run.storage.journal.runs_of, device):
+            continue
         found = await lineage_in(run, device)
         if not found.known or basis.names[0] in found.blobs:
             return True
