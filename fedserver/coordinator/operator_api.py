@@ -33,7 +33,6 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.coordinator.visits import transfer
 from fedserver.coordinator.visits.visitor import unlabeled
-from fedserver.coordinator.withdrawal import basis_has
 from fedserver.store.content.frames import Frame
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
@@ -421,12 +420,13 @@ class OperatorApi:
         """By what the devices of earlier runs, which this one may share with them, have described their data:
         for each network that of the newest run. None is made with a device that was withdrawn."""
         found: dict[Manifest, Basis] = {}
-        gone = await self._coordinator.published.withdrawn()
-        for run in reversed([*self._coordinator.runs.values()]):
+        coordinator = self._coordinator
+        gone = await coordinator.withdrawals.blobs(await coordinator.published.withdrawn())
+        for run in reversed(coordinator.runs.values()):
             basis = basis_of(run.engine.state)
             suits = basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec)
-            if basis and suits and basis.network not in found and not await basis_has(run, gone):
-                found[basis.network] = basis
+            if basis and suits and (not gone or basis.names[0] not in gone):
+                found.setdefault(basis.network, basis)
         return list(found.values())
 
     def _groups_for(self, recipe: Recipe) -> dict[DeviceId, ModelKey] | None:

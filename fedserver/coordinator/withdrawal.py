@@ -185,6 +185,19 @@ class Withdrawals:
             )
         return found
 
+    async def blobs(self, devices: Iterable[DeviceId]) -> set[str]:
+        """SHA-256 of every model that has contained one of these devices, in any run. Where a history does
+        not tell, the encoder of the run is one of them."""
+        found = set[str]()
+        for device in devices:
+            took_part = await self._storage.call(self._storage.journal.runs_of, device)
+            for run in [each for each in self._coordinator.runs.values() if each.run in took_part]:
+                own, basis = await lineage_in(run, device), basis_of(run.engine.state)
+                found |= own.blobs
+                if basis is not None and not own.known:
+                    found.add(basis.names[0])
+        return found
+
     # -- doing it -----------------------------------------------------------------------------------------
 
     def check(self, found: Withdrawal, replay: Iterable[RunId], again: bool) -> None:
@@ -238,17 +251,3 @@ class Withdrawals:
         )
         if replayed and not run.active:  # also where the server died after the run had gone back
             await self._coordinator.restart(run.run, f"it goes on without {device}")
-
-
-async def basis_has(run: Run, devices: Collection[DeviceId]) -> bool:
-    """Whether what the devices of a run describe their data by was made with one of these."""
-    basis = basis_of(run.engine.state)
-    if basis is None or not devices:
-        return False
-    for device in sorted(devices):
-        if run.run not in await run.storage.call(run.storage.journal.runs_of, device):
-            continue
-        found = await lineage_in(run, device)
-        if not found.known or basis.names[0] in found.blobs:
-            return True
-    return False

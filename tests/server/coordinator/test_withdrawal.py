@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedserver.coordinator.device_api import DeviceApi
@@ -13,11 +14,15 @@ from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.coordinator.status_types import Withdrawal, WithdrawnRun
 from fedserver.store.identities.audit import Event
 from shoal.core.algorithms.flux import ALGORITHM
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import NotFound, Refused
 from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.types import ModelKey, RunId, Tensors
-from tests.fleet import first_model, fleet
+from shoal.simulation.simulated import Simulated
+from tests.fleet import data, first_model, learner
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.coordinator.test_releases import reaching
 from tests.server.servers import DEVICES, ROUNDS, hands, models, start
@@ -42,9 +47,18 @@ async def withdrawn(found: World, device: str, *replay: RunId, confirmed: bool =
     return (await found.api.withdraw(device, "asked to", confirmed, replay)).found
 
 
+def real(number: int) -> Answer:
+    """A device of digits whose releases are noisy."""
+    noise = np.random.default_rng(number)
+    context = DeviceContext(
+        learner(), Views.of(data(number)), "cpu", 0, noise, account=Unmetered(noise.bytes)
+    )
+    return Simulated(ALGORITHM.device(), context, f"d{number}", {})
+
+
 async def trained(found: World, late: bool, **parameters: Any) -> dict[ModelKey, Tensors]:
     """The models of a run of real devices in two groups, one of whom may join when these have formed."""
-    answers = fleet(ALGORITHM, REAL + 1)
+    answers = {f"d{number}": real(number) for number in range(REAL + 1)}
     names = [name for name in answers if name != LATE]
     for name in (*names, *([LATE] if late else [])):
         await found.device(name)
@@ -65,6 +79,7 @@ async def trained(found: World, late: bool, **parameters: Any) -> dict[ModelKey,
             change, state = run.changed.next(), run.engine.state
             if getattr(state, "clustering", None) is not None:
                 break
+            assert run.active, run.reason
             await change.wait()
         serving.append(asyncio.create_task(serve(DeviceApi(coordinator, LATE), answers[LATE])))
     await asyncio.gather(*serving)
@@ -297,5 +312,28 @@ def test_its_name_is_no_others_any_more(tmp_path: Path) -> None:
         await found.api.revoke("d0", "")
         assert found.peers.known()[0].standing.value == "withdrawn"
         await found.device("d0-again")
+
+    play(story, tmp_path)
+
+
+def test_a_run_begins_with_no_encoder_that_was_made_with_it(tmp_path: Path) -> None:
+    async def basis(found: World, name: str) -> Any:
+        """What a run of the same network would describe data by."""
+        parameters = {**FLUX, **APART, "privacy": "balanced"}
+        await start(found.coordinator, first_model(), name=name, algorithm="flux", parameters=parameters)
+        state: Any = found.coordinator.runs[name].engine.state
+        await OperatorApi(found.coordinator).stop_run(name, "")
+        return state.basis
+
+    async def story(found: World) -> None:
+        await trained(found, True, **APART, privacy="balanced")
+        made = await basis(found, "before")
+        assert made is not None
+        await withdrawn(found, LATE)
+        assert (await basis(found, "late")).names == made.names, "it came when the encoder was frozen"
+        price = (await withdrawn(found, "d0", confirmed=False)).runs[0]
+        assert (price.back_to, price.epsilon, price.devices) == (0, 5.0, REAL)
+        await withdrawn(found, "d0")
+        assert await basis(found, "early") is None
 
     play(story, tmp_path)
