@@ -6,6 +6,7 @@ line or the page, does not load the server.
 
 from dataclasses import dataclass
 
+from fedserver.coordinator.status_types import Withdrawal
 from fedserver.store.identities.records import Operator, Registered
 from shoal.core.types import RunId
 
@@ -25,6 +26,15 @@ class Ended:
     known: Known
     cut: int
     counted: tuple[tuple[RunId, int], ...]
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """A device that is to be withdrawn, or was: `known` says which. cut: as of Ended. found: where it is."""
+
+    known: Known
+    cut: int
+    found: Withdrawal
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,20 @@ A change is carried out to its end even if the operator disconnects in the middl
 and the peer cache must never differ.
 """
 
-from fedserver.authority.answers import Ended, Known, Rotated
+from collections.abc import Callable, Collection
+
+from fedserver.authority.answers import Ended, Known, Rotated, Withdrawn
 from fedserver.authority.open_calls import to_the_end
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.peers import Peers
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.identities.audit import Event
-from fedserver.store.identities.records import Registered, Terms, Token
+from fedserver.store.identities.records import DeviceStanding, Registered, Terms, Token
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.join import JoinString
 from shoal.core.identity.joining import NAME
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, RunId
 
 LONGEST_REASON = 500
 
@@ -93,24 +96,21 @@ class AuthorityApi:
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """Revoke a device: its open calls are cut, its leases withdrawn, and its next call is refused.
 
-        The answer names the latest rounds with its updates, also of runs that are over.
+        The answer names the rounds with its updates, also of runs that are over.
         """
         await self._storage.call(
             self._storage.identities.registry.get, device
         )  # or there is nothing to revoke
-        cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
+        cut = await self._coordinator.at_once(
+            self._end(device, self._storage.identities.registry.revoke, reason[:LONGEST_REASON])
+        )
         await self._coordinator.revoked(device)
         counted = []
+        took_part = await self._storage.call(self._storage.journal.runs_of, device)
         for run in list(self._coordinator.runs.values()):  # the models of a run that is over are still in use
-            rounds = await self._storage.call(self._storage.reports.rounds_of, run.run, device)
-            if not run.active:  # the round that was open when it ended was never combined
-                rounds = [number for number in rounds if number < run.engine.round]
-            known = [
-                await self._storage.call(self._storage.journal.timeline.read, run.run, number - 1, most=1)
-                for number in rounds
-            ]
-            present = run.engine.state.progress + 1  # of the round that is open
-            trained = list(dict.fromkeys(page[0].progress if page else present for page in known))
+            trained = list((await lineage_in(run, device)).trained) if run.run in took_part else []
+            if run.active and device in run.engine.reported:
+                trained.append(run.engine.state.progress + 1)
             counted += [(run.run, number) for number in trained]
             if trained or run.active:
                 named = ", ".join(map(str, trained)) or "none known"
@@ -118,7 +118,33 @@ class AuthorityApi:
                 await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))
 
-    async def _end(self, device: DeviceId, reason: str) -> int:
+    @to_the_end
+    async def withdraw(
+        self, device: DeviceId, reason: str, confirmed: bool, replay: Collection[RunId]
+    ) -> Withdrawn:
+        """Where a device is, and, if it is confirmed, what is left of that once it was withdrawn.
+
+        replay: the runs that go back to their last models without it, and go on. Raises NotFound and Refused
+        for one that cannot, before anything is done.
+        """
+        registry, withdrawals = self._storage.identities.registry, self._coordinator.withdrawals
+        before = await self._storage.call(registry.get, device)
+        found = await withdrawals.price(device)
+        withdrawals.check(found, replay, before.standing is DeviceStanding.WITHDRAWN)
+        if not confirmed:
+            return Withdrawn(await self._seen(device), 0, found)
+        self._coordinator.check_deciding()
+        runs = ", ".join(each.run for each in found.runs)
+        releases = ", ".join(each.release for each in found.releases if each.with_it or each.grouped)
+        cut = await self._coordinator.at_once(
+            self._end(device, registry.withdraw, reason[:LONGEST_REASON], runs, releases)
+        )
+        await self._coordinator.revoked(device, "withdrawn")
+        await withdrawals.carry_out(found, replay)
+        left = await withdrawals.price(device)
+        return Withdrawn(await self._seen(device), cut, left.since(found, replay))
+
+    async def _end(self, device: DeviceId, how: Callable[..., Registered], *facts: str) -> int:
         """Bar the device, in memory and on disk; return how many open calls were cut.
 
         If the disk fails, the server restarts and reads from the disk whether the revocation is there.
@@ -127,7 +153,7 @@ class AuthorityApi:
         before = device in barred
         barred.add(device)  # before the disk has it, so that no report gets in between
         try:
-            known = await self._storage.call(self._storage.identities.registry.revoke, device, reason)
+            known = await self._storage.call(how, device, *facts)
         except DiskFull:  # nothing was written, and the operator gets the error: the device stays as it was
             if not before:
                 barred.discard(device)

@@ -57,8 +57,8 @@ class Peers:
         return known
 
     def _check_standing(self, known: Registered) -> None:
-        if known.standing is DeviceStanding.REVOKED:
-            raise Revoked(f"device {known.device} was revoked", "ask the server's operator")
+        if known.standing.ended:
+            raise Revoked(f"device {known.device} was {known.standing.value}", "ask the server's operator")
         if known.standing is DeviceStanding.PENDING:
             raise Unauthenticated(f"device {known.device} waits for approval", "ask the server's operator")
 

@@ -1,6 +1,7 @@
 """`fedserver device ...`: the devices that have joined."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 from fedserver.cli.options import connected
 from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, table
+from fedserver.cli.withdrawn import shown
 from fedserver.store.identities.records import Registered
 from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Group, Result, printable, verb
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def device() -> None:
-    """List, approve, rename and revoke devices."""
+    """List, approve, rename, revoke and withdraw devices."""
 
 
 @device.command("ls", epilog="Example: fedserver device ls --json")
@@ -132,6 +134,30 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str, 
     listed = "; ".join(f"{run}, rounds {spans(numbers)}" for run, numbers in by_run.items()) or "none known"
     text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
     return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
+
+
+@device.command(epilog="Examples: fedserver device withdraw ward-3; fedserver device withdraw ward-3 --yes")
+@verb
+@connected
+@click.argument("name", metavar="DEVICE")
+@click.option("--yes", is_flag=True, help="Do it; without this, only what it takes is shown.")
+@click.option(
+    "--replay", multiple=True, metavar="RUN", help="Go back to this run's models without it, and go on."
+)
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
+def withdraw(
+    console: Console, client: "AuthorityClient", name: str, yes: bool, replay: tuple[str, ...], reason: str
+) -> Result:
+    """Let the data of a device count no more: what that takes, and with --yes, that it is done.
+
+    Shows which models of each run and release contain the device, and what it costs to make them without it.
+    With --yes the device is revoked, its name is kept from any other, its reports, descriptions and figures
+    are deleted, and releases with it are marked. Models without it keep their bits. Those with it stay in use
+    until their run goes on without it, with --replay, or another release is used.
+    """
+    done = client.withdraw(name, reason, yes, replay)
+    data = {**facts(done.known), "cut": done.cut, **asdict(done.found)}
+    return Result(data, shown(done, yes))
 
 
 @device.command(epilog="Example: fedserver device rename ward-3 icu-monitor")

@@ -20,8 +20,9 @@ from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.answers import NOTHING_NEW, UNKNOWN
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.published import Published
-from fedserver.coordinator.recipe import Recipe
+from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.coordinator.repair.caretaker import Caretaker
+from fedserver.coordinator.repair.damage import lost_blob
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import DEPOSED, problems, summary_of
@@ -29,10 +30,10 @@ from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.coordinator.withdrawal import Withdrawals
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
-from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.store import Storage
@@ -64,7 +65,8 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
-    published: the releases and channels. series: the runs that start by themselves.
+    published: the releases and channels. series: the runs that start by themselves. withdrawals: of devices
+    whose data are to count no more.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -83,6 +85,7 @@ class Coordinator:
         from fedserver.coordinator.series import Series  # which starts runs, as an operator does
 
         self.series = Series(self)
+        self.withdrawals = Withdrawals(self)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
@@ -286,13 +289,26 @@ class Coordinator:
         run.held = bool(self.conflicts)
         expected = {*record.memory.fleet, *record.asked, *itertools.chain(*record.stepped_in)}
         for device, standing in (await self.storage.call(self.storage.journal.standings)).items():
-            if device in expected and standing is DeviceStanding.REVOKED and run.active:
-                await run.feed(Left(device, "it was revoked", for_good=True))
+            if device in expected and standing.ended and run.active:
+                await run.feed(Left(device, f"it was {standing.value}", for_good=True))
         await run.advance()
         for visitor in self.visitors.values():
             visitor.sent_finished = False
             visitor.changed.fire()
         self.changed.fire()
+
+    async def restart(self, run: RunId, why: str) -> None:
+        """In turn: let a run that is over go on from its last checkpoint, as a start of the server does."""
+        found, storage = self.run(run), self.storage
+        names = (await storage.call(storage.runs.checkpoints, run))[0][1]
+        if lost := await lost_blob(storage, names):
+            raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
+        blobs = storage.blob_cache(run)
+        state = await storage.call(blobs.load_state, found.state_type)
+        recipe = await asyncio.to_thread(recipe_of, found.spec)
+        record = await storage.when_space(storage.runs.reactivate, run, why)
+        await self.add(record, recipe, state, blobs)
+        await self.run(run).note(why)
 
     # -- devices --------------------------------------------------------------------------------------------
 
@@ -349,12 +365,12 @@ class Coordinator:
         for run in self.active():
             await self.in_turn(self._feed_if_present(run, visitor.device, Left(visitor.device)))
 
-    async def revoked(self, device: DeviceId) -> None:
+    async def revoked(self, device: DeviceId, how: str = "revoked") -> None:
         """A device will not come back: no run waits for it."""
         if visitor := self.visitors.get(device):
             visitor.end()
         for run in self.active():
-            await self.in_turn(run.advance(Left(device, "it was revoked", for_good=True)))
+            await self.in_turn(run.advance(Left(device, f"it was {how}", for_good=True)))
 
     def end_sessions(self) -> None:
         """Make every device say hello again, because the answer has changed. Its work continues."""

@@ -4,14 +4,18 @@ The server knows what devices have released to it. What their owners allow, and 
 learns (`fedclient.work.failures`): a device that refuses says so before its first task.
 """
 
+import math
 from collections.abc import Collection, Iterable
 
 from fedserver.coordinator.runs import Run
 from shoal.core.algorithm import basis_of
 from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.privacy.asks import read_terms
+from shoal.core.privacy.cost import epsilon_of
 from shoal.core.types import DeviceId
 
+DELTA = 1e-6
+"""At which every report states what was paid."""
 ROOM = "an owner's default budget has room for epsilon 5 in 30 days"
 
 
@@ -29,6 +33,22 @@ def cost_of(run: Run, others: Iterable[Run], able: Collection[DeviceId], paid: C
     if found and before and (asks.training is not None or basis_of(run.engine.state) is None):
         found.append(f"{before} of {len(able)} devices have paid for something before: {ROOM}")
     return "; ".join(found)
+
+
+def again(run: Run, rounds: int, describes: bool) -> float:
+    """The epsilon that each device pays at most, at delta `DELTA`, if these rounds of training are repeated.
+
+    describes: whether it has to describe its data again, by another encoder. Infinite where it depends on
+    how many samples a device has.
+    """
+    asks, found = read_terms(run.terms).asks, 0.0
+    if describes and asks.descriptor is not None:
+        found += asks.descriptor.epsilon
+    if rounds and asks.training is not None:
+        found += asks.training.epsilon or math.inf
+    if rounds and asks.accuracies:
+        found += epsilon_of(min(rounds + 1, asks.accuracies) * asks.rho, DELTA)
+    return found
 
 
 def _of_description(run: Run, others: Iterable[Run], able: Collection[DeviceId], epsilon: float) -> str:

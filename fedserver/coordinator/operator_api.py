@@ -13,7 +13,6 @@ from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
-from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import (
     clusters_of,
@@ -44,7 +43,7 @@ from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
-from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
+from shoal.core.errors import ConfigError, DiskFull, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.exchange.wire import Line
@@ -244,7 +243,8 @@ class OperatorApi:
         standings = await self._storage.call(self._storage.journal.standings)
         devices = []
         for record in await self._storage.call(self._storage.journal.devices):
-            if standings.pop(record.device, None) is DeviceStanding.REVOKED:
+            standing = standings.pop(record.device, None)
+            if standing is not None and standing.ended:
                 continue
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
@@ -331,19 +331,8 @@ class OperatorApi:
         await self._coordinator.series.end(run)
 
     async def _restart(self, run: RunId) -> None:
-        """In turn: as after a restart of the server, from the last checkpoint."""
-        found, storage = self._coordinator.run(run), self._coordinator.storage
-        if found.standing is not Standing.FAILED:
-            return
-        names = (await storage.call(storage.runs.checkpoints, run))[0][1]
-        if lost := await damage.lost_blob(storage, names):
-            raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
-        blobs = storage.blob_cache(run)
-        state = await storage.call(blobs.load_state, found.state_type)
-        recipe = await asyncio.to_thread(recipe_of, found.spec)
-        record = await storage.when_space(storage.runs.reactivate, run)
-        await self._coordinator.add(record, recipe, state, blobs)
-        await self._coordinator.run(run).note("an operator resumed it after its failure")
+        if self._coordinator.run(run).standing is Standing.FAILED:
+            await self._coordinator.restart(run, "an operator resumed it after its failure")
 
     async def _change(self, run: RunId, change: RunChange) -> None:
         found = self._going_on(run)
@@ -450,17 +439,20 @@ class OperatorApi:
         if spec.release:
             return await self._coordinator.published.going_on(spec, recipe)
         if spec.evaluate is None:
-            bases, groups = self._bases_for(spec, recipe), self._groups_for(recipe)
+            bases, groups = await self._bases_for(spec, recipe), self._groups_for(recipe)
             return await asyncio.to_thread(recipe.start, model, bases, groups)
         return await self._coordinator.published.measured(spec, recipe, model)
 
-    def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
+    async def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
         """By what the devices of earlier runs, which this one may share with them, have described their data:
-        for each network that of the newest run."""
+        for each network that of the newest run. None is made with a device that was withdrawn."""
         found: dict[Manifest, Basis] = {}
-        for run in reversed(self._coordinator.runs.values()):
+        coordinator = self._coordinator
+        gone = await coordinator.withdrawals.blobs(await coordinator.published.withdrawn())
+        for run in reversed(coordinator.runs.values()):
             basis = basis_of(run.engine.state)
-            if basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec):
+            suits = basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec)
+            if basis and suits and (not gone or basis.names[0] not in gone):
                 found.setdefault(basis.network, basis)
         return list(found.values())
 

@@ -19,7 +19,9 @@ from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of
+from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
@@ -29,11 +31,12 @@ from shoal.core.engine.bootstrap import Bootstrap
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.measuring import Measuring
 from shoal.core.server_kit.standard import accuracy_cost
-from shoal.core.types import RunId, Tensors
+from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.core.verdict import why_not_instead
 
 if TYPE_CHECKING:
@@ -310,8 +313,10 @@ class Published:
             return f"the channel {STABLE} is pinned to {present.release}"
         if unfit := await self._unfit(card, present.release):
             return f"it does not fit devices that follow {STABLE}: {unfit}"
-        verdict = (await self._storage.call(self._storage.releases.get, present.release)).card.verdict
-        return why_not_instead(card.verdict, verdict)
+        other = (await self._storage.call(self._storage.releases.get, present.release)).card
+        if other.devices & await self.withdrawn():
+            return why_not_instead(card.verdict, None)  # what replaces it need not be better
+        return why_not_instead(card.verdict, other.verdict)
 
     async def _unfit(self, card: Card, present: str) -> str:
         """Why devices that use a present release could not use the other; "" if they can, or if the present
@@ -344,11 +349,25 @@ class Published:
             dict(state.metrics),
             {key: await self._storage.call(run.blobs.weights, model) for key, model in state.models.items()},
             verdict,
-            await self._storage.call(self._storage.runs.statements, run.run),
+            await self._released_in(run),
             promise(state),
         )
         authority, signature = self.signs.sign(PURPOSE + card.text.encode()) if self.signs else ("", b"")
         return ReleaseRecord(card, structure, authority, signature)
+
+    async def _released_in(self, run: Run) -> dict[DeviceId, Statement]:
+        """What the devices of a run had released in it, without those that were withdrawn and are in none of
+        its models any more."""
+        found = dict(await self._storage.call(self._storage.runs.statements, run.run))
+        for device in await self.withdrawn() & found.keys():
+            if not await lineage_in(run, device):
+                del found[device]
+        return found
+
+    async def withdrawn(self) -> set[DeviceId]:
+        """The devices whose data are to count no more."""
+        standings = await self._storage.call(self._storage.journal.standings)
+        return {device for device, each in standings.items() if each is DeviceStanding.WITHDRAWN}
 
 
 def _label(run: Run, taken: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The coordinator's interface for operators: releases and channels."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
@@ -79,13 +79,16 @@ class ReleaseApi:
         )
         return _summary(release, record, channels, await self._revoked())
 
-    async def _revoked(self) -> set[DeviceId]:
+    async def _revoked(self) -> Mapping[DeviceId, DeviceStanding]:
         standings = await self._storage.call(self._storage.journal.standings)
-        return {device for device, standing in standings.items() if standing is DeviceStanding.REVOKED}
+        return {device: standing for device, standing in standings.items() if standing.ended}
 
 
 def _summary(
-    name: str, found: ReleaseRecord | str, channels: Mapping[str, Move], revoked: Collection[DeviceId]
+    name: str,
+    found: ReleaseRecord | str,
+    channels: Mapping[str, Move],
+    revoked: Mapping[DeviceId, DeviceStanding],
 ) -> ReleaseSummary:
     having = tuple(channel for channel, move in channels.items() if move.release == name)
     if isinstance(found, str):
@@ -97,13 +100,14 @@ def _summary(
         card.run,
         card.made,
         card.progress,
-        len(_devices_of(card)),
+        len(card.devices),
         _groups(card.clusters, card.figures),
         accuracy,
         error,
         found.authority,
         having,
-        tuple(sorted(_devices_of(card).intersection(revoked))),
+        tuple(sorted(device for device in card.devices if revoked.get(device) is DeviceStanding.REVOKED)),
+        tuple(sorted(device for device in card.devices if revoked.get(device) is DeviceStanding.WITHDRAWN)),
     )
 
 
@@ -123,11 +127,6 @@ def _evaluation(run: Run) -> ReleaseEvaluation:
         key: [each for each in own if each in figures] for key, own in clusters_of(run.engine.state).items()
     }
     return ReleaseEvaluation(run.run, run.ended, _groups(measured, figures), *_mean(figures.values()))
-
-
-def _devices_of(card: Card) -> set[DeviceId]:
-    """Those that took part in it."""
-    return {*card.figures, *card.released, *(device for own in card.clusters.values() for device in own)}
 
 
 def _mean(figures: Iterable[Evaluated]) -> tuple[float | None, float]:

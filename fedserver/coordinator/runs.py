@@ -235,8 +235,10 @@ class Run:
         await self.feed(Changed(spec.policy, state))
         await self.advance()
 
-    async def roll_back(self, round: int, cluster: ModelKey) -> None:
+    async def roll_back(self, round: int, cluster: ModelKey = "", without: DeviceId = "") -> None:
         """Continue with the models that `round` opened with: see `shoal.core.engine.rollback`.
+
+        without: a device that was withdrawn, of which the state then knows nothing.
 
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
@@ -264,10 +266,12 @@ class Run:
         if combining:  # the run ended meanwhile, so the result of these reports will never count
             lost = tuple(sorted(self.engine.reported))
             self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
-        self.recorder.rolled_back()
-        await self.feed(
-            RolledBack(state, f"an operator rolled {what} back to what it was after round {earlier.progress}")
-        )
+        self.recorder.rolled_back(round, cluster)
+        said = f"an operator rolled {what} back to what it was after round {earlier.progress}"
+        if without:
+            state = self.server_half.without(state, without)
+            said = f"device {without} was withdrawn: the run is what it was after round {earlier.progress}"
+        await self.feed(RolledBack(state, said))
         await self.advance()
 
     async def withdraw(self, round: int, lost: Mapping[DeviceId, str], stage: Stage = Stage.OPEN) -> None:
@@ -292,7 +296,7 @@ class Run:
             return  # the models of the next round are made just now, and the damaged ones are not needed then
         broken, load = self.engine.round, partial(self.blobs.load_state, self.state_type)
         try:
-            earlier = await damage.sound_state(self.run, self.storage, load, broken)
+            number, earlier = await damage.sound_state(self.run, self.storage, load, broken)
         except NotFound:
             log.error("run %s: %s, and there is no other checkpoint", self.run, found)
             await self.pause(f"its current models are lost ({found}), and there is no older checkpoint")
@@ -300,6 +304,7 @@ class Run:
         after = f"the run went back to those after round {earlier.progress}"
         reason = f"the current models are lost ({found}): {after}"
         log.error("run %s: %s", self.run, reason)
+        self.recorder.rolled_back(number)
         await self.feed(RolledBack(rolled_back(self.engine.state, earlier), reason))
         await self.storage.when_space(self.storage.runs.drop_checkpoint, self.run, broken)
         await self.advance()

@@ -1,7 +1,7 @@
 """The status types that operators see. `proto/fed/v1/operator_service.proto` explains their fields."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedserver.store.integrity.records import RunSpec
@@ -164,8 +164,9 @@ class ReleaseSummary:
 
     made: seconds since 1970; 0 if it cannot be read. progress: the rounds of training that were complete.
     devices: how many took part. accuracy, error: as in ReleaseGroup, over all devices. authority: whose key
-    signed the card; "" if none did. channels: those that have it now. revoked: devices that took part in its
-    training and are revoked. wrong: why it cannot be used; "" if it can.
+    signed the card; "" if none did. channels: those that have it now. revoked, withdrawn: devices that took
+    part in its training and are revoked, or whose data are to count no more. wrong: why it cannot be used; ""
+    if it can.
     """
 
     release: str
@@ -179,7 +180,63 @@ class ReleaseSummary:
     authority: str = ""
     channels: tuple[str, ...] = ()
     revoked: tuple[DeviceId, ...] = ()
+    withdrawn: tuple[DeviceId, ...] = ()
     wrong: str = ""
+
+
+@dataclass(frozen=True)
+class WithdrawnRun:
+    """A run that has a device in it, and what it takes to have it in none of its models.
+
+    with_it, without_it: its present models with reports of the device, and those without. grouped: whether
+    newcomers are placed by data of it. inherited: the run with the device in it that this one began with.
+    back_to: the round with the last models before its first report; 0: none is stored, and the run has to be
+    started again. rounds, devices: of training to repeat, and how many others are asked again. epsilon: what
+    each of them pays for that at most; infinite where that depends on how many samples it has. unknown: why
+    not all of this is known; "": it is. replayed: whether the run went back.
+    """
+
+    run: RunId
+    with_it: tuple[ModelKey, ...] = ()
+    without_it: tuple[ModelKey, ...] = ()
+    grouped: bool = False
+    inherited: RunId = ""
+    back_to: int = 0
+    rounds: int = 0
+    devices: int = 0
+    epsilon: float = 0.0
+    unknown: str = ""
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class WithdrawnRelease:
+    """A release of such a run. Fields as of WithdrawnRun; both empty where it cannot be read. channels: those
+    that have it now."""
+
+    release: str
+    with_it: tuple[ModelKey, ...] = ()
+    without_it: tuple[ModelKey, ...] = ()
+    grouped: bool = False
+    channels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """Where a device is: runs and releases, oldest first."""
+
+    device: DeviceId
+    runs: tuple[WithdrawnRun, ...] = ()
+    releases: tuple[WithdrawnRelease, ...] = ()
+
+    def since(self, before: "Withdrawal", replay: Collection[RunId]) -> "Withdrawal":
+        """What is left of what there was before, with the runs that have gone back to models without it."""
+        left = {each.run: each for each in self.runs}
+        runs = [
+            replace(left.get(each.run, WithdrawnRun(each.run)), replayed=each.run in replay)
+            for each in before.runs
+        ]
+        return replace(self, runs=tuple(runs))
 
 
 @dataclass(frozen=True)

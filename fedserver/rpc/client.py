@@ -1,6 +1,6 @@
 """The operators' side of their calls: what the command line and the page use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.answers import Ended, IssuedOperator, Known, Rotated
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Rotated, Withdrawn
 from fedserver.coordinator.status_types import (
     ClusterVersions,
     ReleaseStatus,
@@ -319,6 +319,16 @@ class AuthorityClient(OperatorClient):
         request = authority_pb.RevokeDeviceRequest(device=device, reason=reason, waiting=waiting)
         with self._errors():
             return authority_wire.ended_from_pb(self._stub.RevokeDevice(request, timeout=ANSWER))
+
+    def withdraw(
+        self, device: DeviceId, reason: str = "", confirmed: bool = False, replay: Sequence[RunId] = ()
+    ) -> Withdrawn:
+        """What it would take to have the data of a device count no more; confirmed: that it is done."""
+        request = authority_pb.WithdrawDeviceRequest(
+            device=device, reason=reason, confirmed=confirmed, replay=replay
+        )
+        with self._errors():  # all histories are read, and reports that are being combined are waited for
+            return authority_wire.withdrawn_from_pb(self._stub.WithdrawDevice(request))
 
     def rename(self, device: DeviceId, display: str) -> Known:
         request = authority_pb.RenameDeviceRequest(device=device, display=display)

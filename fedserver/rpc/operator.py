@@ -157,6 +157,14 @@ class Authorities(AuthorityServiceServicer):
             ended = await self._authority.revoke(request.device, request.reason)
         return authority_wire.ended_to_pb(ended)
 
+    async def WithdrawDevice(
+        self, request: authority_pb.WithdrawDeviceRequest, context: Context
+    ) -> authority_pb.WithdrawDeviceResponse:
+        found = await self._authority.withdraw(
+            request.device, request.reason, request.confirmed, tuple(request.replay)
+        )
+        return authority_wire.withdrawn_to_pb(found)
+
     async def RenameDevice(
         self, request: authority_pb.RenameDeviceRequest, context: Context
     ) -> authority_pb.RenameDeviceResponse:

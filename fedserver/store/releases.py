@@ -58,6 +58,11 @@ class Card:
     central: CentralNoise | None = None
 
     @property
+    def devices(self) -> set[DeviceId]:
+        """Those that took part in its training."""
+        return {*self.figures, *self.released, *(device for own in self.clusters.values() for device in own)}
+
+    @property
     def text(self) -> str:
         """As it is stored and signed."""
         return json.dumps(encode(Card, self, _no_tensors), sort_keys=True)

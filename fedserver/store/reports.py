@@ -93,15 +93,16 @@ class Reports:
         with self._db.transaction():
             self._db.execute(f"DELETE FROM reports {REPORT}", (run, round, device))  # noqa: S608
 
+    def forget(self, device: DeviceId) -> int:
+        """Inside a transaction: delete all reports of a device. Returns how many there were."""
+        ((count,),) = self._db.query("SELECT count(*) FROM reports WHERE device = ?", (device,))
+        self._db.execute("DELETE FROM reports WHERE device = ?", (device,))
+        return int(count)
+
     def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""
         rows = self._db.rows("reports", REPORT, (run, round, device))
         return _report_of(rows[0]) if rows else None
-
-    def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
-        """The rounds of a run, among those still stored, in which a report of the device counts."""
-        query = "SELECT round FROM reports WHERE run = ? AND device = ? ORDER BY round"
-        return [number for (number,) in self._db.query(query, (run, device))]
 
 
 def _report_of(row: Row) -> ReportRecord:

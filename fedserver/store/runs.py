@@ -292,8 +292,17 @@ class Runs:
             self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
             self._audit.record(Event.RUN_CHANGED, run=run, every=spec.every)
 
-    def reactivate(self, run: RunId) -> RunRecord:
-        """Let a failed run go on from its last checkpoint, in the round in which it failed. Returns the run.
+    def drop_versions(self, run: RunId, rounds: Sequence[int]) -> None:
+        """Delete these checkpoints, none of which is the last."""
+        before = self._references.of_run(run)
+        with self._db.transaction():
+            for number in rounds:
+                self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, number))
+        self._references.remove_unneeded(before)
+
+    def reactivate(self, run: RunId, why: str) -> RunRecord:
+        """Let a run that is over go on from its last checkpoint, in the round in which it ended. Returns the
+        run.
 
         Reports of that round were not combined, and would be taken for ones that count.
         """
@@ -308,7 +317,7 @@ class Runs:
                 (run,),
             )
             self._history.advance()
-            self._audit.record(Event.RUN_RESUMED, run=run, reason="it had failed")
+            self._audit.record(Event.RUN_RESUMED, run=run, reason=why)
         return self.get(run)
 
     def prune(self, run: RunId) -> int:

@@ -43,7 +43,7 @@ from fedserver.store.runs import Runs
 from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
 from shoal.core.privacy.report import Statement
 from shoal.core.types import DeviceId, RunId
-from shoal.shell import disk
+from shoal.shell import crash, disk
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,6 +122,17 @@ class Store:
         ]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
+
+    def forget(self, device: DeviceId) -> int:
+        """Delete what is stored of a device that was withdrawn, but for what states of runs contain, and what
+        has to be accounted for: its name in the registry, what it has paid, logs. Returns how many reports
+        that were. Safe to repeat."""
+        with self.database.transaction():
+            reports = self.reports.forget(device)
+            self.journal.timeline.forget(device)
+            self.database.execute("DELETE FROM newcomers WHERE device = ?", (device,))
+            crash.point("server.device-forgetting")
+        return reports
 
     def check_rows(self) -> None:
         """Compare the rows of the database on the disk with their checksums, and restore damaged ones."""

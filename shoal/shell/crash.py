@@ -44,6 +44,8 @@ POINTS: Mapping[str, str] = {
     "server.release-committing": "a release is written and not committed",
     "server.release-stored": "a release is committed and its operator does not know",
     "server.channel-moved": "a channel has another release and its operator does not know",
+    "server.device-withdrawn": "a device is withdrawn, and what is stored of it is still there",
+    "server.device-forgetting": "what is stored of a withdrawn device is deleted and not committed",
     "server.store-moved": "a store was moved, the settings say so, and the former one has its name still",
     "server.backup-copied": "a backup is complete and does not have its name yet",
     "server.restored": "a state folder was made from a backup and does not have its name yet",

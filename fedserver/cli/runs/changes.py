@@ -1,5 +1,6 @@
 """`fedserver run pause | resume | set | rm`: change runs, and delete those that are over."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,7 +9,7 @@ from fedserver.cli import text
 from fedserver.cli.options import connected
 from fedserver.cli.runs.policy import policy_options
 from fedserver.coordinator.status_types import RunChange, RunStatus
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, NotFound
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int
 def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
-    Its releases are deleted with it; if a channel has one, nothing is deleted. What devices have released in
+    Its releases are deleted with it; if a channel has one, nothing is deleted. What a run has measured of a
+    release goes with the run. What devices have released in
     it stays known, and counts in the privacy over all runs. No other run can have its name, since devices
     that were away may still have results of it.
 
@@ -140,8 +142,12 @@ def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> 
         return Result({"deleted": deleted}, "\n".join(lines) or NOTHING)
     if not name:
         raise click.UsageError("name the run to delete, or give --earlier")
+    spec = None
+    with suppress(NotFound):  # one that cannot be read can be removed
+        spec = client.show(name).spec
     client.remove_run(name)
-    return Result({"removed": name}, f"run {name} was removed")
+    measured = f", and its figures of {spec.evaluate}" if spec and spec.evaluate else ""
+    return Result({"removed": name}, f"run {name} was removed{measured}")
 
 
 COMMANDS = (pause, resume, change, rm)

@@ -151,6 +151,8 @@ def _notes(found: ReleaseSummary) -> str:
     notes = [found.wrong]
     if found.revoked:
         notes.append(f"revoked since, and in its training: {', '.join(found.revoked)}")
+    if found.withdrawn:
+        notes.append(f"withdrawn since, and in its training: {', '.join(found.withdrawn)}")
     return "; ".join(filter(None, notes))
 
 

@@ -51,7 +51,8 @@ class _Notes:
     figures: Mapping[DeviceId, Figures] = field(default_factory=dict)
     positions: Mapping[DeviceId, Position] = field(default_factory=dict)
     events: list[RunEvent] = field(default_factory=list)
-    rolled_back: bool = False
+    back_to: int = 0
+    went_back: tuple[ModelKey, ...] = ()
 
 
 class Recorder:
@@ -75,9 +76,9 @@ class Recorder:
         """The report of a device counts."""
         self._notes.reported[device] = self._clock()
 
-    def rolled_back(self) -> None:
-        """The round that ends next is a roll back."""
-        self._notes.rolled_back = True
+    def rolled_back(self, round: int, cluster: ModelKey = "") -> None:
+        """The round that ends next is a roll back to what `round` opened with, of all or of one cluster."""
+        self._notes.back_to, self._notes.went_back = round, (cluster,) if cluster else ()
 
     def event(self, kind: str, text: str) -> None:
         """Something happened, which the history shows with the round that ends next."""
@@ -130,11 +131,12 @@ class Recorder:
             sum(up for up, _ in moved.values()),
             sum(down for _, down in moved.values()),
             _clusters(before, state, models, notes.figures, homes),
-            (*notes.events, *_events(record, before, state, notes.rolled_back)),
+            (*notes.events, *_events(record, before, state, notes)),
             tuple(
                 _device(device, home, notes, record.missing.get(device, ""), moved.get(device, (0, 0)), now)
                 for device, home in homes.items()
             ),
+            back_to=notes.back_to if record.abandoned else 0,
             positions=notes.positions,
         )
         digest = digest_of(found, {} if record.round % WHOLE == 0 else self._assigned)
@@ -210,9 +212,10 @@ def _clusters(
     )
 
 
-def _events(record: RoundRecord, before: State, state: State, rolled_back: bool) -> list[RunEvent]:
+def _events(record: RoundRecord, before: State, state: State, notes: _Notes) -> list[RunEvent]:
     if record.abandoned:
-        return [RunEvent(ROLLED_BACK if rolled_back else ABANDONED, record.abandoned)]
+        kind = ROLLED_BACK if notes.back_to else ABANDONED
+        return [RunEvent(kind, record.abandoned, notes.went_back)]
     new = [remark for remark in state.remarks if remark not in before.remarks]
     return [*changes(before, state), *(RunEvent(REMARK, remark) for remark in new)]
 

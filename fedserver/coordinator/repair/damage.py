@@ -130,11 +130,13 @@ class Repairs:
         return fresh
 
 
-async def sound_state(run: RunId, storage: Storage, load: Callable[[int], State], below: int) -> State:
-    """The state of the newest checkpoint before round `below` that is sound. load: of a round. Raises
-    NotFound."""
+async def sound_state(
+    run: RunId, storage: Storage, load: Callable[[int], State], below: int
+) -> tuple[int, State]:
+    """The round and the state of the newest checkpoint before round `below` that is sound. load: of a round.
+    Raises NotFound."""
     for number, names in await storage.call(storage.runs.checkpoints, run):
         if number < below and not await lost_blob(storage, names):
             with suppress(DamagedRow, DataFault):
-                return await storage.call(load, number)
+                return number, await storage.call(load, number)
     raise NotFound(f"run {run} has no other sound checkpoint", "restore a backup of the state folder")

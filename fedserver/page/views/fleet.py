@@ -6,7 +6,6 @@ from typing import Any
 from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import DeviceStatus, RunSummary, ServerStatus
 from fedserver.page.views.texts import name, words
-from fedserver.store.identities.records import DeviceStanding
 from shoal.core.types import DeviceId
 
 SAME = 1.5
@@ -83,4 +82,4 @@ class Fleet:
 
 
 def _is_gone(known: Known | None) -> bool:
-    return known is not None and known.device.standing is DeviceStanding.REVOKED
+    return known is not None and known.device.standing.ended

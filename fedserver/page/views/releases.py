@@ -44,6 +44,6 @@ def _release(found: ReleaseSummary) -> dict[str, Any]:
         ],
         "signed": name(found.authority),
         "channels": list(map(name, found.channels)),
-        "revoked": list(map(name, found.revoked)),
+        "revoked": list(map(name, (*found.revoked, *found.withdrawn))),
         "wrong": words(found.wrong),
     }

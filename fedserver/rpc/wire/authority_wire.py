@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from fedserver.authority.answers import Ended, IssuedOperator, Known
+from fedserver.authority.answers import Ended, IssuedOperator, Known, Withdrawn
+from fedserver.coordinator.status_types import Withdrawal, WithdrawnRelease, WithdrawnRun
 from fedserver.rpc.wire.converter import STAMP, Converter, time_from_now
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.identities.records import Operator, Registered, Successor, Terms, Token
@@ -14,6 +15,7 @@ TOKEN = Converter(Token, pb.Token)
 SUCCESSOR = Converter(Successor, pb.Successor, names=KEY)
 DEVICE = Converter(Registered, pb.Device, names=KEY, parts=(SUCCESSOR,), words="display")
 OPERATOR = Converter(Operator, pb.Operator, names={**KEY, "name": "operator"})
+RUN, RELEASE = Converter(WithdrawnRun, pb.WithdrawnRun), Converter(WithdrawnRelease, pb.WithdrawnRelease)
 ISSUED = Converter(IssuedOperator, pb.AddOperatorResponse, parts=(OPERATOR,))
 
 
@@ -42,3 +44,19 @@ def ended_to_pb(ended: Ended) -> pb.RevokeDeviceResponse:
 def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
     counted = tuple((each.run, each.round) for each in response.counted)
     return Ended(device_from_pb(response.device), response.cut, counted)
+
+
+def withdrawn_to_pb(found: Withdrawn) -> pb.WithdrawDeviceResponse:
+    return pb.WithdrawDeviceResponse(
+        device=device_to_pb(found.known),
+        cut=found.cut,
+        runs=map(RUN.to_pb, found.found.runs),
+        releases=map(RELEASE.to_pb, found.found.releases),
+    )
+
+
+def withdrawn_from_pb(response: pb.WithdrawDeviceResponse) -> Withdrawn:
+    known = device_from_pb(response.device)
+    runs = tuple(map(RUN.from_pb, response.runs))
+    releases = tuple(map(RELEASE.from_pb, response.releases))
+    return Withdrawn(known, response.cut, Withdrawal(known.device.device, runs, releases))

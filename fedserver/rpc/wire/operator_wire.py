@@ -52,7 +52,7 @@ SPEC = Converter(
         ),
         "parameters": BothWays(
             partial(wire.scalars_to_pb, what="parameters"), partial(wire.scalars_from_pb, what="parameters")
-        )
+        ),
     },
     parts=(POLICY,),
 )

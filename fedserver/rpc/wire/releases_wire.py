@@ -17,6 +17,7 @@ def release_to_pb(found: ReleaseSummary) -> pb.Release:
         **{name: getattr(found, name) for name in _PLAIN},
         channels=found.channels,
         revoked=found.revoked,
+        withdrawn=found.withdrawn,
         groups=[pb.ReleaseGroup(**vars(group)) for group in found.groups],
     )
     message.made.FromMicroseconds(round(found.made * 1e6))
@@ -39,6 +40,7 @@ def release_from_pb(message: pb.Release) -> ReleaseSummary:
         made=message.made.ToMicroseconds() / 1e6,
         channels=tuple(message.channels),
         revoked=tuple(message.revoked),
+        withdrawn=tuple(message.withdrawn),
         groups=tuple(map(_group_from_pb, message.groups)),
     )
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import DeviceStanding, Registered, Successor, TokenStanding
-from fedserver.store.identities.registry import Registry
+from fedserver.store.identities.registry import ANOTHER_NAME, Registry
 from fedserver.store.identities.tokens import Tokens
 from shoal.core.errors import BadPayload, Refused, Revoked, ShoalError
 from shoal.core.identity.certificates import Named
@@ -99,6 +99,8 @@ class Admissions:
         if self._registry.has_key(spki):
             reason = "another device already has this key"
             return refused(reason, BadPayload(reason, "make a new key"))
+        if (former := self._registry.find(joining.device)) and former.standing is DeviceStanding.WITHDRAWN:
+            return refused("the device was withdrawn", withdrawn(joining.device))
         return self._admitted(joining.device, row, spki, address)
 
     def _admitted(self, device: str, row: Row, spki: str, address: str) -> Admission:
@@ -125,6 +127,8 @@ class Admissions:
         if known is None:
             self._registry.enter(device, DeviceStanding.PENDING if hold else DeviceStanding.APPROVED, asked)
             return None, not hold
+        if known.standing is DeviceStanding.WITHDRAWN:
+            raise withdrawn(device)
         if known.successor is not None:
             raise Refused(
                 f"another key waits for the name {device} already",
@@ -179,11 +183,17 @@ def _standing(known: Registered, spki: str) -> Admission:
     """What is answered to the owner of a key that this device has, waits with, or has had."""
     if spki == known.waiting_key:
         return Admission(known)
-    if spki != known.spki or known.standing is DeviceStanding.REVOKED:
-        return Admission(known, error=revoked(known.device, spki != known.spki))
+    if spki != known.spki or known.standing.ended:
+        return Admission(known, error=revoked(known, spki != known.spki))
     return Admission(known, holds=True)
 
 
-def revoked(device: str, replaced: bool = False) -> Revoked:
+def revoked(known: Registered, replaced: bool = False) -> Revoked:
+    if known.standing is DeviceStanding.WITHDRAWN:
+        return Revoked(f"device {known.device} was withdrawn", ANOTHER_NAME)
     how = "has another key, which has replaced this one" if replaced else "was revoked"
-    return Revoked(f"device {device} {how}", "ask the server's operator")
+    return Revoked(f"device {known.device} {how}", "ask the server's operator")
+
+
+def withdrawn(device: str) -> Refused:
+    return Refused(f"the name {device} is that of a device that was withdrawn", ANOTHER_NAME)

@@ -71,6 +71,7 @@ class Event(Enum):
     JOIN_REFUSED = "join-refused"
     APPROVED = "approved"
     REVOKED = "revoked"
+    WITHDRAWN = "withdrawn"
     RENAMED = "renamed"
     KEY_CHANGED = "key-changed"
     RETURNED = "returned"

@@ -25,6 +25,13 @@ class DeviceStanding(Enum):
     PENDING = "pending"
     APPROVED = "approved"
     REVOKED = "revoked"
+    WITHDRAWN = "withdrawn"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the device may not call any more: one that was revoked may join again under its name, and
+        one that was withdrawn may not."""
+        return self in (DeviceStanding.REVOKED, DeviceStanding.WITHDRAWN)
 
 
 @dataclass(frozen=True)

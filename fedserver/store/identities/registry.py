@@ -12,6 +12,9 @@ from shoal.core.errors import NotFound, Refused
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, ModelKey, RunId
 
+ANOTHER_NAME = "its owner lets it join under another name, with a new join string"
+"""What becomes of a device that was withdrawn, if it is to take part again."""
+
 
 class Registry:
     """All devices that have ever been admitted."""
@@ -42,8 +45,9 @@ class Registry:
                 raise Refused(f"device {device} waits with another key meanwhile", "look at it again")
             if found.successor is not None and spki in ("", found.successor.spki):
                 self._replace(found, found.successor)
-            elif found.standing is DeviceStanding.REVOKED:
-                raise Refused(f"device {device} is revoked permanently", "let it join again")
+            elif found.standing.ended:
+                hint = "let it join again" if found.standing is DeviceStanding.REVOKED else ANOTHER_NAME
+                raise Refused(f"device {device} is {found.standing.value} permanently", hint)
             elif found.standing is DeviceStanding.PENDING:
                 self.set_standing(device, DeviceStanding.APPROVED)
                 self._audit.record(Event.APPROVED, device=device, key=found.spki)
@@ -88,13 +92,30 @@ class Registry:
         """Revoke a device permanently. Safe to repeat. Raises NotFound."""
         with self._db.transaction():
             found = self.get(device)
-            if found.standing is not DeviceStanding.REVOKED or found.successor is not None:
-                for spki in filter(None, {found.spki, found.waiting_key}):
-                    self._dead.add(spki, device)
-                self._db.execute("DELETE FROM successors WHERE device = ?", (device,))
-                self.set_standing(device, DeviceStanding.REVOKED)
+            if not found.standing.ended or found.successor is not None:
+                self._end(found, DeviceStanding.REVOKED)
                 self._audit.record(Event.REVOKED, device=device, reason=reason)
             return self.get(device)
+
+    def withdraw(self, device: DeviceId, reason: str, runs: str, releases: str) -> Registered:
+        """Revoke a device whose data are to count no more, and keep its name from any other. Safe to repeat.
+
+        runs, releases: those that contain it, for the audit log. Raises NotFound.
+        """
+        with self._db.transaction():
+            found = self.get(device)
+            if found.standing is not DeviceStanding.WITHDRAWN:
+                self._end(found, DeviceStanding.WITHDRAWN)
+                facts = {"device": device, "reason": reason, "runs": runs, "releases": releases}
+                self._audit.record(Event.WITHDRAWN, **facts)
+            return self.get(device)
+
+    def _end(self, found: Registered, standing: DeviceStanding) -> None:
+        for spki in filter(None, {found.spki, found.waiting_key}):
+            self._dead.add(spki, found.device)
+        self._db.execute("DELETE FROM successors WHERE device = ?", (found.device,))
+        if found.standing is not DeviceStanding.WITHDRAWN:
+            self.set_standing(found.device, standing)
 
     def rename(self, device: DeviceId, display: str) -> Registered:
         """Change the displayed name; the permanent name stays. Raises NotFound."""

@@ -59,6 +59,12 @@ class Journal:
         rows = self._db.query("SELECT device, standing FROM identities ORDER BY device")
         return {device: DeviceStanding(standing) for device, standing in rows}
 
+    def runs_of(self, device: DeviceId) -> set[RunId]:
+        """The runs in which a device has released anything, with a guarantee or without."""
+        return {
+            run for (run,) in self._db.query("SELECT DISTINCT run FROM released WHERE device = ?", (device,))
+        }
+
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add these bytes to what the devices have sent and fetched."""
         with self._db.transaction():

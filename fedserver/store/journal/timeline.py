@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from fedserver.store.database import Database, Row
 from fedserver.store.integrity.records import RoundRecord
+from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import bounded, pack, unpack
-from shoal.core.server_kit.history.records import Digest, RoundHistory
-from shoal.core.types import RunId
+from shoal.core.server_kit.history.records import DeviceRound, Digest, RoundHistory
+from shoal.core.types import DeviceId, RunId
 
 LARGEST = 32 << 20
 """How many bytes the history of a run has at most. Beyond that, the figures of devices in its oldest rounds
@@ -87,10 +88,32 @@ class Timeline:
                 break
         return found
 
+    def forget(self, device: DeviceId) -> None:
+        """Inside a transaction: delete what a device measured, and where its descriptor lay. That it took
+        part stays: it is what tells which models contain it."""
+        query = "SELECT run, round FROM timeline WHERE length(devices) > 0"
+        for run, number in list(self._db.query(query)):
+            try:
+                row = self._whole(run, number)
+                found = unpack(row["summary"], row["devices"])
+            except (DataFault, DamagedRow):
+                continue  # whose figures no one can read any more
+            devices = tuple(_bare(each) if each.device == device else each for each in found.devices)
+            positions = {each: at for each, at in found.positions.items() if each != device}
+            if devices != found.devices or len(positions) != len(found.positions):
+                packed = pack(replace(found, devices=devices, positions=positions))[1]
+                self._db.execute(
+                    "UPDATE timeline SET devices = ? WHERE run = ? AND round = ?", (packed, run, number)
+                )
+
     def _whole(self, run: RunId, round: int) -> Row:
         """A row with all of its columns, which is verified, and restored if it is damaged."""
         (row,) = self._db.rows("timeline", "WHERE run = ? AND round = ?", (run, round))
         return row
+
+
+def _bare(each: DeviceRound) -> DeviceRound:
+    return replace(each, examples=0, loss=None, accuracy=None)
 
 
 def _entries(found: RoundHistory) -> int:

@@ -23,7 +23,9 @@ from shoal.core.algorithm.halves import (
     ServerHalf,
     State,
     densities,
+    independent,
     measurement,
+    without,
 )
 from shoal.core.algorithm.parameters import (
     MOST_ROUNDS,
@@ -76,9 +78,11 @@ __all__ = [
     "discover",
     "ends_by_itself",
     "find",
+    "independent",
     "measurement",
     "most_rounds",
     "register",
     "rejected",
     "setting",
+    "without",
 ]

@@ -2,7 +2,7 @@
 and the engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.core.exchange.choosing import ClusterDensities
@@ -145,6 +145,29 @@ def densities(server_half: ServerHalf, state: Any) -> ClusterDensities | None:
     own = getattr(server_half, "densities", None)
     found: ClusterDensities | None = own(state) if own else None
     return found
+
+
+def independent(server_half: ServerHalf, parameters: Any) -> bool:
+    """Whether the model of a cluster depends on no device outside of the cluster, from when clusters have
+    formed until they form again or another device joins.
+
+    A server half in which that can be has a function `independent(parameters)`. Withdrawal of a device
+    relies on it: one that cannot be sure has none.
+    """
+    own = getattr(server_half, "independent", None)
+    return bool(own(parameters)) if own else False
+
+
+def without(server_half: ServerHalf, state: Any, device: DeviceId) -> Any:
+    """The state without what it knows only of one device, such as what that has measured. Models stay.
+
+    The state itself, if there is nothing of that. A server half that keeps more of a device, such as its
+    description, has a function `without(state, device)`.
+    """
+    if device in state.metrics:
+        state = replace(state, metrics={each: it for each, it in state.metrics.items() if each != device})
+    own = getattr(server_half, "without", None)
+    return own(state, device) if own else state
 
 
 class DeviceHalf(Protocol):

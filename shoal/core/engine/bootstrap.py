@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, begun_with, densities
+from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, begun_with, densities, independent, without
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
@@ -73,6 +73,13 @@ class Bootstrap:
 
     def densities(self, state: Any) -> ClusterDensities | None:
         return None if isinstance(state, Unstarted) else densities(self.inner, state)
+
+    def without(self, state: Any, device: DeviceId) -> Any:
+        return without(self.inner, state, device)
+
+    @property
+    def independent(self) -> bool:
+        return independent(self.inner, self.parameters)
 
     def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         if isinstance(state, Unstarted):

@@ -14,9 +14,10 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.integrity.records import RunSpec, Standing
+from fedserver.store.releases import Move, ReleaseRecord, Releases
 from shoal.core.engine.policy import RoundPolicy
-from shoal.core.errors import ConfigError, NotFound, Refused
+from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused, ServerFull
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored
@@ -28,6 +29,7 @@ from tests.server.coordinator.test_graph import FITTING, start_with
 from tests.server.coordinator.test_run_changes import events
 from tests.server.servers import DEVICES, ROUNDS, link, models, scenario, server, start
 from tests.server.toys import Answer, Hands, honest, same_models, serve
+from tests.waiting import until
 
 
 def reaching(accuracy: float, number: int, classes: int = 2) -> Answer:
@@ -357,5 +359,41 @@ def test_a_run_that_measures_asks_owners_for_accuracies_alone(tmp_path: Path) ->
         (task,) = found.tasks.values()
         assert isinstance(task, Evaluate)
         assert task.rho == asks.rho
+
+    scenario(story, tmp_path)
+
+
+def test_a_disk_that_is_full_while_a_run_is_released_holds_its_end_up_and_leaves_nothing_half_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = Releases.insert, asyncio.Event()
+
+    def failing(releases: Releases, new: ReleaseRecord, move: Move | None = None) -> None:
+        real(releases, new, move)
+        if full.is_set():  # all rows are written, and the commit does not fit
+            raise DiskFull("shoal.db: database or disk is full", "free some")
+
+    monkeypatch.setattr(Releases, "insert", failing)
+    monkeypatch.setattr("fedserver.store.store.RETRY", 0.01)
+
+    async def story(coordinator: Coordinator) -> None:
+        storage = coordinator.storage
+        full.set()
+        training = asyncio.create_task(trained(coordinator, "first", 0.8))
+        await until(lambda: storage.full is not None)
+        assert await storage.call(storage.releases.names) == []
+        assert await storage.call(storage.releases.moves) == {}
+        assert (await storage.call(storage.runs.get, "first")).standing is Standing.ACTIVE
+        with pytest.raises(ServerFull):
+            await ReleaseApi(coordinator).create("first", "v1")
+        full.clear()
+        await until(lambda: storage.full is None)
+        training.cancel()
+        await asyncio.gather(training, return_exceptions=True)
+        await until(lambda: not coordinator.runs["first"].active)
+        assert await storage.call(storage.releases.names) == ["first@3"]
+        assert (await given(coordinator))[0] == "first@3"
+        made = [Event.RELEASE_MADE, Event.CHANNEL_MOVED]
+        assert await events(coordinator, *made) == [each.value for each in made]
 
     scenario(story, tmp_path)

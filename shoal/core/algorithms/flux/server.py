@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shoal.core.algorithm import Basis, Plan, Report
+from shoal.core.algorithm import Basis, Plan, Report, ends_by_itself
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
     add_devices,
     form_clusters,
     mixing_weights,
+    rearranged,
     regrouped,
     warm_up_is_over,
 )
@@ -73,6 +74,26 @@ def densities(state: State) -> ClusterDensities | None:
         return None
     kin = clustering.kin if clustering.names == tuple(names) else ()
     return ClusterDensities(clustering.encoder, clustering.projector, found, kin)
+
+
+def independent(parameters: Parameters) -> bool:
+    """Clusters share steps (pooling), devices (mixing), when the run ends, and what a fall of one is judged
+    by: every rule of averaging but the mean compares the losses of all clusters."""
+    apart = parameters.mixing == "hard" and not parameters.pooling and not parameters.secure_aggregation
+    return apart and parameters.aggregation == "mean" and not ends_by_itself(parameters)
+
+
+def without(state: State, device: DeviceId) -> State:
+    """A description stays that is the only one of its cluster: newcomers are placed there by it."""
+    clustering = state.clustering
+    if clustering is None or device not in clustering.described:
+        return state
+    described = {each: one for each, one in clustering.described.items() if each != device}
+    assignments = {each: key for each, key in state.assignments.items() if each != device}
+    if {assignments[each] for each in described} != {*clustering.names}:
+        return state
+    again = rearranged(state.parameters, clustering, clustering.round, described, assignments)
+    return replace(state, clustering=again, assignments=assignments)
 
 
 # -- warm-up: train, (measure,) bounds ----------------------------------------------------------------------

@@ -30,7 +30,7 @@ class RunEvent:
     late devices were given a cluster, or began one. abandoned, rolled_back: the round has no result. remark:
     what the algorithm says about how its models were made, such as an update that was left out. paused,
     resumed, changed: by an operator. text: the event in words, with the reason. clusters: the clusters that
-    it is about, those that it came from first.
+    it is about, those that it came from first; of a roll back, the only one that went back.
     """
 
     kind: str
@@ -129,7 +129,8 @@ class RoundHistory:
     devices: those that were asked, sorted; empty if they were not requested, or are no longer stored.
     left_out: how many more there were than are stored. positions: of all devices that have released a
     descriptor, in the rounds in which that changed; empty otherwise. digest: a few facts of these,
-    where they were not requested; None otherwise.
+    where they were not requested; None otherwise. back_to: of a roll back, the round that opened with what
+    the run goes on with; 0 for any other round.
     """
 
     round: int
@@ -151,6 +152,7 @@ class RoundHistory:
     left_out: int = 0
     positions: Mapping[DeviceId, Position] = field(default_factory=dict)
     digest: Digest | None = None
+    back_to: int = 0
 
     @property
     def began(self) -> int:

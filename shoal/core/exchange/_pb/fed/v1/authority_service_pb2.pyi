@@ -64,6 +64,8 @@ class _DeviceStandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Device
     """It may."""
     DEVICE_STANDING_REVOKED: _DeviceStanding.ValueType  # 3
     """It may not, for good."""
+    DEVICE_STANDING_WITHDRAWN: _DeviceStanding.ValueType  # 4
+    """It may not, for good: its data are not to count, and its name is no other's."""
 
 class DeviceStanding(_DeviceStanding, metaclass=_DeviceStandingEnumTypeWrapper):
     """Whether a device may call."""
@@ -76,6 +78,8 @@ DEVICE_STANDING_APPROVED: DeviceStanding.ValueType  # 2
 """It may."""
 DEVICE_STANDING_REVOKED: DeviceStanding.ValueType  # 3
 """It may not, for good."""
+DEVICE_STANDING_WITHDRAWN: DeviceStanding.ValueType  # 4
+"""It may not, for good: its data are not to count, and its name is no other's."""
 Global___DeviceStanding: _TypeAlias = DeviceStanding  # noqa: Y015
 
 @_typing.final
@@ -679,6 +683,202 @@ class CountedUpdate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CountedUpdate: _TypeAlias = CountedUpdate  # noqa: Y015
+
+@_typing.final
+class WithdrawDeviceRequest(_message.Message):
+    """Which device, and whether this is meant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CONFIRMED_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    """Set by the operator: its name. Unset: refused."""
+    reason: _builtins.str
+    """Set by the operator: why, for the logs; at most 500 characters. Unset: no reason."""
+    confirmed: _builtins.bool
+    """Set by the operator: that it is to be done. Unset: only the price is said."""
+    @_builtins.property
+    def replay(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the operator: the runs that go back to their last models without the device, and train again. Unset:
+        none does.
+        """
+
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        confirmed: _builtins.bool = ...,
+        replay: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed", b"confirmed", "device", b"device", "reason", b"reason", "replay", b"replay"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawDeviceRequest: _TypeAlias = WithdrawDeviceRequest  # noqa: Y015
+
+@_typing.final
+class WithdrawDeviceResponse(_message.Message):
+    """Where the device is, or was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    RELEASES_FIELD_NUMBER: _builtins.int
+    cut: _builtins.int
+    """Set by the server: how many of its calls were cut. Unset: none."""
+    @_builtins.property
+    def device(self) -> Global___Device:
+        """Set by the server. Unset: never."""
+
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___WithdrawnRun]:
+        """Set by the server: the runs that have a report of it, or began with what such a run has made, oldest first.
+        Unset: there is none.
+        """
+
+    @_builtins.property
+    def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___WithdrawnRelease]:
+        """Set by the server: the releases of these runs, oldest first. Unset: there is none."""
+
+    def __init__(
+        self,
+        *,
+        device: Global___Device | None = ...,
+        cut: _builtins.int = ...,
+        runs: _abc.Iterable[Global___WithdrawnRun] | None = ...,
+        releases: _abc.Iterable[Global___WithdrawnRelease] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "device", b"device", "releases", b"releases", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawDeviceResponse: _TypeAlias = WithdrawDeviceResponse  # noqa: Y015
+
+@_typing.final
+class WithdrawnRun(_message.Message):
+    """A run that has a device in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    WITH_IT_FIELD_NUMBER: _builtins.int
+    WITHOUT_IT_FIELD_NUMBER: _builtins.int
+    GROUPED_FIELD_NUMBER: _builtins.int
+    INHERITED_FIELD_NUMBER: _builtins.int
+    BACK_TO_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the server: its name. Unset: never."""
+    grouped: _builtins.bool
+    """Set by the server: its data are among those by which newcomers are placed. Unset: they are not."""
+    inherited: _builtins.str
+    """Set by the server: the run that it began with, by first weights or groups that have the device in them. Unset:
+    it began with none such.
+    """
+    back_to: _builtins.int
+    """Set by the server: the round that opened with the last models before the first report of the device. Unset:
+    these are not stored, and the run has to be started again.
+    """
+    rounds: _builtins.int
+    """Set by the server: how many rounds of training would be repeated. Unset: none."""
+    devices: _builtins.int
+    """Set by the server: how many other devices would be asked again. Unset: none."""
+    epsilon: _builtins.float
+    """Set by the server: what each of them would pay for that at most, as epsilon; infinite where that depends on
+    how many samples it has. Unset: nothing.
+    """
+    unknown: _builtins.str
+    """Set by the server: why not all of this is known, for people. Unset: it is."""
+    replayed: _builtins.bool
+    """Set by the server: the run went back to `back_to` and goes on. Unset: it did not."""
+    @_builtins.property
+    def with_it(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the present models that the device's reports are in. Unset: none is."""
+
+    @_builtins.property
+    def without_it(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the present models that lack it. Unset: none does."""
+
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        with_it: _abc.Iterable[_builtins.str] | None = ...,
+        without_it: _abc.Iterable[_builtins.str] | None = ...,
+        grouped: _builtins.bool = ...,
+        inherited: _builtins.str = ...,
+        back_to: _builtins.int = ...,
+        rounds: _builtins.int = ...,
+        devices: _builtins.int = ...,
+        epsilon: _builtins.float = ...,
+        unknown: _builtins.str = ...,
+        replayed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["back_to", b"back_to", "devices", b"devices", "epsilon", b"epsilon", "grouped", b"grouped", "inherited", b"inherited", "replayed", b"replayed", "rounds", b"rounds", "run", b"run", "unknown", b"unknown", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawnRun: _TypeAlias = WithdrawnRun  # noqa: Y015
+
+@_typing.final
+class WithdrawnRelease(_message.Message):
+    """A release that may have a device in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    WITH_IT_FIELD_NUMBER: _builtins.int
+    WITHOUT_IT_FIELD_NUMBER: _builtins.int
+    GROUPED_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """Set by the server: its name. Unset: never."""
+    grouped: _builtins.bool
+    """Set by the server: its data are among those by which newcomers are placed. Unset: they are not."""
+    @_builtins.property
+    def with_it(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the models that the device's reports are in. Unset: none is."""
+
+    @_builtins.property
+    def without_it(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the models that lack it. Unset: none does."""
+
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: the channels that have the release now. Unset: none has."""
+
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+        with_it: _abc.Iterable[_builtins.str] | None = ...,
+        without_it: _abc.Iterable[_builtins.str] | None = ...,
+        grouped: _builtins.bool = ...,
+        channels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "grouped", b"grouped", "release", b"release", "with_it", b"with_it", "without_it", b"without_it"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawnRelease: _TypeAlias = WithdrawnRelease  # noqa: Y015
 
 @_typing.final
 class RenameDeviceRequest(_message.Message):

@@ -65,6 +65,11 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeDeviceRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeDeviceResponse.FromString,
                 _registered_method=True)
+        self.WithdrawDevice = channel.unary_unary(
+                '/fed.v1.AuthorityService/WithdrawDevice',
+                request_serializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.FromString,
+                _registered_method=True)
         self.RenameDevice = channel.unary_unary(
                 '/fed.v1.AuthorityService/RenameDevice',
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.SerializeToString,
@@ -139,6 +144,14 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WithdrawDevice(self, request, context):
+        """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
+        what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RenameDevice(self, request, context):
         """Changes what people call a device. Safe to repeat.
         """
@@ -208,6 +221,11 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.RevokeDevice,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.RevokeDeviceRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.RevokeDeviceResponse.SerializeToString,
+            ),
+            'WithdrawDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawDevice,
+                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.SerializeToString,
             ),
             'RenameDevice': grpc.unary_unary_rpc_method_handler(
                     servicer.RenameDevice,
@@ -398,6 +416,33 @@ class AuthorityService:
             '/fed.v1.AuthorityService/RevokeDevice',
             fed_dot_v1_dot_authority__service__pb2.RevokeDeviceRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.RevokeDeviceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.AuthorityService/WithdrawDevice',
+            fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.SerializeToString,
+            fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class AuthorityServiceStub:
     """Lets a device in that waits for it; a key that it had before is revoked in the same moment. Safe to repeat."""
     RevokeDevice: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeDeviceRequest, _authority_service_pb2.RevokeDeviceResponse]
     """Ends a device's identity for good, and the calls that it has open. Safe to repeat."""
+    WithdrawDevice: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.WithdrawDeviceRequest, _authority_service_pb2.WithdrawDeviceResponse]
+    """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
+    what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
+    """
     RenameDevice: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RenameDeviceRequest, _authority_service_pb2.RenameDeviceResponse]
     """Changes what people call a device. Safe to repeat."""
     RotateAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RotateAuthorityRequest, _authority_service_pb2.RotateAuthorityResponse]
@@ -81,6 +85,10 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     """Lets a device in that waits for it; a key that it had before is revoked in the same moment. Safe to repeat."""
     RevokeDevice: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeDeviceRequest, _authority_service_pb2.RevokeDeviceResponse]  # type: ignore[assignment]
     """Ends a device's identity for good, and the calls that it has open. Safe to repeat."""
+    WithdrawDevice: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.WithdrawDeviceRequest, _authority_service_pb2.WithdrawDeviceResponse]  # type: ignore[assignment]
+    """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
+    what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
+    """
     RenameDevice: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RenameDeviceRequest, _authority_service_pb2.RenameDeviceResponse]  # type: ignore[assignment]
     """Changes what people call a device. Safe to repeat."""
     RotateAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RotateAuthorityRequest, _authority_service_pb2.RotateAuthorityResponse]  # type: ignore[assignment]
@@ -148,6 +156,16 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.RevokeDeviceResponse, _abc.Awaitable[_authority_service_pb2.RevokeDeviceResponse]]:
         """Ends a device's identity for good, and the calls that it has open. Safe to repeat."""
+
+    @_abc_1.abstractmethod
+    def WithdrawDevice(
+        self,
+        request: _authority_service_pb2.WithdrawDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_authority_service_pb2.WithdrawDeviceResponse, _abc.Awaitable[_authority_service_pb2.WithdrawDeviceResponse]]:
+        """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
+        what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
+        """
 
     @_abc_1.abstractmethod
     def RenameDevice(

@@ -47,6 +47,7 @@ class RoundHistory(_message.Message):
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    BACK_TO_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Set by the server: its number, from 1. Rounds without training have numbers too, and so has each roll back.
     Unset: never.
@@ -79,6 +80,8 @@ class RoundHistory(_message.Message):
     """Set by the server: bytes of blobs that all devices sent since the round before. Unset: none."""
     bytes_down: _builtins.int
     """Set by the server: bytes of blobs that all devices fetched since the round before. Unset: none."""
+    back_to: _builtins.int
+    """Set by the server: of a roll back, the round that opened with what the run goes on with. Unset: it was none."""
     @_builtins.property
     def ended(self) -> _timestamp_pb2.Timestamp:
         """Set by the server: when it was over, by the server's clock. Unset: never."""
@@ -131,10 +134,11 @@ class RoundHistory(_message.Message):
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
         digest: Global___RoundDigest | None = ...,
+        back_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "accuracy", b"accuracy", "digest", b"digest", "ended", b"ended", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "abandoned", b"abandoned", "accuracy", b"accuracy", "asked", b"asked", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "clusters", b"clusters", "devices", b"devices", "digest", b"digest", "ended", b"ended", "events", b"events", "left_out", b"left_out", "loss", b"loss", "measured_on", b"measured_on", "positions", b"positions", "progress", b"progress", "reported", b"reported", "round", b"round", "seconds", b"seconds", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_loss", b"_loss", "abandoned", b"abandoned", "accuracy", b"accuracy", "asked", b"asked", "back_to", b"back_to", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "clusters", b"clusters", "devices", b"devices", "digest", b"digest", "ended", b"ended", "events", b"events", "left_out", b"left_out", "loss", b"loss", "measured_on", b"measured_on", "positions", b"positions", "progress", b"progress", "reported", b"reported", "round", b"round", "seconds", b"seconds", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015

@@ -350,6 +350,7 @@ class Release(_message.Message):
     CHANNELS_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
     WRONG_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """Set by the server: its name, RUN@LABEL. Unset: never."""
     run: _builtins.str
@@ -382,6 +383,10 @@ class Release(_message.Message):
     def revoked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: devices that took part in its training and are revoked. Unset: none."""
 
+    @_builtins.property
+    def withdrawn(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: devices that took part in its training and whose data are to count no more. Unset: none."""
+
     def __init__(
         self,
         *,
@@ -397,10 +402,11 @@ class Release(_message.Message):
         channels: _abc.Iterable[_builtins.str] | None = ...,
         revoked: _abc.Iterable[_builtins.str] | None = ...,
         wrong: _builtins.str = ...,
+        withdrawn: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "made", b"made"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "withdrawn", b"withdrawn", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
