@@ -23,6 +23,7 @@ from fedserver.coordinator.published import Published
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
+from fedserver.coordinator.rollouts import Rollouts
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import DEPOSED, problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
@@ -64,7 +65,7 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
-    published: the releases and channels.
+    published: the releases and channels. rollouts: what devices try beside them.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -77,6 +78,7 @@ class Coordinator:
         self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.caretaker, self.published = Caretaker(self), Published(self)
+        self.rollouts = Rollouts(self)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
