@@ -91,8 +91,7 @@ class Endpoint:
             try:
                 return await self._order_shadow()
             except WorkerDied as died:
-                self.shadow = None  # it would end the next process, too
-                await self._start()
+                await self._without_shadow()
                 return f"it ended the process that tried it: {died}"
 
     async def counts(self) -> Counts:
@@ -104,7 +103,7 @@ class Endpoint:
             try:
                 found = Counts(*await self._ask(json.dumps({"counts": True})))
             except WorkerDied:
-                await self._start()
+                await self._without_shadow()
                 raise
             self.shadow = self.shadow[0], found
             return found
@@ -119,7 +118,7 @@ class Endpoint:
                 if self._process is process:
                     self._say("the process that answers predictions died, and is replaced")
                     with contextlib.suppress(WorkerDied, DeviceFault):
-                        await self._start()
+                        await self._without_shadow()
             await asyncio.sleep(RESTART_SECONDS)
 
     async def stop(self) -> None:
@@ -137,8 +136,20 @@ class Endpoint:
             raise DeviceFault(f"predictions cannot be served: {refused}")
         if self.model is not None and (refused := await self._order(self.model)):
             self._say(f"the stored model is not used: {refused}")
-        if self.shadow is not None and (refused := await self._order_shadow()):
-            self._say(f"the model of a rollout is not tried: {refused}")
+        if self.shadow is not None:
+            try:
+                refused = await self._order_shadow()
+            except WorkerDied as died:
+                await self._without_shadow()
+                refused = str(died)
+            if refused:
+                self._say(f"the model of a rollout is not tried: {refused}")
+
+    async def _without_shadow(self) -> None:
+        """Replace a process that has died. It may be the model in the shadow that has ended it, and would end
+        the next one, too; after a start of the agent it gets another try."""
+        self.shadow = None
+        await self._start()
 
     async def _order(self, folder: Path) -> str:
         known = read_json(folder / PLACEMENT)

@@ -53,7 +53,7 @@ class Shadow:
     ) -> None:
         self._folder, self._store, self._endpoint = folder.shadow, store, endpoint
         self._fetch, self._permit, self._say = fetch, permit, say
-        self._trouble = ""
+        self._trouble = self._refused = ""
         self._part = _stored(self._folder)
         if self._part is not None:
             endpoint.shadow = self._folder, self._part.counted.counts
@@ -80,7 +80,7 @@ class Shadow:
         if trial is None or (trial.clusters and found.assignment.cluster not in trial.clusters):
             if self._part is not None:
                 await self._end("the rollout does not need this device any more")
-        elif self._part is None or self._part.counted.rollout != trial.rollout:
+        elif trial.rollout not in (self._refused, self._part and self._part.counted.rollout):
             await self._begin(trial, found.assignment.cluster)
 
     async def _begin(self, trial: Trial, cluster: str) -> None:
@@ -99,6 +99,8 @@ class Shadow:
         self._keep(Part(trial.release, Counted(trial.rollout, cluster)))
         if refused := await self._endpoint.try_out(self._folder, Counts()):
             self._say(f"release {trial.release} cannot be tried: {refused}")
+            self._refused = trial.rollout
+            await self._forget()
         else:
             self._say(f"release {trial.release} is tried beside the one that is used, for a rollout")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from fedserver.coordinator.status_types import RolloutCluster, RolloutStatus
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.journal import released
 from fedserver.store.releases import Card
 from fedserver.store.rollouts import Rollout
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DiskFull, NotFound, Refused
@@ -154,6 +155,8 @@ class Rollouts:
             ended = await self._ended(going, found)
         await self._storage.call(self._storage.releases.count, going, device, cluster, counted.counts, ended)
         self._known = going.rollout, rows
+        if earlier is None:
+            await released.record_counts(self._storage, going.new, device)
         if ended is not None:
             log.info("channel %s: the rollout of %s: %s, %s", *_said(ended))
 

@@ -209,6 +209,26 @@ def test_one_that_is_damaged_meanwhile_is_not_promoted(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_what_a_revoked_device_has_counted_counts_no_more(tmp_path: Path) -> None:
+    def revoked(coordinator: Coordinator) -> None:
+        database = coordinator.storage.store.database
+        with database.transaction():
+            database.execute(
+                "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
+                " VALUES ('liar', '', 'infer-only', '{}', 'revoked', 0, '', '')"
+            )
+
+    async def story(coordinator: Coordinator) -> None:
+        await ready(coordinator)
+        await tell(coordinator, "liar", Counts(20, 20, 20, 15, 10, 5))
+        await tell(coordinator, "pi", Counts(10, 9, 1, 1, 1, 1))
+        await coordinator.storage.call(revoked, coordinator)
+        (cluster,) = (await latest(coordinator)).clusters
+        assert (cluster.devices, cluster.labeled, cluster.predictions) == (1, 1, 10)
+
+    scenario(story, tmp_path)
+
+
 def test_a_damaged_rollout_keeps_no_device_from_its_model(tmp_path: Path) -> None:
     def rewritten(coordinator: Coordinator) -> None:
         database = coordinator.storage.store.database
