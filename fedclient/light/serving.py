@@ -96,7 +96,7 @@ class Endpoint:
 
     async def counts(self) -> Counts:
         """What the process has counted. Raises WorkerDied, and then it is another one that has counted
-        nothing since it was told last."""
+        nothing since it was given some last."""
         async with self._turn:
             if self.shadow is None or self._process is None:
                 return Counts()

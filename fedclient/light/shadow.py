@@ -32,7 +32,7 @@ KNOWN = "rollout.json"
 
 @dataclass(frozen=True)
 class Part:
-    """In which rollout this device takes part. counted: as the server is told."""
+    """In which rollout this device takes part. counted: as the server gets it."""
 
     release: str
     counted: Counted
@@ -114,9 +114,9 @@ class Shadow:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _keep(self, part: Part) -> None:
-        told = part.counted
-        facts = {"release": part.release, "rollout": told.rollout, "cluster": told.cluster}
-        write(self._folder / KNOWN, json.dumps({**facts, "counts": astuple(told.counts)}).encode())
+        sent = part.counted
+        facts = {"release": part.release, "rollout": sent.rollout, "cluster": sent.cluster}
+        write(self._folder / KNOWN, json.dumps({**facts, "counts": astuple(sent.counts)}).encode())
         self._part = part
         crash.point("device.counts-kept")
 

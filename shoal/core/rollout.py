@@ -3,7 +3,7 @@
 A sample with a label counts 1 if only the new release is right, -1 if only the old one is, and else 0. The
 mean of that is the difference of the two accuracies. Whether it is below a margin is a bet on each sample,
 with a capital that no one can expect to grow if it is not so: over a whole rollout, it reaches 20 times the
-start with a probability of at most 1 in 20, however often somebody looks (Ville's inequality). Waudby-Smith
+start with a probability of at most 1 in 20, however often one looks (Ville's inequality). Waudby-Smith
 and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86(1), 2024, sections 3 and 4:
 here the capital is the mean of those of several constant bets, so that it depends on the counts only, and not
 on the order in which they come. It is supposed that the devices of a cluster do not choose which of their

@@ -1,4 +1,4 @@
-"""Rollouts: who is in the share, what counts can be, and how often the gate is wrong over a whole rollout."""
+"""Rollouts: who is in the share, what counts can be, and how often a decision is wrong over a whole rollout."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def counts(better: int, worse: int, same: int) -> Counts:
 
 
 @pytest.mark.parametrize(("differ", "devices"), [(0.02, 1), (0.1, 3), (0.5, 1)])
-def test_a_release_that_is_not_worse_is_hardly_ever_stopped_however_often_somebody_looks(
+def test_a_release_that_is_not_worse_is_hardly_ever_stopped_however_often_one_looks(
     differ: float, devices: int
 ) -> None:
     """At the very margin in each cluster, where it is likeliest. Of 80 rollouts, more than 9 would be stopped
