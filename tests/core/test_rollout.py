@@ -1,4 +1,4 @@
-"""Rollouts: who is in the share, what counts can be, and how often a decision is wrong over a whole rollout."""
+"""Rollouts: who is in the share, what counts can be, and how often one ends wrongly."""
 
 from collections.abc import Sequence
 
