@@ -47,6 +47,7 @@ class Rollouts:
         self._coordinator, self._storage = coordinator, coordinator.storage
         self._known: tuple[str, Rows] = "", {}
         self._cards: dict[str, Card] = {}
+        self._over: dict[str, RolloutStatus] = {}
         self._said = set[tuple[str, DeviceId]]()
 
     # -- what operators do, in turn ----------------------------------------------------------------------
@@ -173,9 +174,11 @@ class Rollouts:
     # -- what is shown -----------------------------------------------------------------------------------
 
     async def all(self) -> list[RolloutStatus]:
-        """The latest rollouts, newest first."""
-        found = await self._storage.call(self._storage.releases.rollouts.latest)
-        return [await self._status(each) for each in found]
+        """The latest rollouts, newest first. What is said of one that has ended does not change any more."""
+        latest = await self._storage.call(self._storage.releases.rollouts.latest)
+        found = [self._over.get(each.rollout) or await self._status(each) for each in latest]
+        self._over = {each.rollout: each for each in found if each.outcome}
+        return found
 
     async def _status(self, each: Rollout) -> RolloutStatus:
         why, clusters = each.why, tuple[RolloutCluster, ...]()
@@ -217,19 +220,18 @@ class Rollouts:
         return await self._storage.call(self._storage.releases.rollouts.going, channel)
 
     async def _rows(self, rollout: Rollout) -> Rows:
-        """The counts of the devices that are not revoked; of the rollout asked for last, they are kept."""
-        if self._known[0] != rollout.rollout:
-            found = await self._storage.call(self._storage.releases.rollouts.counts, rollout.rollout)
-            if not rollout.outcome:
-                self._known = rollout.rollout, found
-        else:
+        """The counts of the devices that are not revoked; of the last rollout that goes on, they are kept."""
+        if self._known[0] == rollout.rollout:
             found = self._known[1]
-        standings = await self._storage.call(self._storage.journal.standings)
-        return {
-            device: row
-            for device, row in found.items()
-            if standings.get(device) is not DeviceStanding.REVOKED
-        }
+        else:
+            found = await self._storage.call(self._storage.releases.rollouts.counts, rollout.rollout)
+            standings = await self._storage.call(self._storage.journal.standings)
+            revoked = {name for name, each in standings.items() if each is DeviceStanding.REVOKED}
+            found = {device: row for device, row in found.items() if device not in revoked}
+            if not rollout.outcome and self._known[0] != rollout.rollout:
+                self._known = rollout.rollout, found
+        barred = self._coordinator.barred
+        return {device: row for device, row in found.items() if device not in barred}
 
     async def _card(self, release: str) -> Card:
         """A card never changes."""

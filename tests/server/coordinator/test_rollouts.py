@@ -218,15 +218,22 @@ def test_what_a_revoked_device_has_counted_counts_no_more(tmp_path: Path) -> Non
                 " VALUES ('liar', '', 'infer-only', '{}', 'revoked', 0, '', '')"
             )
 
-    async def story(coordinator: Coordinator) -> None:
-        await ready(coordinator)
-        await tell(coordinator, "liar", Counts(20, 20, 20, 15, 10, 5))
-        await tell(coordinator, "pi", Counts(10, 9, 1, 1, 1, 1))
-        await coordinator.storage.call(revoked, coordinator)
+    async def check(coordinator: Coordinator) -> None:
         (cluster,) = (await latest(coordinator)).clusters
         assert (cluster.devices, cluster.labeled, cluster.predictions) == (1, 1, 10)
 
-    scenario(story, tmp_path)
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await ready(first)
+            await tell(first, "liar", Counts(20, 20, 20, 15, 10, 5))
+            await tell(first, "pi", Counts(10, 9, 1, 1, 1, 1))
+            first.barred.add("liar")
+            await check(first)
+            await first.storage.call(revoked, first)
+        async with server(tmp_path / "state") as second:
+            await check(second)
+
+    asyncio.run(play())
 
 
 def test_a_damaged_rollout_keeps_no_device_from_its_model(tmp_path: Path) -> None:
