@@ -6,8 +6,8 @@ with a capital that no one can expect to grow if it is not so: over a whole roll
 start with a probability of at most 1 in 20, however often one looks (Ville's inequality). Waudby-Smith
 and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86(1), 2024, sections 3 and 4:
 here the capital is the mean of those of several constant bets, so that it depends on the counts only, and not
-on the order in which they come. It is supposed that the devices of a cluster do not choose which of their
-samples get labels by what the two releases say of them.
+on the order in which they come. It is supposed that the difference is the same on all devices of a cluster
+and at all times, and that no one chooses by what the two releases say which samples get labels.
 
 The counts of one device are bounded by `MOST_LABELED`, and a decision that depends on one device of three or
 more is none.
