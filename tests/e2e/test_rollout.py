@@ -177,6 +177,11 @@ def test_a_worse_release_is_stopped_and_a_better_one_promoted_over_kills(tmp_pat
             first = running["a"]
             first.kill()
             assert first.wait(HANG) == -signal.SIGKILL
+        place.of_devices = {"SHOAL_CRASH_AT": "device.counts-kept"}
+        with fleet.device("a") as alone:  # it counts without a server, too
+            place.wait_for(lambda: fleet.program() < 0 or alone.poll() is not None)
+            assert alone.returncode == -signal.SIGKILL
+        place.of_devices = {}
         with fleet.server("server.counts-stored") as dying:
             devices.enter_context(fleet.device("a"))
             fleet.dies(dying)
