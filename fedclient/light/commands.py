@@ -11,9 +11,10 @@ from fedclient.light.follow import Follower, Place
 from fedclient.light.predict import predicted, read_graph_file
 from fedclient.light.remembering import Remembering
 from fedclient.light.serving import Endpoint, listening
+from fedclient.light.shadow import Shadow
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
-from fedclient.placing.service import newcomer, placed
+from fedclient.placing.service import newcomer, permitting, placed
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
@@ -21,6 +22,7 @@ from fedclient.work.executor import Spawned
 from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.exchange.choosing import Counted
 from shoal.shell.console import Console
 
 GIVE_UP_AFTER = 10.0
@@ -46,7 +48,13 @@ async def serve(
 
         executor = _executor(settings, None)
         place = _placing(settings, console, executor, run)
-        follower = Follower(folder, BlobStore(folder.blobs), place, use, console.say)
+        store = BlobStore(folder.blobs)
+
+        async def fetch(release: str) -> PlacementResult:
+            return await _placing(settings, console, executor, release)(None)
+
+        shadow = Shadow(folder, store, endpoint, fetch, permitting(settings), console.say)
+        follower = Follower(folder, store, place, use, console.say, shadow)
         console.say(f"predictions are answered at {_shown(address, at.getsockname())}")
         try:
             await endpoint.start()
@@ -96,8 +104,8 @@ def _executor(settings: ClientConfig, file: Path | None) -> Remembering:
 def _placing(settings: ClientConfig, console: Console, executor: Remembering, run: str) -> Place:
     store = BlobStore(DeviceFolder(settings.state).blobs)
 
-    async def place() -> PlacementResult:
-        found = await placed(settings, console, executor, run, True, GIVE_UP_AFTER)
+    async def place(counted: Counted | None) -> PlacementResult:
+        found = await placed(settings, console, executor, run, True, GIVE_UP_AFTER, counted=counted)
         blobs = [*(each.blob for each in found.models), *filter(None, [found.graph])]
         store.trim(settings.limits.kept_bytes, [blob.sha256 for blob in blobs])
         return found

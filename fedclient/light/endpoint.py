@@ -3,10 +3,14 @@
     GET  /model     the model that is used now
     POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values;
                     names, where the classes have some
+    POST /label     {"x": [[...], ...], "y": [0, ...]} as JSON: samples, each once, whose classes are known by
+                    now --> counted: how many of them count in a rollout
 
 Standard input carries the settings and then orders, each a line of JSON: a model to use from now on, as
 {"graph": PATH, "model": PATH, "facts": {...}}. A line of standard output says "" or why it is not used; until
-then, and if so, the earlier model answers. Sockets come open from the parent, so that connections wait while
+then, and if so, the earlier model answers. {"shadow": true, "graph": PATH, "model": PATH, "counts": [...]} is
+a model to compare with it after each answer, beginning with these counts, or without files none any more;
+{"counts": true} asks for what was counted. Sockets come open from the parent, so that connections wait while
 a process that died is replaced.
 """
 
@@ -17,7 +21,8 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import astuple, dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,14 +32,15 @@ import numpy as np
 from fedclient.config import WorkConfig
 from fedclient.light.session import OnnxNetwork
 from fedclient.light.trial import limit_memory, try_runtime
-from fedclient.light.verdict import Checked, check
+from fedclient.light.verdict import STAYS, Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import take_pipes
 from fedclient.work.predictions import check_graph, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
-from shoal.core.inference.graph.model import read_graph
+from shoal.core.inference.graph.model import Graph, read_graph
 from shoal.core.inference.network import Mixed, Scorer, class_scores, numbers, softmax
+from shoal.core.rollout import MOST_LABELED, MOST_PREDICTIONS, Counts
 from shoal.core.types import Array
 from shoal.shell.config import convert
 
@@ -43,6 +49,7 @@ AT_ONCE = 8
 """Requests that are read or answered at a time; more are asked to come again."""
 TIMEOUT = 10.0
 """Seconds for which a connection may be silent."""
+LABELS = 'send {"x": [...], "y": [...]}: for each sample, the number of its class'
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -58,7 +65,8 @@ class Used:
 
 
 class Predictions:
-    """The present model, and the exchange of it. One prediction is computed at a time."""
+    """The present model, and the exchange of it. One prediction is computed at a time. counts: what was
+    counted beside the model in the shadow, if there is one."""
 
     def __init__(self, config: WorkConfig) -> None:
         self._config = config
@@ -66,9 +74,31 @@ class Predictions:
         self._regression = config.data is not None and config.data.regression
         self._turn = threading.Lock()
         self.used: Used | None = None
+        self.counts = Counts()
+        self._shadow: Scorer | None = None
 
     def use(self, graph: Path, model: Path, facts: Mapping[str, Any]) -> None:
         """Answer with this model from now on. Raises a ShoalError, and then the earlier one stays."""
+        network, opened = self._opened(graph, model)
+        before = self.used.checked if self.used else None
+        checked = check(network, self._data, self._regression, before)
+        own = self._config.data.classes if self._config.data is not None else ()
+        self.used = Used(network, checked, facts, own or opened.class_names)
+
+    def try_out(self, files: tuple[Path, Path] | None, counts: Counts) -> None:
+        """Compare with the model of these files from now on, a graph and weights; None: with none. Raises a
+        ShoalError, and then with none, too."""
+        network = None
+        with self._turn:
+            self._shadow, self.counts = None, counts
+        if files is not None:
+            if self._regression:
+                raise BadPayload("numbers are predicted here, and a rollout counts classes", STAYS)
+            network, _ = self._opened(*files)
+            check(network, self._data, False, None)
+        self._shadow = network
+
+    def _opened(self, graph: Path, model: Path) -> tuple[Scorer, Graph]:
         data = graph.read_bytes()
         check_graph(graph, data, model)
         opened, parts = read_graph(data), list[tuple[float, Scorer]]()
@@ -76,11 +106,48 @@ class Predictions:
             part = OnnxNetwork(opened, self._config.compute.threads)
             part.load(tensors)
             parts.append((share, part))
-        network = Mixed(parts)
-        before = self.used.checked if self.used else None
-        checked = check(network, self._data, self._regression, before)
-        own = self._config.data.classes if self._config.data is not None else ()
-        self.used = Used(network, checked, facts, own or opened.class_names)
+        return Mixed(parts), opened
+
+    def compare(self, x: Array, classes: Sequence[int]) -> None:
+        """Count how often the model in the shadow says the same. What fails there is not counted, and is no
+        one's error."""
+        with suppress(ShoalError, MemoryError), self._turn:
+            if self._shadow is not None:
+                said = _classes(self._shadow, network_input(samples("x", x)))
+                alike = int((said == np.asarray(classes)).sum())
+                counts = self.counts
+                most = MOST_PREDICTIONS - counts.predictions
+                if len(said) <= most:
+                    self.counts = replace(
+                        counts, predictions=counts.predictions + len(said), agreed=counts.agreed + alike
+                    )
+
+    def label(self, x: Array, y: Array) -> int:
+        """Count for which of these samples each of the two models is right. y: (n,) the classes, as numbers.
+        Returns how many samples were counted. Raises ShoalErrors."""
+        inputs = network_input(samples("x", x))
+        if y.shape != (len(inputs),) or y.dtype.kind not in "iu":
+            raise BadPayload(f"{len(inputs)} samples and labels {list(y.shape)} {y.dtype}", LABELS)
+        with self._turn:
+            if self._shadow is None or self.used is None:
+                return 0
+            counts = self.counts
+            room = MOST_LABELED - counts.labeled
+            inputs, y = inputs[:room], y[:room]
+            if not len(y):
+                return 0
+            said = class_scores(self.used.network, inputs, 0)
+            if y.min() < 0 or y.max() >= said.shape[1]:
+                raise BadPayload(f"labels from {y.min()} to {y.max()}, of {said.shape[1]} classes", LABELS)
+            old, new = said.argmax(axis=1) == y, _classes(self._shadow, inputs) == y
+            self.counts = replace(
+                counts,
+                labeled=counts.labeled + len(y),
+                old_right=counts.old_right + int(old.sum()),
+                new_right=counts.new_right + int(new.sum()),
+                both_right=counts.both_right + int((old & new).sum()),
+            )
+        return len(y)
 
     def answer(self, x: Array) -> dict[str, Any]:
         """What the present model says of these samples. Raises ShoalErrors."""
@@ -124,19 +191,25 @@ class Handler(BaseHTTPRequestHandler):
             self._send(503, {"error": f"{AT_ONCE} requests are being answered; try again"})
             return
         try:
-            self._predict()
+            self._answer()
         finally:
             self.places.release()
 
-    def _predict(self) -> None:
+    def _answer(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if self.path != "/predict" or not length.isdecimal() or int(length) > MAX_BODY:
+        if self.path not in ("/predict", "/label") or not length.isdecimal() or int(length) > MAX_BODY:
             self.close_connection = True  # the body stays unread
-            self._send(400, {"error": f"POST /predict with a Content-Length of at most {MAX_BODY}"})
+            self._send(400, {"error": f"POST /predict or /label with a Content-Length of at most {MAX_BODY}"})
             return
         try:
             body = self.rfile.read(int(length))
-            found = self.predictions.answer(_array_of(body, self.headers.get_content_type()))
+            x: Array | None = None
+            found: dict[str, Any]
+            if self.path == "/label":
+                found = {"counted": self.predictions.label(*_labeled_of(body))}
+            else:
+                x = _array_of(body, self.headers.get_content_type())
+                found = self.predictions.answer(x)
         except ShoalError as error:
             status = 503 if self.predictions.used is None else 400
             self._send(status, {"error": error.message, "hint": error.hint})
@@ -144,6 +217,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(413, {"error": "these samples take too much memory; send fewer at a time"})
         else:
             self._send(200, found)
+            if x is not None and "classes" in found:  # no program waits for it
+                self.predictions.compare(x, found["classes"])
 
     def _from_here(self) -> bool:
         host = self.headers.get("Host", "localhost").rpartition(":")
@@ -194,6 +269,33 @@ def _array_of(body: bytes, kind: str) -> Array:
         raise BadPayload(f"the samples cannot be read: {error}"[:300], 'send {"x": [...]}, or .npy') from None
 
 
+def _labeled_of(body: bytes) -> tuple[Array, Array]:
+    """The samples and labels in a request. Raises BadPayload."""
+    try:
+        found = json.loads(body)
+        return np.asarray(found["x"], dtype=np.float64), np.asarray(found["y"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadPayload(f"the labels cannot be read: {error}"[:300], LABELS) from None
+
+
+def _classes(network: Scorer, inputs: Array) -> Array:
+    found: Array = class_scores(network, inputs, 0).argmax(axis=1)
+    return found
+
+
+def _obey(order: Mapping[str, Any]) -> Any:
+    """What is said to an order. Raises ShoalErrors."""
+    predictions = Handler.predictions
+    files = (Path(order["graph"]), Path(order["model"])) if "model" in order else None
+    if "shadow" in order:
+        predictions.try_out(files, Counts(*order.get("counts", ())))
+    elif files is None:
+        return astuple(predictions.counts)
+    else:
+        predictions.use(*files, order["facts"])
+    return ""
+
+
 def main() -> None:
     source, sink = take_pipes()
     try:
@@ -212,10 +314,9 @@ def main() -> None:
     for descriptor in given["sockets"]:
         threading.Thread(target=_Server(descriptor).serve_forever, daemon=True).start()
     while line := source.readline():
+        said: Any
         try:
-            order = json.loads(line)
-            Handler.predictions.use(Path(order["graph"]), Path(order["model"]), order["facts"])
-            said = ""
+            said = _obey(json.loads(line))
         except ShoalError as error:
             said = str(error)
         except (MemoryError, OSError) as error:

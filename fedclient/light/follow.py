@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from fedclient.light.shadow import Shadow
 from fedclient.placing.placement import PlacementResult, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ShoalError
+from shoal.core.exchange.choosing import Counted
 
-Place = Callable[[], Awaitable[PlacementResult]]
+Place = Callable[[Counted | None], Awaitable[PlacementResult]]
+"""Asks the server, and tells it what was counted in a rollout; None: this device can take part in none."""
 Use = Callable[[Path], Awaitable[str]]
 """Takes the folder of a new model: "" if it is used from now on, or else why it is not."""
 NEXT = "model-next"
@@ -21,12 +24,19 @@ NEXT = "model-next"
 
 class Follower:
     """Exchanges the model in a device's folder. place: asks the server. use: tries and uses a model. say:
-    tells people what changed."""
+    tells people what changed. shadow: the device's part in rollouts; None: it takes none."""
 
     def __init__(
-        self, folder: DeviceFolder, store: BlobStore, place: Place, use: Use, say: Callable[[str], None]
+        self,
+        folder: DeviceFolder,
+        store: BlobStore,
+        place: Place,
+        use: Use,
+        say: Callable[[str], None],
+        shadow: Shadow | None = None,
     ) -> None:
         self._folder, self._store, self._place, self._use, self._say = folder, store, place, use, say
+        self._shadow = shadow
         self._seen: tuple[object, ...] = ()
         self._trouble = ""
 
@@ -47,7 +57,14 @@ class Follower:
 
     async def step(self) -> bool:
         """Ask once. Returns whether another model is used now. Raises what `place` raises."""
-        found = await self._place()
+        counted = await self._shadow.counted() if self._shadow else None
+        found = await self._place(counted)
+        changed = await self._exchange(found)
+        if self._shadow:
+            await self._shadow.take(found)
+        return changed
+
+    async def _exchange(self, found: PlacementResult) -> bool:
         used = (found.model, found.mixture)
         if found.model is None or used == self._seen:
             return False

@@ -8,14 +8,16 @@ import socket
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import Any
 
 from fedclient.config import WorkConfig, host_of
 from fedclient.faults import WorkerDied
 from fedclient.store.state import GRAPH, MODEL, PLACEMENT, read_json
 from fedclient.work.spawning import end, spawn
 from shoal.core.errors import ConfigError, DeviceFault, StorageFault
+from shoal.core.rollout import Counts
 
 UNIX = "unix:"
 BACKLOG = 128
@@ -56,13 +58,14 @@ def listening(address: str) -> Iterator[socket.socket]:
 
 class Endpoint:
     """Keeps a process of `endpoint.py` alive on one socket. model: the folder of the model to use after a
-    restart; None: there is none yet."""
+    restart; None: there is none yet. shadow: the same for a model to try beside it, with what was counted."""
 
     def __init__(self, config: WorkConfig, at: socket.socket, say: Callable[[str], None]) -> None:
         self._config, self._socket, self._say = config, at, say
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self.model: Path | None = None
+        self.shadow: tuple[Path, Counts] | None = None
 
     async def start(self) -> None:
         """Raises DeviceFault if the process cannot serve here at all."""
@@ -78,6 +81,33 @@ class Endpoint:
                 await self._start()
                 return f"it ended the process that tried it: {died}"
 
+    async def try_out(self, folder: Path | None, counts: Counts) -> str:
+        """Predict with the model of this folder, too, and go on to count from here; or say why not.
+
+        folder: None: with no other model any more.
+        """
+        async with self._turn:
+            self.shadow = None if folder is None else (folder, counts)
+            try:
+                return await self._order_shadow()
+            except WorkerDied as died:
+                await self._without_shadow()
+                return f"it ended the process that tried it: {died}"
+
+    async def counts(self) -> Counts:
+        """What the process has counted. Raises WorkerDied, and then it is another one that has counted
+        nothing since it was given some last."""
+        async with self._turn:
+            if self.shadow is None or self._process is None:
+                return Counts()
+            try:
+                found = Counts(*await self._ask(json.dumps({"counts": True})))
+            except WorkerDied:
+                await self._without_shadow()
+                raise
+            self.shadow = self.shadow[0], found
+            return found
+
     async def watch(self) -> None:
         """Replace the process whenever it dies. Runs until it is canceled."""
         while True:
@@ -88,7 +118,7 @@ class Endpoint:
                 if self._process is process:
                     self._say("the process that answers predictions died, and is replaced")
                     with contextlib.suppress(WorkerDied, DeviceFault):
-                        await self._start()
+                        await self._without_shadow()
             await asyncio.sleep(RESTART_SECONDS)
 
     async def stop(self) -> None:
@@ -106,14 +136,33 @@ class Endpoint:
             raise DeviceFault(f"predictions cannot be served: {refused}")
         if self.model is not None and (refused := await self._order(self.model)):
             self._say(f"the stored model is not used: {refused}")
+        if self.shadow is not None:
+            try:
+                refused = await self._order_shadow()
+            except WorkerDied as died:
+                await self._without_shadow()
+                refused = str(died)
+            if refused:
+                self._say(f"the model of a rollout is not tried: {refused}")
+
+    async def _without_shadow(self) -> None:
+        """Replace a process that has died. It may be the model in the shadow that has ended it, and would end
+        the next one, too; after a start of the agent it gets another try."""
+        self.shadow = None
+        await self._start()
 
     async def _order(self, folder: Path) -> str:
         known = read_json(folder / PLACEMENT)
         facts = {name: known.get(name) for name in ("run", "cluster", "model", "mixture", "confidence")}
-        files = {"graph": str(folder / GRAPH), "model": str(folder / MODEL)}
-        return await self._ask(json.dumps({**files, "facts": facts}))
+        return str(await self._ask(json.dumps({**_files(folder), "facts": facts})))
 
-    async def _ask(self, line: str) -> str:
+    async def _order_shadow(self) -> str:
+        order: dict[str, Any] = {"shadow": True}
+        if self.shadow is not None:
+            order |= {**_files(self.shadow[0]), "counts": astuple(self.shadow[1])}
+        return str(await self._ask(json.dumps(order)))
+
+    async def _ask(self, line: str) -> Any:
         """Send one line, read one. Raises WorkerDied."""
         process = self._process
         assert process is not None
@@ -123,8 +172,12 @@ class Endpoint:
             process.stdin.write(line.encode() + b"\n")
             await process.stdin.drain()
             answer = await asyncio.wait_for(process.stdout.readline(), OPENING)
-            return str(json.loads(answer))
+            return json.loads(answer)
         except (ConnectionError, ValueError, TimeoutError):
             code = await end(process)
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise WorkerDied(f"it ended with {name}", "look at what it printed") from None
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {"graph": str(folder / GRAPH), "model": str(folder / MODEL)}

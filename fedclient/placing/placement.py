@@ -31,10 +31,10 @@ from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Wish
+from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, Tune, Tuned
-from shoal.core.exchange.link import Failure, Placement, Question, Task
+from shoal.core.exchange.link import Failure, Placement, Question, Task, Trial
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
@@ -94,7 +94,7 @@ class PlacementResult:
     from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
     hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
     this device has released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains.
-    release: whose models these are; "" for those that the run had then.
+    release: whose models these are; "" for those that the run had then. trial: another release to try beside.
     """
 
     run: RunId
@@ -109,6 +109,7 @@ class PlacementResult:
     mixture: tuple[Member, ...] = ()
     tuning: FineTuning | None = None
     release: str = ""
+    trial: Trial | None = None
 
     @property
     def models(self) -> list[Weights]:
@@ -159,15 +160,21 @@ class Placer:
         self._note_failure, self._own, self._tune = note_failure, own, tune
         self._asks, self._executor, self._doing, self._light = asks, executor, doing, light
         self._graph: BlobRef | None = None
+        self._trial: Trial | None = None
         self._sent = 0
 
     async def place(
-        self, run: RunId = "", accept_nearest: bool = False, look_first: bool = True
+        self,
+        run: RunId = "",
+        accept_nearest: bool = False,
+        look_first: bool = True,
+        counted: Counted | None = None,
     ) -> PlacementResult:
         """Find the model and fetch it; if the server abstained, only with `accept_nearest`.
 
         look_first: load the learner and the data before a server is asked, even if the answer will not depend
-        on them, so that their faults show first.
+        on them, so that their faults show first. counted: what a device that follows a channel has counted in
+        a rollout; None if it takes part in none.
 
         Raises Refused if the run cannot place, DataFault, LearnerFault, or Unavailable.
         """
@@ -175,20 +182,22 @@ class Placer:
             self._doing("loading the learner and the data")
             await self._executor.start()
         began = time.monotonic()
-        found = await self._found(run, accept_nearest)
+        found = await self._found(run, accept_nearest, counted)
         return replace(
             found,
             seconds=time.monotonic() - began,
             received=self._asks.received,
             sent=self._sent,
             graph=self._graph,
+            trial=self._trial,
         )
 
-    async def _found(self, run: RunId, accept_nearest: bool) -> PlacementResult:
+    async def _found(self, run: RunId, accept_nearest: bool, counted: Counted | None) -> PlacementResult:
         """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
-        wish = Wish(MOST_MODELS, self._light, own=self._own is not None)
+        wish = Wish(MOST_MODELS, self._light, own=self._own is not None, counted=counted)
         answer = await self._ask(run, wish, accept_nearest)
+        self._trial = answer.trial
         if isinstance(answer, Question) and answer.payload.kind == Tune.kind:
             if self._own is None:
                 raise BadPayload("the server asks to fine-tune a model on other data than this device's own")

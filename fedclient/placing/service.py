@@ -1,5 +1,6 @@
 """`fedclient place`, put together from the parts: settings, the server, and the process that has the data."""
 
+import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,10 +13,14 @@ from fedclient.placing.asking import Asker, Asks
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
+from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder
 from fedclient.work.executor import Executor, Spawned
 from fedclient.work.settings import work_config
 from shoal.core.errors import LedgerFault
+from shoal.core.exchange.choosing import Counted
+from shoal.core.exchange.link import run_of
+from shoal.core.privacy.report import OPEN
 from shoal.core.types import RunId
 from shoal.shell.console import Console
 
@@ -68,9 +73,10 @@ async def placed(
     give_up_after: float,
     own: Executor | None = None,
     tune: bool = True,
+    counted: Counted | None = None,
 ) -> PlacementResult:
     """Find the model, which is among the folder's blobs then; the caller has locked the folder, and stops the
-    executors. own, tune: see `Placer`.
+    executors. own, tune: see `Placer`. counted: see `Wish`.
 
     A device without a learner has little memory, so there the server is asked by a process of its own.
     """
@@ -78,7 +84,7 @@ async def placed(
     async def by(asks: Asks) -> PlacementResult:
         light = settings.learner is None
         placer = Placer(asks, executor, console.progress, light, noting(settings), own, tune)
-        found = await placer.place(run, accept_nearest)
+        found = await placer.place(run, accept_nearest, counted=counted)
         return replace(found, privacy=privacy_report.summary(settings))
 
     if settings.learner is None:
@@ -92,6 +98,19 @@ async def placed(
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
         allowance = settings.limits.allowance(give_up_after)
         return await by(Asker(link, store, console.progress, allowance, check=check))
+
+
+def permitting(settings: ClientConfig) -> Callable[[str, str], None]:
+    """Asks the owner's rules and consent whether counts of a release may leave for a rollout, and notes it in
+    the ledger; it raises NoConsent, Unprotected or LedgerFault where they may not."""
+    budget = settings.privacy.towards(not settings.insecure_loopback)
+    ledger = Ledger(settings.account, budget, consents=settings.consents)
+
+    def permit(release: str, rollout: str) -> None:
+        data = hashlib.sha256(rollout.encode()).hexdigest()
+        ledger.of(run_of(release)).unprotected(OPEN["counts"], data)
+
+    return permit
 
 
 def noting(settings: ClientConfig) -> Callable[[RunId, str], None]:

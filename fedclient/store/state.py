@@ -10,6 +10,7 @@ outbox/         the result that the server has not accepted yet
 memory/         what is remembered of a run from task to task; see `fedclient.store.memory`
 blobs/          models that came and results that go
 model/          the model that `fedclient place` fetched
+shadow/         the model of another release, which is tried beside it; see `fedclient.light.shadow`
 """
 
 import fcntl
@@ -67,6 +68,10 @@ class DeviceFolder:
     @property
     def model(self) -> Path:
         return self.root / "model"
+
+    @property
+    def shadow(self) -> Path:
+        return self.root / "shadow"
 
     @property
     def identity(self) -> Path:

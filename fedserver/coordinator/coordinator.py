@@ -24,6 +24,7 @@ from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.damage import lost_blob
 from fedserver.coordinator.repair.recovery import Recovery
+from fedserver.coordinator.rollouts import Rollouts
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import DEPOSED, problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
@@ -65,8 +66,8 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
-    published: the releases and channels. series: the runs that start by themselves. withdrawals: of devices
-    whose data are to count no more.
+    published: the releases and channels. rollouts: what devices try beside them. series: the runs that start
+    by themselves. withdrawals: of devices whose data are to count no more.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -79,6 +80,7 @@ class Coordinator:
         self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.published = Published(self)
+        self.rollouts = Rollouts(self)
         self.caretaker = Caretaker(
             storage, lambda: list(self.runs.values()), self.in_turn, lambda: bool(self.recovery.pending)
         )

@@ -263,6 +263,7 @@ class OperatorApi:
         ]
         refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
         notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
+        notices += tuple(await coordinator.rollouts.notices())
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.journal import placements as recorded
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.releases import STABLE
 from shoal.core.algorithm import State
 from shoal.core.errors import DiskFull, NotFound, Refused
 from shoal.core.exchange.admit import admit_evidence
@@ -86,13 +87,16 @@ async def place(
     nearest model even if the algorithm abstained. Raises CannotPlace, NotFound if there is nothing of that
     name, BadPayload if the evidence is wrong, TooOften if it has had too many models.
     """
+    trial = None
+    if isinstance(evidence, Wish) and evidence.counted is not None:
+        trial = await coordinator.rollouts.visit(visitor.device, name or STABLE, evidence.counted)
     needs_graph = isinstance(evidence, Wish) and evidence.graph
     asked = _Asked(coordinator, visitor, accept_nearest, needs_graph, SHOWN[type(evidence)])
     try:
         source = await coordinator.published.source(name)
     except Refused as refused:
         raise CannotPlace(refused.message, refused.hint) from None
-    return await _given(asked, await _ask(asked, source, evidence))
+    return replace(await _given(asked, await _ask(asked, source, evidence)), trial=trial)
 
 
 async def _ask(asked: _Asked, source: Source, evidence: Evidence | Wish | None) -> _Answer:

@@ -221,8 +221,15 @@ class Published:
         return record
 
     async def use(self, release: str, channel: str, pinned: bool, why: str) -> Move:
-        """Let a channel have a release. Raises NotFound; ConfigError for a name that no channel can have, and
-        Refused for models of another shape than those that it has, or for damaged ones."""
+        """Let a channel have a release, which ends its rollout. Raises as `fitting`."""
+        move = Move(channel, await self.fitting(release, channel), pinned, time.time(), why)
+        await self._storage.when_space(self._storage.releases.use, move)
+        return move
+
+    async def fitting(self, release: str, channel: str) -> str:
+        """The name of a release that a channel can have. Raises NotFound; ConfigError for a name that no
+        channel can have, and Refused for models of another shape than those that it has, or for damaged
+        ones."""
         if not LABEL.fullmatch(channel) or channel in self._coordinator.runs:
             raise ConfigError(
                 f"{channel!r} cannot be a channel's name",
@@ -243,9 +250,7 @@ class Published:
                 f"{name} does not fit devices that follow {channel}: {unfit}",
                 f"use another channel: --channel NAME; or end this one first: fedserver release rm {channel}",
             )
-        move = Move(channel, name, pinned, time.time(), why)
-        await self._storage.when_space(self._storage.releases.use, move)
-        return move
+        return name
 
     async def remove(self, name: str) -> None:
         """Delete a release that no channel has, or end a channel: its releases stay, and so does its history.
@@ -266,12 +271,18 @@ class Published:
         self._loaded.pop(name, None)
 
     async def check_unused(self, *releases: str) -> None:
-        """Raises Refused if a channel has one of these releases."""
+        """Raises Refused if a channel has one of these releases, or tries it."""
         for channel, move in (await self._storage.call(self._storage.releases.channels)).items():
             if move.release in releases:
                 raise Refused(
                     f"the channel {channel} has release {move.release}",
                     "let it have another, with: fedserver release use; or end it, with: fedserver release rm",
+                )
+            going = await self._storage.call(self._storage.releases.rollouts.going, channel)
+            if going is not None and going.new in releases:
+                raise Refused(
+                    f"a rollout of {going.new} goes on in channel {channel}",
+                    f"end it, with: fedserver release use {going.old} --channel {channel}",
                 )
 
     @property
@@ -311,6 +322,8 @@ class Published:
             return why_not_instead(card.verdict, None)
         if present.pinned:
             return f"the channel {STABLE} is pinned to {present.release}"
+        if (going := await self._storage.call(self._storage.releases.rollouts.going, STABLE)) is not None:
+            return f"a rollout of {going.new} goes on in channel {STABLE}"
         if unfit := await self._unfit(card, present.release):
             return f"it does not fit devices that follow {STABLE}: {unfit}"
         other = (await self._storage.call(self._storage.releases.get, present.release)).card

@@ -11,6 +11,7 @@ from fedserver.coordinator.status_types import (
     ReleaseGroup,
     ReleaseStatus,
     ReleaseSummary,
+    RolloutStatus,
     RunStatus,
     RunSummary,
 )
@@ -43,6 +44,20 @@ class ReleaseApi:
         await self._coordinator.in_turn(published.use(release, channel, pinned, "an operator chose it"))
         return (await self._storage.call(self._storage.releases.moves))[channel]
 
+    async def try_out(
+        self, release: str, channel: str, share: float, margin: float | None = None, pinned: bool = False
+    ) -> list[Move]:
+        """Let a share of a channel's devices try a release beside the one that it has: see `Rollouts.begin`.
+        Returns what the channel was given, oldest first."""
+        self._coordinator.check_deciding()
+        channel, rollouts = channel or STABLE, self._coordinator.rollouts
+        await self._coordinator.in_turn(rollouts.begin(release, channel, share, margin, pinned))
+        return (await self._storage.call(self._storage.releases.moves))[channel]
+
+    async def rollouts(self) -> list[RolloutStatus]:
+        """The latest rollouts of all channels, newest first."""
+        return await self._coordinator.rollouts.all()
+
     async def remove(self, name: str) -> None:
         """Delete a release that no channel has, or end a channel."""
         self._coordinator.check_deciding()
@@ -68,8 +83,9 @@ class ReleaseApi:
         certificate = self._coordinator.published.certificate
         measured = tuple(map(_evaluation, self._coordinator.published.measurements(release)))
         card = record.card
+        tried = tuple(each for each in await self.rollouts() if release in (each.old, each.new))
         return ReleaseStatus(
-            summary, _status(card), card.text.encode(), record.signature, certificate, measured
+            summary, _status(card), card.text.encode(), record.signature, certificate, measured, tried
         )
 
     async def _summary(self, release: str) -> ReleaseSummary:

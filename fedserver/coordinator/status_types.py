@@ -240,6 +240,39 @@ class Withdrawal:
 
 
 @dataclass(frozen=True)
+class RolloutCluster:
+    """What the devices of a cluster have counted: see `shoal.core.rollout.Sum`."""
+
+    key: ModelKey
+    devices: int
+    predictions: int
+    agreement: float | None
+    labeled: int
+    old_right: int
+    new_right: int
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class RolloutStatus:
+    """A rollout, with what was counted so far: see `fedserver.store.rollouts.Rollout`. why: why it ended, or
+    what it waits for."""
+
+    rollout: str
+    channel: str
+    old: str
+    new: str
+    share: float
+    margin: float
+    began: float
+    ended: float = 0.0
+    outcome: str = ""
+    why: str = ""
+    clusters: tuple[RolloutCluster, ...] = ()
+
+
+@dataclass(frozen=True)
 class ReleaseEvaluation:
     """How good a release was when a run measured it. ended: seconds since 1970. accuracy, error: as in
     ReleaseSummary."""
@@ -257,7 +290,7 @@ class ReleaseStatus:
 
     signature: see `fedserver.coordinator.published`; b"" without certificates. certificate: the server's,
     PEM, with the proofs that lead to its key. evaluations: by runs that have measured it since, as long as
-    these are kept.
+    these are kept. rollouts: in which it was tried, or had another beside it, newest first.
     """
 
     summary: ReleaseSummary
@@ -266,3 +299,4 @@ class ReleaseStatus:
     signature: bytes = b""
     certificate: bytes = b""
     evaluations: tuple[ReleaseEvaluation, ...] = ()
+    rollouts: tuple[RolloutStatus, ...] = ()

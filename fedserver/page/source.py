@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedserver.authority.answers import Known
-from fedserver.coordinator.status_types import ReleaseSummary, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status_types import (
+    ReleaseSummary,
+    RolloutStatus,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.releases import Move
 from shoal.core.server_kit.history.records import RoundHistory
@@ -50,7 +56,7 @@ class Asked(Protocol):
     def placements(
         self, run: RunId = "", device: DeviceId = "", after: int = 0
     ) -> Iterator[PlacementRecord]: ...
-    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]]]: ...
+    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]], list[RolloutStatus]]: ...
     def show(self, run: RunId) -> RunStatus: ...
     def history(
         self, run: RunId, after: int = 0, *, devices: bool = True, most: int = 0

@@ -16,6 +16,7 @@ from fedserver.coordinator.status_types import (
     ClusterVersions,
     ReleaseStatus,
     ReleaseSummary,
+    RolloutStatus,
     RunChange,
     RunStatus,
     RunSummary,
@@ -194,12 +195,14 @@ class OperatorClient:
             if not found.placements:
                 return
 
-    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]]]:
-        """All releases, newest first; and by channel what it was given, oldest first."""
+    def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]], list[RolloutStatus]]:
+        """All releases, newest first; by channel what it was given, oldest first; and the latest rollouts,
+        newest first."""
         with self._errors():
             found = self._releases.ListReleases(release_pb.ListReleasesRequest(), timeout=ANSWER)
         channels = releases_wire.channels_from_pb(found.channels)
-        return list(map(releases_wire.release_from_pb, found.releases)), channels
+        rollouts = list(map(releases_wire.rollout_from_pb, found.rollouts))
+        return list(map(releases_wire.release_from_pb, found.releases)), channels, rollouts
 
     def release(self, name: str) -> ReleaseStatus:
         """All of the release of this name, or of the one that the channel of this name has."""
@@ -214,11 +217,23 @@ class OperatorClient:
                 self._releases.CreateRelease(request, timeout=ANSWER).release
             )
 
-    def use_release(self, release: str, channel: str = "", pin: bool = False) -> list[Move]:
-        """What the channel was given, oldest first; the last is what it has now."""
-        request = release_pb.UseReleaseRequest(release=release, channel=channel, pin=pin)
+    def use_release(
+        self,
+        release: str,
+        channel: str = "",
+        pin: bool = False,
+        share: float | None = None,
+        worse: float | None = None,
+    ) -> tuple[list[Move], RolloutStatus | None]:
+        """What the channel was given, oldest first, the last of which it has now; and the rollout that goes
+        on in it. share, worse: see `UseReleaseRequest`."""
+        request = release_pb.UseReleaseRequest(
+            release=release, channel=channel, pin=pin, share=share, worse=worse
+        )
         with self._errors():
-            return releases_wire.channel_from_pb(self._releases.UseRelease(request, timeout=ANSWER).channel)
+            found = self._releases.UseRelease(request, timeout=ANSWER)
+        going = releases_wire.rollout_from_pb(found.rollout) if found.HasField("rollout") else None
+        return releases_wire.channel_from_pb(found.channel), going
 
     def remove_release(self, name: str) -> None:
         with self._errors():

@@ -5,6 +5,7 @@ from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.rpc.admission.identity import Context
 from fedserver.rpc.wire import releases_wire
 from fedserver.store.releases import STABLE
+from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.release_service_pb2_grpc import ReleaseServiceServicer
 
@@ -26,15 +27,24 @@ class Releases(ReleaseServiceServicer):
         return pb.ListReleasesResponse(
             releases=releases_wire.releases_to_pb(await self._releases.all()),
             channels=[releases_wire.channel_to_pb(*each) for each in channels.items()],
+            rollouts=map(releases_wire.rollout_to_pb, await self._releases.rollouts()),
         )
 
     async def GetRelease(self, request: pb.GetReleaseRequest, context: Context) -> pb.GetReleaseResponse:
         return releases_wire.whole_to_pb(await self._releases.show(request.release))
 
     async def UseRelease(self, request: pb.UseReleaseRequest, context: Context) -> pb.UseReleaseResponse:
-        moves = await self._releases.use(request.release, request.channel, request.pin)
-        channel = releases_wire.channel_to_pb(request.channel or STABLE, moves)
-        return pb.UseReleaseResponse(channel=channel)
+        name, asked = request.channel or STABLE, (request.release, request.channel)
+        if request.HasField("share"):
+            margin = request.worse / 100.0 if request.HasField("worse") else None
+            moves = await self._releases.try_out(*asked, request.share / 100.0, margin, request.pin)
+        elif request.HasField("worse"):
+            raise ConfigError("a margin is of a rollout", "give a share, too")
+        else:
+            moves = await self._releases.use(*asked, request.pin)
+        latest = next((each for each in await self._releases.rollouts() if each.channel == name), None)
+        going = releases_wire.rollout_to_pb(latest) if latest and not latest.outcome else None
+        return pb.UseReleaseResponse(channel=releases_wire.channel_to_pb(name, moves), rollout=going)
 
     async def RemoveRelease(
         self, request: pb.RemoveReleaseRequest, context: Context

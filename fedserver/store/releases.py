@@ -10,7 +10,8 @@ own checkpoints, no blob of a release is deleted before the release is. A card n
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedserver.store.content.blobs import References
@@ -18,11 +19,13 @@ from fedserver.store.database import RESTORE, Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RunSpec
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.rollouts import Rollout, Rollouts
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.errors import DataFault, NotFound, near
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.payload import Weights
 from shoal.core.privacy.report import CentralNoise, Statement
+from shoal.core.rollout import PROMOTED, WITHDRAWN, Counts
 from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import Verdict
 from shoal.shell import crash
@@ -99,10 +102,11 @@ class Move:
 
 
 class Releases:
-    """All releases and channels of a server."""
+    """All releases and channels of a server, and their rollouts."""
 
     def __init__(self, database: Database, references: References, audit: AuditLog) -> None:
         self._db, self._references, self._audit = database, references, audit
+        self.rollouts = Rollouts(database, audit)
 
     def add(self, new: ReleaseRecord, move: Move | None = None) -> None:
         """Store a release, and let a channel have it."""
@@ -133,6 +137,24 @@ class Releases:
         with self._db.transaction():
             self._move(move)
         crash.point("server.channel-moved")
+
+    def count(
+        self,
+        going: Rollout,
+        device: DeviceId,
+        cluster: ModelKey,
+        counts: Counts,
+        ended: Rollout | None = None,
+    ) -> None:
+        """Store what a device has counted in a rollout, and how the rollout ends by that, if it does."""
+        with self._db.transaction():
+            self.rollouts.note(going, device, cluster, counts)
+            if ended is not None and ended.outcome == PROMOTED:
+                self._move(Move(ended.channel, ended.new, ended.pinned, ended.ended, ended.why))
+            elif ended is not None:
+                self.rollouts.end(ended)
+            crash.point("server.counts-committing")
+        crash.point("server.counts-stored")
 
     def get(self, release: str) -> ReleaseRecord:
         """One release. Raises NotFound; DataFault or DamagedRow if its row cannot be read."""
@@ -185,6 +207,11 @@ class Releases:
         return before
 
     def _move(self, move: Move) -> None:
+        """Whatever a channel is given, that ends its rollout; one that cannot be read is none."""
+        with suppress(DamagedRow):
+            if (going := self.rollouts.going(move.channel)) is not None:
+                outcome = PROMOTED if move.release == going.new else WITHDRAWN
+                self.rollouts.end(replace(going, ended=move.at, outcome=outcome, why=move.why))
         self._db.execute(
             "INSERT INTO channels (number, channel, release, pinned, at, why)"
             " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? FROM channels",

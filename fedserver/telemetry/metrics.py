@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from fedserver.addresses import host_and_port, host_of
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.status_types import PRESENCES, ServerStatus
+from fedserver.coordinator.status_types import PRESENCES, RolloutStatus, ServerStatus
 from shoal.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Figures:
     needed: int
     notices: int
     places: Mapping[str, int]
+    rollouts: tuple[RolloutStatus, ...] = ()
 
 
 @contextlib.contextmanager
@@ -169,6 +170,7 @@ class Collector:
             coordinator.low_water(),
             len(coordinator.notices()),
             self._places(),
+            tuple(await coordinator.rollouts.all()),
         )
 
 
@@ -208,6 +210,16 @@ def _of_figures(found: Figures) -> Iterator["Metric"]:
         values = {(run.run, run.algorithm): value(run) for run in active}
         known = {labels: each for labels, each in values.items() if each is not None}
         yield _gauge(f"shoal_run_{name}", f"{text} Of runs that are not over.", known, "run", "algorithm")
+    going = [
+        (each.channel, cluster) for each in found.rollouts if not each.outcome for cluster in each.clusters
+    ]
+    text = "Accuracy of the release that is tried less that of the present one, by the labels so far."
+    gains = {
+        (channel, each.key): (each.new_right - each.old_right) / each.labeled
+        for channel, each in going
+        if each.labeled
+    }
+    yield _gauge("shoal_rollout_gain", text, gains, "channel", "cluster")
     yield _gauge(
         "shoal_privacy_epsilon_max",
         "The largest epsilon that a device has spent on releases with a guarantee, over all runs.",

@@ -79,10 +79,10 @@ def test_the_channel_survives_kills_at_every_step_and_one_command_goes_back(tmp_
         assert given(server) == "first@3"
     killed_at("server.release-stored", lambda server, client: client.create_release("worse", "kept"))
     with daemon(state) as server, OperatorClient(state) as client:
-        found, channels = client.releases()
+        found, channels, _ = client.releases()
         assert [each.release for each in found] == ["worse@kept", "better@3", "first@3"]
         assert [each.release for each in channels["stable"]] == ["first@3", "better@3", "first@3"]
-        assert client.use_release("better@3")[-1].release == "better@3"
+        assert client.use_release("better@3")[0][-1].release == "better@3"
         assert given(server) == "better@3"
         with pytest.raises(NotFound, match="there is no run, release or channel 'first@4'"):
             client.use_release("first@4")

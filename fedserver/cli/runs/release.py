@@ -8,7 +8,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected
-from fedserver.coordinator.status_types import ReleaseGroup, ReleaseSummary
+from fedserver.coordinator.status_types import ReleaseGroup, ReleaseSummary, RolloutCluster, RolloutStatus
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ def create(console: Console, client: "OperatorClient", run: str, name: str) -> R
 @connected
 def ls(console: Console, client: "OperatorClient") -> Result:
     """List the releases, newest first, and what each channel has and had."""
-    found, channels = client.releases()
+    found, channels, rollouts = client.releases()
     data = {
         "releases": list(map(asdict, found)),
         "channels": {name: list(map(asdict, moves)) for name, moves in channels.items()},
+        "rollouts": list(map(asdict, rollouts)),
     }
-    return Result(data, _listed(found, channels))
+    latest = {each.channel: each for each in reversed(rollouts)}
+    return Result(data, "\n".join([_listed(found, channels), *map(_tried, latest.values())]))
 
 
 @release.command(epilog="Examples: fedserver release show; fedserver release show digits@10")
@@ -79,30 +81,62 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
         **asdict(found.summary),
         "signed": signed,
         "evaluations": list(map(asdict, found.evaluations)),
+        "rollouts": list(map(asdict, found.rollouts)),
     }
     measured = [
         f"measured by run {each.run}, {text.ago(each.ended)}: {_accuracy(each.accuracy, each.error)}\n"
         + "\n".join(_groups(each.groups))
         for each in found.evaluations
     ]
-    said = [_said(found.summary), *measured, signed, text.status(found.status)]
+    said = [_said(found.summary), *map(_tried, found.rollouts), *measured, signed, text.status(found.status)]
     return Result(data, "\n".join(said))
 
 
-@release.command(epilog="Examples: fedserver release use digits@10; fedserver release use digits@12 --pin")
+@release.command(
+    epilog="Examples: fedserver release use digits@10; fedserver release use digits@12 --share 10"
+)
 @verb
 @connected
 @click.argument("name", metavar="RELEASE")
 @click.option("--channel", default="", metavar="NAME", help="Channel, also a new one.  [default: stable]")
 @click.option("--pin", is_flag=True, help="Stay there, also when a run has better models.")
-def use(console: Console, client: "OperatorClient", name: str, channel: str, pin: bool) -> Result:
+@click.option(
+    "--share",
+    type=float,
+    metavar="PERCENT",
+    help="First let this share of the devices try it beside what the channel has.",
+)
+@click.option(
+    "--stop-if-worse",
+    type=float,
+    metavar="POINTS",
+    help="With --share: how much less accurate it may be in a cluster.  [default: 1]",
+)
+def use(
+    console: Console,
+    client: "OperatorClient",
+    name: str,
+    channel: str,
+    pin: bool,
+    share: float | None,
+    stop_if_worse: float | None,
+) -> Result:
     """Let newcomers have this release from now on, also an earlier one.
 
     Those that follow a channel, with `fedclient place --follow` or `fedclient run --serve`, take it when they
     ask next.
+
+    With --share, these devices are split: a share of each cluster, the same devices all the time, predicts
+    with both releases, uses what the channel has, and counts how often the two agree, and which is right
+    where programs tell the label. The rollout stops by itself once the release is shown to be worse in a
+    cluster, and the channel has it once it is shown not to be in any: each with 95 % over the whole rollout,
+    however often devices report. Without labels it goes on. A larger --share takes in more devices; without
+    --share, this release is promoted at once, and another one ends the rollout.
     """
-    moves = client.use_release(name, channel, pin)
-    return Result({"channel": moves[-1].channel, "moves": list(map(asdict, moves))}, _moved(moves))
+    moves, going = client.use_release(name, channel, pin, share, stop_if_worse)
+    data = {"channel": moves[-1].channel, "moves": list(map(asdict, moves))}
+    said = [_moved(moves), *([_tried(going)] if going else [])]
+    return Result({**data, "rollout": asdict(going) if going else None}, "\n".join(said))
 
 
 @release.command(epilog="Examples: fedserver release rm digits@10; fedserver release rm beta")
@@ -132,6 +166,27 @@ def _listed(found: list[ReleaseSummary], channels: Any) -> str:
     ]
     heads = ("release", "made", "devices", "clusters", "accuracy", "channels", "notes")
     return "\n".join([text.table(heads, rows), *map(_moved, channels.values())])
+
+
+def _tried(found: RolloutStatus) -> str:
+    """A rollout, and what was counted in it."""
+    when = f"{found.outcome} {text.ago(found.ended)}" if found.outcome else f"since {text.ago(found.began)}"
+    head = (
+        f"rollout of {found.new} beside {found.old} in channel {found.channel}, to {100 * found.share:g} % "
+        f"of the devices, may be worse by {100 * found.margin:g} points: {when}, {found.why}"
+    )
+    return "\n".join([head, *map(_cluster, found.clusters)])
+
+
+def _cluster(found: RolloutCluster) -> str:
+    agreed = "" if found.agreement is None else f", {100 * found.agreement:.1f} % alike"
+    said = f"  cluster {found.key}: {found.devices} devices, {found.predictions} predictions{agreed}"
+    if found.low is None or found.high is None:
+        return f"{said}, no labels"
+    old, new = (100 * right / found.labeled for right in (found.old_right, found.new_right))
+    low, high = 100 * found.low, 100 * found.high
+    gain = f"{old:.1f} % before, {new:.1f} % now, {low:+.1f} to {high:+.1f} points"
+    return f"{said}, {found.labeled} labels: {gain}"
 
 
 def _said(found: ReleaseSummary) -> str:

@@ -1,15 +1,21 @@
 """The releases, and the channels that name those in use."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from fedserver.coordinator.status_types import ReleaseSummary
+from fedserver.coordinator.status_types import ReleaseSummary, RolloutStatus
 from fedserver.page.views.texts import name, words
 from fedserver.store.releases import Move
 
 
-def document(found: Iterable[ReleaseSummary], channels: Mapping[str, Sequence[Move]]) -> dict[str, Any]:
-    """Channels with what each was given, the newest first; releases with the figures of their groups.
+def document(
+    found: Iterable[ReleaseSummary],
+    channels: Mapping[str, Sequence[Move]],
+    rollouts: Sequence[RolloutStatus],
+) -> dict[str, Any]:
+    """Channels with what each was given, the newest first, and their latest rollout; releases with the
+    figures of their groups.
 
     An error is a standard error, of a mean over devices by how few their samples are.
     """
@@ -19,6 +25,7 @@ def document(found: Iterable[ReleaseSummary], channels: Mapping[str, Sequence[Mo
                 "channel": name(channel),
                 "pinned": moves[-1].pinned,
                 "moves": [_move(move) for move in reversed(moves)],
+                "rollout": next((_rollout(each) for each in rollouts if each.channel == channel), None),
             }
             for channel, moves in channels.items()
         ],
@@ -28,6 +35,19 @@ def document(found: Iterable[ReleaseSummary], channels: Mapping[str, Sequence[Mo
 
 def _move(found: Move) -> dict[str, Any]:
     return {"release": name(found.release), "at": found.at, "why": words(found.why)}
+
+
+def _rollout(found: RolloutStatus) -> dict[str, Any]:
+    return {
+        "release": name(found.new),
+        "share": found.share,
+        "margin": found.margin,
+        "began": found.began,
+        "ended": found.ended,
+        "outcome": found.outcome,
+        "why": words(found.why),
+        "clusters": [{**asdict(each), "key": name(each.key)} for each in found.clusters],
+    }
 
 
 def _release(found: ReleaseSummary) -> dict[str, Any]:

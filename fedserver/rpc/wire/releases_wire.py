@@ -1,8 +1,16 @@
 """Convert releases and channels to protobuf, and back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 
-from fedserver.coordinator.status_types import ReleaseEvaluation, ReleaseGroup, ReleaseStatus, ReleaseSummary
+from fedserver.coordinator.status_types import (
+    ReleaseEvaluation,
+    ReleaseGroup,
+    ReleaseStatus,
+    ReleaseSummary,
+    RolloutCluster,
+    RolloutStatus,
+)
 from fedserver.rpc.wire.operator_wire import status_from_pb, status_to_pb
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.releases import Move
@@ -58,6 +66,7 @@ def whole_to_pb(found: ReleaseStatus) -> pb.GetReleaseResponse:
         signature=found.signature,
         certificate=found.certificate,
         evaluations=map(_evaluation_to_pb, found.evaluations),
+        rollouts=map(rollout_to_pb, found.rollouts),
     )
 
 
@@ -69,6 +78,7 @@ def whole_from_pb(message: pb.GetReleaseResponse) -> ReleaseStatus:
         message.signature,
         message.certificate,
         tuple(map(_evaluation_from_pb, message.evaluations)),
+        tuple(map(rollout_from_pb, message.rollouts)),
     )
 
 
@@ -87,6 +97,46 @@ def _evaluation_from_pb(message: pb.ReleaseEvaluation) -> ReleaseEvaluation:
         message.accuracy if message.HasField("accuracy") else None,
         message.error,
     )
+
+
+def rollout_to_pb(found: RolloutStatus) -> pb.Rollout:
+    message = pb.Rollout(
+        rollout=found.rollout,
+        channel=found.channel,
+        old_release=found.old,
+        new_release=found.new,
+        share=100.0 * found.share,
+        worse=100.0 * found.margin,
+        outcome=found.outcome,
+        why=for_people(found.why),
+        clusters=[pb.RolloutCluster(**vars(each)) for each in found.clusters],
+    )
+    message.began.FromMicroseconds(round(found.began * 1e6))
+    if found.ended:
+        message.ended.FromMicroseconds(round(found.ended * 1e6))
+    return message
+
+
+def rollout_from_pb(message: pb.Rollout) -> RolloutStatus:
+    return RolloutStatus(
+        message.rollout,
+        message.channel,
+        message.old_release,
+        message.new_release,
+        message.share / 100.0,
+        message.worse / 100.0,
+        message.began.ToMicroseconds() / 1e6,
+        message.ended.ToMicroseconds() / 1e6,
+        message.outcome,
+        message.why,
+        tuple(map(_cluster_from_pb, message.clusters)),
+    )
+
+
+def _cluster_from_pb(message: pb.RolloutCluster) -> RolloutCluster:
+    known = {each.name: getattr(message, each.name) for each in fields(RolloutCluster)}
+    unset = {name: None for name in ("agreement", "low", "high") if not message.HasField(name)}
+    return RolloutCluster(**{**known, **unset})
 
 
 def channel_to_pb(channel: str, moves: Sequence[Move]) -> pb.Channel:

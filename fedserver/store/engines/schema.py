@@ -8,7 +8,7 @@ import re
 
 from shoal.core.errors import ConfigError
 
-VERSION = 2
+VERSION = 3
 
 RUNS = """
 CREATE TABLE runs (
@@ -85,6 +85,31 @@ CREATE TABLE channels (                  -- what each was given; its last row co
     pinned INTEGER NOT NULL,             -- 1: it does not move by itself
     at REAL NOT NULL,
     why TEXT NOT NULL
+);
+CREATE TABLE rollouts (                  -- see fedserver.store.rollouts
+    rollout TEXT PRIMARY KEY,            -- a random name
+    channel TEXT NOT NULL,
+    old_release TEXT NOT NULL,
+    new_release TEXT NOT NULL,
+    share REAL NOT NULL,                 -- of the devices, above 0 and at most 1
+    margin REAL NOT NULL,                -- by how much the accuracy may be lower in a cluster
+    pinned INTEGER NOT NULL,             -- as in channels, once it has the new release
+    began REAL NOT NULL,
+    ended REAL NOT NULL,                 -- 0: it goes on
+    outcome TEXT NOT NULL,               -- promoted, stopped or withdrawn; empty: it goes on
+    why TEXT NOT NULL
+);
+CREATE TABLE rollout_counts (
+    rollout TEXT NOT NULL REFERENCES rollouts ON DELETE CASCADE,
+    device TEXT NOT NULL,
+    cluster TEXT NOT NULL,               -- of the old release
+    predictions INTEGER NOT NULL,
+    agreed INTEGER NOT NULL,
+    labeled INTEGER NOT NULL,
+    old_right INTEGER NOT NULL,
+    new_right INTEGER NOT NULL,
+    both_right INTEGER NOT NULL,
+    PRIMARY KEY (rollout, device)
 );
 
 CREATE VIEW needed_blobs AS

@@ -89,6 +89,8 @@ class Event(Enum):
     RELEASE_MADE = "release-made"
     RELEASE_REMOVED = "release-removed"
     CHANNEL_MOVED = "channel-moved"
+    ROLLOUT_BEGUN = "rollout-begun"
+    ROLLOUT_ENDED = "rollout-ended"
     UPDATE_REFUSED = "update-refused"
     LOG_SET_ASIDE = "log-set-aside"
     RESTORED = "restored"

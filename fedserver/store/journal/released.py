@@ -12,6 +12,7 @@ from hashlib import sha256
 from fedserver.store.integrity.records import VOTE, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
+from shoal.core.exchange.link import run_of
 from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import (
     Ballot,
@@ -46,6 +47,11 @@ async def record_evidence(
         await _write(storage, [_vote(run, device, evidence, question)])
     else:
         await record_parts(storage, run, device, [evidence])
+
+
+async def record_counts(storage: Storage, release: str, device: DeviceId) -> None:
+    """Record that a device tells what it counts in a rollout of a release."""
+    await _write(storage, [ReleaseRecord(run_of(release), device, OPEN["counts"])])
 
 
 async def record_report(

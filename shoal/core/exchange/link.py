@@ -12,7 +12,7 @@ from typing import Protocol
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
-from shoal.core.types import Bytes, RunId
+from shoal.core.types import Bytes, ModelKey, RunId
 
 MAX_ADDRESSES = 16
 """The most servers of one federation that a welcome names."""
@@ -167,17 +167,29 @@ def run_of(name: str) -> RunId:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A release that the device is to try beside the one that it uses. rollout: names the rollout. clusters:
+    only if its model is that of one of these clusters; empty: in any case."""
+
+    rollout: str
+    release: str
+    clusters: tuple[ModelKey, ...] = ()
+
+
+@dataclass(frozen=True)
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
     that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
     device wished for it. terms: of the run, as in `Task`; they say whose question this is. release: of which
-    the models are, by name, and to which the answer goes; "" for the run as it is now."""
+    the models are, by name, and to which the answer goes; "" for the run as it is now. trial: another release
+    to try beside these, or None."""
 
     run: RunId
     payload: Payload
     graph: BlobRef | None = None
     terms: str = ""
     release: str = ""
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +197,7 @@ class Placement:
     """The answer to a newcomer.
 
     model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
-    anyway, or None. graph, release: as in `Question`.
+    anyway, or None. graph, release, trial: as in `Question`.
     """
 
     run: RunId
@@ -193,6 +205,7 @@ class Placement:
     model: Weights | None
     graph: BlobRef | None = None
     release: str = ""
+    trial: Trial | None = None
 
 
 class Link(Protocol):

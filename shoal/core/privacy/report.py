@@ -41,6 +41,7 @@ OPEN = {
     "histograms": "histograms of each feature of the inputs",
     "summed histograms": "histograms of each feature of the inputs, of which the server sees sums over at "
     "least 6 devices (secure aggregation)",
+    "counts": "how often two releases agreed and were right in a rollout, and the cluster of one",
     "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
     "changes": "whether the data have changed since an earlier run of the series",
 }

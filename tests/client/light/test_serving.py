@@ -232,7 +232,7 @@ def test_a_follower_exchanges_models_and_goes_back_when_the_server_does(tmp_path
     file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
     answers = [FIRST, FIRST, SAME, SAME, None, FIRST, SECOND]
 
-    async def place() -> PlacementResult:
+    async def place(counted: object) -> PlacementResult:
         weight = answers.pop(0)
         if weight is None:
             raise Unavailable("the server is away", "try again")

@@ -22,7 +22,7 @@ from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import StaleReport
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
-from shoal.core.exchange.choosing import Choose, Chosen, Wish
+from shoal.core.exchange.choosing import Choose, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.choosing.tuning import Tune, Tuned
 from shoal.core.exchange.choosing.vote import Vote, Voted
@@ -39,6 +39,7 @@ from shoal.core.exchange.link import (
     Receipt,
     Report,
     Task,
+    Trial,
     Welcome,
 )
 from shoal.core.exchange.messages import (
@@ -91,6 +92,7 @@ from shoal.core.exchange.summing import (
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
 from shoal.core.exchange.wire.payload import KINDS
 from shoal.core.privacy.asks import Asks, RunTerms
+from shoal.core.rollout import Counts
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
 
@@ -156,6 +158,7 @@ NEAR: Mapping[str, Message] = {
 }
 """Of runs that know where their clusters' data lie."""
 BALLOT = Ballot("c1", 1.5)
+COUNTED = Counted("4f", "c1", Counts(900, 850, 40, 30, 32, 28))
 COMPACT = compact(replace(CHOICE, encoder=MODEL, projector=PROJECTOR, densities=DENSITIES))
 assert COMPACT.encoder is not None
 assert COMPACT.projector is not None
@@ -286,9 +289,15 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
     "place_ballot": (("run-1", BALLOT), lambda asked: wire.place_to_pb(*asked)),
     "place_wish_own": (("run-1", Wish(64, own=True)), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish_counted": (("stable", Wish(64, counted=COUNTED)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "question_terms": (Question("run-1", PAYLOAD, terms=TERMS), wire.answer_to_pb),
+    "question_trial": (Question("run-1", PAYLOAD, trial=Trial("4f", "run-1@3")), wire.answer_to_pb),
+    "placement_trial": (
+        Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS, trial=Trial("4f", "run-1@3", ("c0",))),
+        wire.answer_to_pb,
+    ),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
     "placement_abstained": (
         Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),

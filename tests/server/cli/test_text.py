@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from fedserver.cli import text
+from fedserver.cli.runs.release import _tried
 from fedserver.coordinator.status_types import (
     DeviceFigures,
     DeviceStatus,
+    RolloutCluster,
+    RolloutStatus,
     RunStatus,
     RunSummary,
     ServerStatus,
@@ -203,3 +206,14 @@ def test_no_text_of_a_device_looks_like_a_row_or_a_line() -> None:
     assert [row.startswith("  | ") for row in logged] == [False, True]
     missing = text.status(RunStatus(OVER, missing={"d0": forged}, abandoned={1: forged}))
     assert sum(row.startswith("  | d9") for row in missing.splitlines()) == 2
+
+
+def test_a_rollout_is_said_with_what_was_counted() -> None:
+    counted = RolloutCluster("c0", 2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
+    found = RolloutStatus("4f", "stable", "a@1", "a@2", 0.1, 0.01, 1.0, why="too few", clusters=(counted,))
+    head, row = _tried(found).splitlines()
+    assert "rollout of a@2 beside a@1 in channel stable, to 10 % of the devices" in head
+    assert "2 devices, 500 predictions, 97.0 % alike, 400 labels: 75.0 % before, 77.5 % now" in row
+    assert row.endswith("-1.0 to +6.0 points")
+    silent = replace(found, clusters=(RolloutCluster("c0", 1, 0, None, 0, 0, 0),))
+    assert _tried(silent).endswith("cluster c0: 1 devices, 0 predictions, no labels")

@@ -19,6 +19,8 @@ from fedserver.coordinator.status_types import (
     DeviceStatus,
     ReleaseGroup,
     ReleaseSummary,
+    RolloutCluster,
+    RolloutStatus,
     RunStatus,
     RunSummary,
     ServerStatus,
@@ -104,8 +106,8 @@ class Story:
             found.append(Known(Registered(device, device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
         return found
 
-    def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]]]:
-        """One release, in use and pinned; its group and its reason have hostile names."""
+    def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]], list[RolloutStatus]]:
+        """One release, in use and pinned, and a rollout; its group and its reason have hostile names."""
         self._answers()
         groups = (ReleaseGroup(self.names[0], 2, 0.9, 0.01),)
         found = ReleaseSummary("flux@10", "flux", 1_990.0, 10, 2, groups, 0.9, 0.01, "ab12", ("stable",))
@@ -114,7 +116,12 @@ class Story:
             Move("stable", self.names[6], at=1_980.0),
             Move("stable", "flux@10", True, 1_990.0, self.names[2]),
         ]
-        return [found], {"stable": moves}
+        counted = RolloutCluster(self.names[0], 2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
+        why = f"too few labels in {self.names[3]}"
+        tried = RolloutStatus(
+            "4f", "stable", "flux@10", "flux@12", 0.1, 0.01, 1_995.0, why=why, clusters=(counted,)
+        )
+        return [found], {"stable": moves}, [tried]
 
     def show(self, run: str) -> RunStatus:
         self._answers()

@@ -1,16 +1,19 @@
 """Releases and channels on disk: what a release needs stays, whatever becomes of the run's own rows."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedserver.store.integrity.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
+from fedserver.store.rollouts import Rollout
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import NotFound
 from shoal.core.exchange.messages import Evaluated
+from shoal.core.rollout import PROMOTED, STOPPED, Counts
 from tests.server.store.conftest import Engine
 from tests.server.store.samples import RECORD, SPEC, blobs_in, checkpoint, closed
 
@@ -58,4 +61,29 @@ def test_a_run_goes_with_its_releases_and_none_of_it_is_left(engine: Engine, tmp
     store.runs.end("mnist", Standing.STOPPED, "", 4.0)
     store.runs.remove("mnist")
     assert (store.releases.names(), blobs_in(engine, tmp_path / "state")) == ([], set())
+    store.close()
+
+
+def test_a_rollout_reads_as_it_was_written_and_a_device_counts_once(engine: Engine, tmp_path: Path) -> None:
+    begun = Rollout("4f", STABLE, "mnist@1", "mnist@2", 0.1, 0.01, True, 2.5)
+    few, more = Counts(1 << 40, 5, 4, 3, 2, 1), Counts(1 << 40, 6, 10_000, 4, 3, 2)
+    store = engine.open(tmp_path / "state")
+    releases, rollouts = store.releases, store.releases.rollouts
+    releases.use(Move(STABLE, "mnist@1", at=1.0))
+    rollouts.begin(begun)
+    rollouts.begin(wider := replace(begun, share=0.5, pinned=False))
+    releases.count(wider, "pi", "c1", few)
+    releases.count(wider, "pi", "c1", more)
+    releases.count(wider, "attic", "c2", few)
+    assert rollouts.going(STABLE) == wider
+    store.close()
+    store = engine.open(tmp_path / "state")
+    releases, rollouts = store.releases, store.releases.rollouts
+    assert rollouts.counts("4f") == {"attic": ("c2", few), "pi": ("c1", more)}
+    releases.count(wider, "pi", "c1", more, promoted := replace(wider, ended=3.5, outcome=PROMOTED, why="ok"))
+    assert (rollouts.going(STABLE), rollouts.latest()) == (None, [promoted])
+    assert releases.channels() == {STABLE: Move(STABLE, "mnist@2", False, 3.5, "ok")}
+    rollouts.begin(second := replace(begun, rollout="50", began=4.0))
+    releases.count(second, "pi", "c1", few, stopped := replace(second, ended=5.0, outcome=STOPPED, why="bad"))
+    assert (rollouts.latest(), releases.channels()[STABLE].release) == ([stopped, promoted], "mnist@2")
     store.close()

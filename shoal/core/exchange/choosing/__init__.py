@@ -6,7 +6,7 @@ and only to itself.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import MAX_DIMS, MAX_MODELS, MAX_ROWS, ClusterAssignment
+from shoal.core.rollout import Counts
 from shoal.core.types import ModelKey, Tensors
 
 HINT = "update the older of the two sides"
@@ -22,16 +23,28 @@ NO_CLASSIFIER = "no-classifier"
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What a device that follows a channel has counted in a rollout. rollout: "" if it takes part in none,
+    and could. cluster: of the release that the channel has, whose model it uses."""
+
+    rollout: str = ""
+    cluster: ModelKey = ""
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True)
 class Wish:
     """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes.
 
     graph: whether it has no learner of its own and needs the run's graph. own: whether it is about the data
     on which the device trains, so that a run that knows its cluster need not ask (see `tuning` beside it).
+    counted: of a device that can take part in a rollout; else None.
     """
 
     models: int
     graph: bool = False
     own: bool = False
+    counted: Counted | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.models <= MAX_MODELS:

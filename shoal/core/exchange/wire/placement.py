@@ -1,14 +1,16 @@
 """Placement: what a newcomer reports about itself, and the model or question that it gets."""
 
+from dataclasses import asdict, fields, replace
+
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2
-from shoal.core.exchange.choosing import Wish
-from shoal.core.exchange.link import Placement, Question
-from shoal.core.exchange.parts import Ballot, Evidence, Prototypes, Scores
+from shoal.core.exchange.choosing import Counted, Wish
+from shoal.core.exchange.link import Placement, Question, Trial
+from shoal.core.exchange.parts import MAX_MODELS, Ballot, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.tensors import MAX_NAME
-from shoal.core.exchange.wire.checks import name, present, refuse_unknown, text
+from shoal.core.exchange.wire.checks import limited, name, present, refuse_unknown, text
 from shoal.core.exchange.wire.parts import (
     assignment_from_pb,
     assignment_to_pb,
@@ -23,6 +25,7 @@ from shoal.core.exchange.wire.parts import (
 )
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
 from shoal.core.exchange.wire.tensors import blob_from_pb, blob_to_pb, weights_from_pb, weights_to_pb
+from shoal.core.rollout import Counts
 from shoal.core.types import RunId
 
 
@@ -39,7 +42,21 @@ def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceReques
 
 
 def _wish_to_pb(wish: Wish) -> pb2.Wish:
-    return pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own)
+    found = pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own)
+    if (counted := wish.counted) is not None:
+        found.counted.CopyFrom(
+            pb2.ShadowCounts(rollout=counted.rollout, cluster=counted.cluster, **asdict(counted.counts))
+        )
+    return found
+
+
+def _wish_from_pb(pb: pb2.Wish) -> Wish:
+    counted = None
+    if pb.HasField("counted"):
+        counts = Counts(*(getattr(pb.counted, each.name) for each in fields(Counts)))
+        rollout = text(pb.counted.rollout, "a rollout's name", MAX_NAME)
+        counted = Counted(rollout, text(pb.counted.cluster, "a cluster's name", MAX_NAME), counts)
+    return Wish(pb.models, pb.graph, pb.own, counted)
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
@@ -56,7 +73,7 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
         case "ballot":
             return run, ballot_from_pb(pb.ballot)
         case "wish":
-            return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.own)
+            return run, _wish_from_pb(pb.wish)
         case None:
             return run, None
 
@@ -70,7 +87,7 @@ def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
             terms=answer.terms,
             release=answer.release,
         )
-        return pb2.PlaceResponse(question=question)
+        return pb2.PlaceResponse(question=question, trial=_trial_to_pb(answer.trial))
     placement = pb2.Placement(
         run=answer.run,
         assignment=assignment_to_pb(answer.assignment),
@@ -78,7 +95,7 @@ def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
         graph=_graph_to_pb(answer.graph),
         release=answer.release,
     )
-    return pb2.PlaceResponse(placement=placement)
+    return pb2.PlaceResponse(placement=placement, trial=_trial_to_pb(answer.trial))
 
 
 def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
@@ -86,9 +103,9 @@ def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
     refuse_unknown(pb, "the answer to a placement")
     match pb.WhichOneof("answer"):
         case "question":
-            return _question_from_pb(pb.question)
+            return replace(_question_from_pb(pb.question), trial=_trial_from_pb(pb))
         case "placement":
-            return _placement_from_pb(pb.placement)
+            return replace(_placement_from_pb(pb.placement), trial=_trial_from_pb(pb))
         case None:
             raise BadPayload("the answer to a placement: answer is not set")
 
@@ -108,6 +125,18 @@ def _placement_from_pb(pb: pb2.Placement) -> Placement:
     model = weights_from_pb(pb.model) if pb.HasField("model") else None
     release = text(pb.release, "a placement's release", MAX_NAME)
     return Placement(name(pb.run, "a placement's run"), assignment, model, _graph_from_pb(pb), release)
+
+
+def _trial_to_pb(trial: Trial | None) -> pb2.Trial | None:
+    return None if trial is None else pb2.Trial(**asdict(trial))
+
+
+def _trial_from_pb(pb: pb2.PlaceResponse) -> Trial | None:
+    if not pb.HasField("trial"):
+        return None
+    limited(len(pb.trial.clusters), MAX_MODELS, "the clusters of a trial")
+    clusters = tuple(name(each, "a cluster of a trial") for each in pb.trial.clusters)
+    return Trial(name(pb.trial.rollout, "a rollout"), name(pb.trial.release, "a trial's release"), clusters)
 
 
 def _graph_to_pb(graph: BlobRef | None) -> tensor_pb2.BlobRef | None:

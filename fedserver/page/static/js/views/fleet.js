@@ -2,7 +2,7 @@
 
 import { dots } from "../charts/dots.js";
 import { html, name, say } from "../dom.js";
-import { ago, count, many, percent } from "../format.js";
+import { ago, count, many, percent, points } from "../format.js";
 import { order } from "../palette.js";
 import { Panel } from "../panel.js";
 import { Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
@@ -98,12 +98,14 @@ export class FleetView {
     this.released.show({
       rows: () => releases,
       empty: releases.length ? "" : "Nothing is released yet. A run that finishes and has learned is released by itself.",
-      draw: (figure) => figure.replaceChildren(...channels.map(({ channel, pinned, moves: [now, ...before] }) => {
+      draw: (figure) => figure.replaceChildren(...channels.map(({ channel, pinned, rollout, moves: [now, ...before] }) => {
         const found = by.get(now.release);
         return html("article", {},
           html("h3", {}, name(channel), pinned ? " (pinned)" : ""),
           html("p", {}, now.release ? name(now.release) : "No release", ` since ${ago(now.at)}: ${now.why}. `, found ? `${reached(found)}. ${attention(found)}` : ""),
           found ? chips(found.groups.map((group) => `${group.key}: ${many(group.devices, "device")}, ${reached(group)}`)) : null,
+          rollout ? html("p", {}, rolledOut(rollout)) : null,
+          rollout ? chips(rollout.clusters.map(compared)) : null,
           before.length ? html("p", { class: "until" }, "Before: ", name(before.slice(0, 5).map((move) => move.release || "none").join(", "))) : null);
       })),
     });
@@ -136,6 +138,12 @@ export class FleetView {
 }
 
 const reached = ({ accuracy, error }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}`);
+
+const rolledOut = ({ release, share, margin, began, ended, outcome, why }) =>
+  `${percent(share)} of the devices ${outcome ? "tried" : "try"} ${release} beside it, which may be worse by ${percent(margin)}: ${outcome ? `${outcome} ${ago(ended)}` : `since ${ago(began)}`}, ${why}.`;
+
+const compared = ({ key, devices, agreement, labeled, low, high }) =>
+  `${key}: ${many(devices, "device")}, ${agreement === null ? "no predictions" : `${percent(agreement)} alike`}, ${labeled ? `${many(labeled, "label")}, ${points(low)} to ${points(high)}` : "no labels"}`;
 
 const attention = ({ wrong, revoked }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : ""].filter(Boolean).join(". ");
 

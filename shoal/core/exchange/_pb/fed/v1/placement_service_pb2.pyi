@@ -3,11 +3,13 @@
 isort:skip_file
 The right model for a device that does not train, without labels where they are not needed."""
 
+from collections import abc as _abc
 from shoal.core.exchange._pb.fed.v1 import parts_pb2 as _parts_pb2
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -91,6 +93,7 @@ class Wish(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
     models: _builtins.int
     """Set by the device: the most models that it takes, 1 to 1,024. Unset: refused."""
     graph: _builtins.bool
@@ -102,20 +105,81 @@ class Wish(_message.Message):
     answers with a question to "tune" that cluster's model, which the device answers to itself only. Unset: it
     is placed like a device that never took part.
     """
+    @_builtins.property
+    def counted(self) -> Global___ShadowCounts:
+        """Set by the device: it follows a channel, predicts for programs of its machine, and can try a second release
+        beside the one that it uses. What it has counted so far in a rollout, once it takes part in one. Unset: no
+        rollout is for it.
+        """
+
     def __init__(
         self,
         *,
         models: _builtins.int = ...,
         graph: _builtins.bool = ...,
         own: _builtins.bool = ...,
+        counted: Global___ShadowCounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Wish: _TypeAlias = Wish  # noqa: Y015
+
+@_typing.final
+class ShadowCounts(_message.Message):
+    """How often two releases that predict side by side on one device agreed and were right, since the rollout began: no
+    sample, no prediction and no label. All counts only grow, so the same ones may come again, and they replace the
+    earlier ones. Ignored: those of a rollout that is over, and counts below earlier ones.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
+    AGREED_FIELD_NUMBER: _builtins.int
+    LABELED_FIELD_NUMBER: _builtins.int
+    OLD_RIGHT_FIELD_NUMBER: _builtins.int
+    NEW_RIGHT_FIELD_NUMBER: _builtins.int
+    BOTH_RIGHT_FIELD_NUMBER: _builtins.int
+    rollout: _builtins.str
+    """Set by the device: the rollout that the counts are of. Unset: it takes part in none yet."""
+    cluster: _builtins.str
+    """Set by the device: the cluster of the channel's release whose model it uses. Unset: as above."""
+    predictions: _builtins.int
+    """Set by the device: samples that both have predicted, at most 2^40. Unset: none."""
+    agreed: _builtins.int
+    """Set by the device: for how many of these both said the same. Unset: none."""
+    labeled: _builtins.int
+    """Set by the device: samples whose label came later, at most 10,000. Unset: none."""
+    old_right: _builtins.int
+    """Set by the device: for how many of those the channel's release was right. Unset: none."""
+    new_right: _builtins.int
+    """Set by the device: the same for the other release. Unset: none."""
+    both_right: _builtins.int
+    """Set by the device: the same for both together. Unset: none."""
+    def __init__(
+        self,
+        *,
+        rollout: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        predictions: _builtins.int = ...,
+        agreed: _builtins.int = ...,
+        labeled: _builtins.int = ...,
+        old_right: _builtins.int = ...,
+        new_right: _builtins.int = ...,
+        both_right: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "both_right", b"both_right", "cluster", b"cluster", "labeled", b"labeled", "new_right", b"new_right", "old_right", b"old_right", "predictions", b"predictions", "rollout", b"rollout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowCounts: _TypeAlias = ShadowCounts  # noqa: Y015
 
 @_typing.final
 class PlaceResponse(_message.Message):
@@ -125,6 +189,7 @@ class PlaceResponse(_message.Message):
 
     QUESTION_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def question(self) -> Global___Question:
         """Compute this first, then call again."""
@@ -133,21 +198,62 @@ class PlaceResponse(_message.Message):
     def placement(self) -> Global___Placement:
         """This one."""
 
+    @_builtins.property
+    def trial(self) -> Global___Trial:
+        """Set by the server: a rollout of another release is going on in the channel, for a device that can take part.
+        Unset: there is none for this device, and one that took part ends that.
+        """
+
     def __init__(
         self,
         *,
         question: Global___Question | None = ...,
         placement: Global___Placement | None = ...,
+        trial: Global___Trial | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "placement", b"placement", "question", b"question"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "placement", b"placement", "question", b"question", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "placement", b"placement", "question", b"question"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "placement", b"placement", "question", b"question", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["question", "placement"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
 Global___PlaceResponse: _TypeAlias = PlaceResponse  # noqa: Y015
+
+@_typing.final
+class Trial(_message.Message):
+    """Another release that a device is to try beside the one that it uses, which goes on to answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    CLUSTERS_FIELD_NUMBER: _builtins.int
+    rollout: _builtins.str
+    """Set by the server: names the rollout. Unset: refused."""
+    release: _builtins.str
+    """Set by the server: the release to try; the device asks for its model by this name. Unset: refused."""
+    @_builtins.property
+    def clusters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: only a device that uses a model of these clusters is to take part, since none of theirs does
+        yet; at most 1,024. Unset: it is in the share, whatever its cluster.
+        """
+
+    def __init__(
+        self,
+        *,
+        rollout: _builtins.str = ...,
+        release: _builtins.str = ...,
+        clusters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "release", b"release", "rollout", b"rollout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
 @_typing.final
 class Question(_message.Message):

@@ -27,7 +27,7 @@ from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64/v1/release_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x14\x43reateReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"9\n\x15\x43reateReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\"\x15\n\x13ListReleasesRequest\"\\\n\x14ListReleasesResponse\x12!\n\x08releases\x18\x01 \x03(\x0b\x32\x0f.fed.v1.Release\x12!\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Channel\"$\n\x11GetReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\"\xbf\x01\n\x12GetReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\x12!\n\x06status\x18\x02 \x01(\x0b\x32\x11.fed.v1.RunStatus\x12\x0c\n\x04\x63\x61rd\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\x12.\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32\x19.fed.v1.ReleaseEvaluation\"\xa4\x01\n\x11ReleaseEvaluation\x12\x0b\n\x03run\x18\x01 \x01(\t\x12)\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\x01\x42\x0b\n\t_accuracy\"B\n\x11UseReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x02 \x01(\t\x12\x0b\n\x03pin\x18\x03 \x01(\x08\"6\n\x12UseReleaseResponse\x12 \n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Channel\"$\n\x14RemoveReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15RemoveReleaseResponse\"\xa5\x02\n\x07Release\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12(\n\x04made\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08progress\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x05 \x01(\r\x12$\n\x06groups\x18\x06 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x08 \x01(\x01\x12\x11\n\tauthority\x18\t \x01(\t\x12\x10\n\x08\x63hannels\x18\n \x03(\t\x12\x0f\n\x07revoked\x18\x0b \x03(\t\x12\r\n\x05wrong\x18\x0c \x01(\t\x12\x11\n\twithdrawn\x18\r \x03(\tB\x0b\n\t_accuracy\"_\n\x0cReleaseGroup\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\r\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\x01\x42\x0b\n\t_accuracy\">\n\x07\x43hannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\"\n\x05moves\x18\x02 \x03(\x0b\x32\x13.fed.v1.ChannelMove\"c\n\x0b\x43hannelMove\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x04 \x01(\t2\x9f\x03\n\x0eReleaseService\x12R\n\rCreateRelease\x12\x1c.fed.v1.CreateReleaseRequest\x1a\x1d.fed.v1.CreateReleaseResponse\"\x04\xd0\xf3\x18\x02\x12O\n\x0cListReleases\x12\x1b.fed.v1.ListReleasesRequest\x1a\x1c.fed.v1.ListReleasesResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nGetRelease\x12\x19.fed.v1.GetReleaseRequest\x1a\x1a.fed.v1.GetReleaseResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nUseRelease\x12\x19.fed.v1.UseReleaseRequest\x1a\x1a.fed.v1.UseReleaseResponse\"\x04\xd0\xf3\x18\x02\x12R\n\rRemoveRelease\x12\x1c.fed.v1.RemoveReleaseRequest\x1a\x1d.fed.v1.RemoveReleaseResponse\"\x04\xd0\xf3\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64/v1/release_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x14\x43reateReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"9\n\x15\x43reateReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\"\x15\n\x13ListReleasesRequest\"\x7f\n\x14ListReleasesResponse\x12!\n\x08releases\x18\x01 \x03(\x0b\x32\x0f.fed.v1.Release\x12!\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Channel\x12!\n\x08rollouts\x18\x03 \x03(\x0b\x32\x0f.fed.v1.Rollout\"$\n\x11GetReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\"\xe2\x01\n\x12GetReleaseResponse\x12 \n\x07release\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Release\x12!\n\x06status\x18\x02 \x01(\x0b\x32\x11.fed.v1.RunStatus\x12\x0c\n\x04\x63\x61rd\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\x12.\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32\x19.fed.v1.ReleaseEvaluation\x12!\n\x08rollouts\x18\x07 \x03(\x0b\x32\x0f.fed.v1.Rollout\"\xa4\x01\n\x11ReleaseEvaluation\x12\x0b\n\x03run\x18\x01 \x01(\t\x12)\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x06groups\x18\x03 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\x01\x42\x0b\n\t_accuracy\"~\n\x11UseReleaseRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x02 \x01(\t\x12\x0b\n\x03pin\x18\x03 \x01(\x08\x12\x12\n\x05share\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05worse\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_shareB\x08\n\x06_worse\"X\n\x12UseReleaseResponse\x12 \n\x07\x63hannel\x18\x01 \x01(\x0b\x32\x0f.fed.v1.Channel\x12 \n\x07rollout\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Rollout\"$\n\x14RemoveReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15RemoveReleaseResponse\"\xa5\x02\n\x07Release\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12(\n\x04made\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08progress\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65vices\x18\x05 \x01(\r\x12$\n\x06groups\x18\x06 \x03(\x0b\x32\x14.fed.v1.ReleaseGroup\x12\x15\n\x08\x61\x63\x63uracy\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x08 \x01(\x01\x12\x11\n\tauthority\x18\t \x01(\t\x12\x10\n\x08\x63hannels\x18\n \x03(\t\x12\x0f\n\x07revoked\x18\x0b \x03(\t\x12\r\n\x05wrong\x18\x0c \x01(\t\x12\x11\n\twithdrawn\x18\r \x03(\tB\x0b\n\t_accuracy\"_\n\x0cReleaseGroup\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\r\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\x01\x42\x0b\n\t_accuracy\">\n\x07\x43hannel\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\"\n\x05moves\x18\x02 \x03(\x0b\x32\x13.fed.v1.ChannelMove\"c\n\x0b\x43hannelMove\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06pinned\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x04 \x01(\t\"\x91\x02\n\x07Rollout\x12\x0f\n\x07rollout\x18\x01 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x02 \x01(\t\x12\x13\n\x0bold_release\x18\x03 \x01(\t\x12\x13\n\x0bnew_release\x18\x04 \x01(\t\x12\r\n\x05share\x18\x05 \x01(\x01\x12\r\n\x05worse\x18\x06 \x01(\x01\x12)\n\x05\x62\x65gan\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05\x65nded\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07outcome\x18\t \x01(\t\x12\x0b\n\x03why\x18\n \x01(\t\x12(\n\x08\x63lusters\x18\x0b \x03(\x0b\x32\x16.fed.v1.RolloutCluster\"\xd6\x01\n\x0eRolloutCluster\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x01(\r\x12\x13\n\x0bpredictions\x18\x03 \x01(\x04\x12\x16\n\tagreement\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07labeled\x18\x05 \x01(\x04\x12\x11\n\told_right\x18\x06 \x01(\x04\x12\x11\n\tnew_right\x18\x07 \x01(\x04\x12\x10\n\x03low\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04high\x18\t \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_agreementB\x06\n\x04_lowB\x07\n\x05_high2\x9f\x03\n\x0eReleaseService\x12R\n\rCreateRelease\x12\x1c.fed.v1.CreateReleaseRequest\x1a\x1d.fed.v1.CreateReleaseResponse\"\x04\xd0\xf3\x18\x02\x12O\n\x0cListReleases\x12\x1b.fed.v1.ListReleasesRequest\x1a\x1c.fed.v1.ListReleasesResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nGetRelease\x12\x19.fed.v1.GetReleaseRequest\x1a\x1a.fed.v1.GetReleaseResponse\"\x04\xd0\xf3\x18\x01\x12I\n\nUseRelease\x12\x19.fed.v1.UseReleaseRequest\x1a\x1a.fed.v1.UseReleaseResponse\"\x04\xd0\xf3\x18\x02\x12R\n\rRemoveRelease\x12\x1c.fed.v1.RemoveReleaseRequest\x1a\x1d.fed.v1.RemoveReleaseResponse\"\x04\xd0\xf3\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,29 +51,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRELEASESREQUEST']._serialized_start=234
   _globals['_LISTRELEASESREQUEST']._serialized_end=255
   _globals['_LISTRELEASESRESPONSE']._serialized_start=257
-  _globals['_LISTRELEASESRESPONSE']._serialized_end=349
-  _globals['_GETRELEASEREQUEST']._serialized_start=351
-  _globals['_GETRELEASEREQUEST']._serialized_end=387
-  _globals['_GETRELEASERESPONSE']._serialized_start=390
-  _globals['_GETRELEASERESPONSE']._serialized_end=581
-  _globals['_RELEASEEVALUATION']._serialized_start=584
-  _globals['_RELEASEEVALUATION']._serialized_end=748
-  _globals['_USERELEASEREQUEST']._serialized_start=750
-  _globals['_USERELEASEREQUEST']._serialized_end=816
-  _globals['_USERELEASERESPONSE']._serialized_start=818
-  _globals['_USERELEASERESPONSE']._serialized_end=872
-  _globals['_REMOVERELEASEREQUEST']._serialized_start=874
-  _globals['_REMOVERELEASEREQUEST']._serialized_end=910
-  _globals['_REMOVERELEASERESPONSE']._serialized_start=912
-  _globals['_REMOVERELEASERESPONSE']._serialized_end=935
-  _globals['_RELEASE']._serialized_start=938
-  _globals['_RELEASE']._serialized_end=1231
-  _globals['_RELEASEGROUP']._serialized_start=1233
-  _globals['_RELEASEGROUP']._serialized_end=1328
-  _globals['_CHANNEL']._serialized_start=1330
-  _globals['_CHANNEL']._serialized_end=1392
-  _globals['_CHANNELMOVE']._serialized_start=1394
-  _globals['_CHANNELMOVE']._serialized_end=1493
-  _globals['_RELEASESERVICE']._serialized_start=1496
-  _globals['_RELEASESERVICE']._serialized_end=1911
+  _globals['_LISTRELEASESRESPONSE']._serialized_end=384
+  _globals['_GETRELEASEREQUEST']._serialized_start=386
+  _globals['_GETRELEASEREQUEST']._serialized_end=422
+  _globals['_GETRELEASERESPONSE']._serialized_start=425
+  _globals['_GETRELEASERESPONSE']._serialized_end=651
+  _globals['_RELEASEEVALUATION']._serialized_start=654
+  _globals['_RELEASEEVALUATION']._serialized_end=818
+  _globals['_USERELEASEREQUEST']._serialized_start=820
+  _globals['_USERELEASEREQUEST']._serialized_end=946
+  _globals['_USERELEASERESPONSE']._serialized_start=948
+  _globals['_USERELEASERESPONSE']._serialized_end=1036
+  _globals['_REMOVERELEASEREQUEST']._serialized_start=1038
+  _globals['_REMOVERELEASEREQUEST']._serialized_end=1074
+  _globals['_REMOVERELEASERESPONSE']._serialized_start=1076
+  _globals['_REMOVERELEASERESPONSE']._serialized_end=1099
+  _globals['_RELEASE']._serialized_start=1102
+  _globals['_RELEASE']._serialized_end=1395
+  _globals['_RELEASEGROUP']._serialized_start=1397
+  _globals['_RELEASEGROUP']._serialized_end=1492
+  _globals['_CHANNEL']._serialized_start=1494
+  _globals['_CHANNEL']._serialized_end=1556
+  _globals['_CHANNELMOVE']._serialized_start=1558
+  _globals['_CHANNELMOVE']._serialized_end=1657
+  _globals['_ROLLOUT']._serialized_start=1660
+  _globals['_ROLLOUT']._serialized_end=1933
+  _globals['_ROLLOUTCLUSTER']._serialized_start=1936
+  _globals['_ROLLOUTCLUSTER']._serialized_end=2150
+  _globals['_RELEASESERVICE']._serialized_start=2153
+  _globals['_RELEASESERVICE']._serialized_end=2568
 # @@protoc_insertion_point(module_scope)

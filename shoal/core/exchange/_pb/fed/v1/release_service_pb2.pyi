@@ -99,6 +99,7 @@ class ListReleasesResponse(_message.Message):
 
     RELEASES_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Release]:
         """Set by the server: newest first. Unset: there is none."""
@@ -107,15 +108,20 @@ class ListReleasesResponse(_message.Message):
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]:
         """Set by the server: by name. Unset: there is none."""
 
+    @_builtins.property
+    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
+        """Set by the server: the latest of each channel, newest first. Unset: there was none."""
+
     def __init__(
         self,
         *,
         releases: _abc.Iterable[Global___Release] | None = ...,
         channels: _abc.Iterable[Global___Channel] | None = ...,
+        rollouts: _abc.Iterable[Global___Rollout] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "releases", b"releases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "releases", b"releases", "rollouts", b"rollouts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,6 +161,7 @@ class GetReleaseResponse(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
     card: _builtins.bytes
     """Set by the server: the card, whose bytes are signed. Unset: never."""
     signature: _builtins.bytes
@@ -177,6 +184,10 @@ class GetReleaseResponse(_message.Message):
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseEvaluation]:
         """Set by the server: the runs that have measured it since, oldest first. Unset: none has."""
 
+    @_builtins.property
+    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
+        """Set by the server: the rollouts of it, and those that went on while a channel had it, newest first. Unset: none."""
+
     def __init__(
         self,
         *,
@@ -186,10 +197,11 @@ class GetReleaseResponse(_message.Message):
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         evaluations: _abc.Iterable[Global___ReleaseEvaluation] | None = ...,
+        rollouts: _abc.Iterable[Global___Rollout] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["release", b"release", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "certificate", b"certificate", "evaluations", b"evaluations", "release", b"release", "signature", b"signature", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "certificate", b"certificate", "evaluations", b"evaluations", "release", b"release", "rollouts", b"rollouts", "signature", b"signature", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -248,24 +260,43 @@ class UseReleaseRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
     PIN_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WORSE_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """Set by the operator: the name of a release, or of a channel for the one that it has. Unset: refused."""
     channel: _builtins.str
     """Set by the operator: the channel. Unset: "stable"."""
     pin: _builtins.bool
     """Set by the operator: the channel is not to move by itself. Unset: "stable" moves when a run has better models."""
+    share: _builtins.float
+    """Set by the operator: the percentage of the devices that are to try the release beside the one that the channel
+    has, above 0 and at most 100. Unset: the channel has the release at once.
+    """
+    worse: _builtins.float
+    """Set by the operator, with share: by how many points of accuracy the release may be worse in a cluster, from 0 to 99.
+    Unset: 1.
+    """
     def __init__(
         self,
         *,
         release: _builtins.str = ...,
         channel: _builtins.str = ...,
         pin: _builtins.bool = ...,
+        share: _builtins.float | None = ...,
+        worse: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_share", b"_share", "_worse", b"_worse", "share", b"share", "worse", b"worse"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "pin", b"pin", "release", b"release"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_share", b"_share", "_worse", b"_worse", "channel", b"channel", "pin", b"pin", "release", b"release", "share", b"share", "worse", b"worse"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__share: _TypeAlias = _typing.Literal["share"]  # noqa: Y015
+    _WhichOneofArgType__share: _TypeAlias = _typing.Literal["_share", b"_share"]  # noqa: Y015
+    _WhichOneofReturnType__worse: _TypeAlias = _typing.Literal["worse"]  # noqa: Y015
+    _WhichOneofArgType__worse: _TypeAlias = _typing.Literal["_worse", b"_worse"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__share) -> _WhichOneofReturnType__share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worse) -> _WhichOneofReturnType__worse | None: ...
 
 Global___UseReleaseRequest: _TypeAlias = UseReleaseRequest  # noqa: Y015
 
@@ -276,18 +307,24 @@ class UseReleaseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNEL_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def channel(self) -> Global___Channel:
         """Set by the server. Unset: never."""
+
+    @_builtins.property
+    def rollout(self) -> Global___Rollout:
+        """Set by the server: the rollout that goes on in it. Unset: none does."""
 
     def __init__(
         self,
         *,
         channel: Global___Channel | None = ...,
+        rollout: Global___Rollout | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "rollout", b"rollout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -513,3 +550,140 @@ class ChannelMove(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChannelMove: _TypeAlias = ChannelMove  # noqa: Y015
+
+@_typing.final
+class Rollout(_message.Message):
+    """A release that a share of the devices tries beside the one that their channel has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    OLD_RELEASE_FIELD_NUMBER: _builtins.int
+    NEW_RELEASE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WORSE_FIELD_NUMBER: _builtins.int
+    BEGAN_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    CLUSTERS_FIELD_NUMBER: _builtins.int
+    rollout: _builtins.str
+    """Set by the server: its name among all rollouts. Unset: never."""
+    channel: _builtins.str
+    """Set by the server: the channel. Unset: never."""
+    old_release: _builtins.str
+    """Set by the server: the release that the channel had when it began. Unset: never."""
+    new_release: _builtins.str
+    """Set by the server: the release that is tried. Unset: never."""
+    share: _builtins.float
+    """Set by the server: percentage of the devices. Unset: never."""
+    worse: _builtins.float
+    """Set by the server: by how many points of accuracy it may be worse in a cluster. Unset: 0."""
+    outcome: _builtins.str
+    """Set by the server: "promoted"; "stopped", by what devices counted; or "withdrawn", by an operator. Unset: it goes
+    on.
+    """
+    why: _builtins.str
+    """Set by the server: why it ended, or what it waits for, for people. Unset: never."""
+    @_builtins.property
+    def began(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when it began, by the server's clock. Unset: never."""
+
+    @_builtins.property
+    def ended(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when it ended. Unset: it goes on."""
+
+    @_builtins.property
+    def clusters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolloutCluster]:
+        """Set by the server: what devices have counted, by the clusters of the old release. Unset: nothing."""
+
+    def __init__(
+        self,
+        *,
+        rollout: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        old_release: _builtins.str = ...,
+        new_release: _builtins.str = ...,
+        share: _builtins.float = ...,
+        worse: _builtins.float = ...,
+        began: _timestamp_pb2.Timestamp | None = ...,
+        ended: _timestamp_pb2.Timestamp | None = ...,
+        outcome: _builtins.str = ...,
+        why: _builtins.str = ...,
+        clusters: _abc.Iterable[Global___RolloutCluster] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "ended", b"ended"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "channel", b"channel", "clusters", b"clusters", "ended", b"ended", "new_release", b"new_release", "old_release", b"old_release", "outcome", b"outcome", "rollout", b"rollout", "share", b"share", "why", b"why", "worse", b"worse"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rollout: _TypeAlias = Rollout  # noqa: Y015
+
+@_typing.final
+class RolloutCluster(_message.Message):
+    """What the devices of a cluster have counted in a rollout."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
+    LABELED_FIELD_NUMBER: _builtins.int
+    OLD_RIGHT_FIELD_NUMBER: _builtins.int
+    NEW_RIGHT_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Set by the server: the key of the cluster. Unset: never."""
+    devices: _builtins.int
+    """Set by the server: how many devices take part. Unset: none."""
+    predictions: _builtins.int
+    """Set by the server: samples that both releases have predicted. Unset: none."""
+    agreement: _builtins.float
+    """Set by the server: how often both said the same, 0 to 1, as a mean over devices. Unset: nothing was predicted."""
+    labeled: _builtins.int
+    """Set by the server: samples with labels. Unset: none."""
+    old_right: _builtins.int
+    """Set by the server: for how many of these the old release was right. Unset: none."""
+    new_right: _builtins.int
+    """Set by the server: the same for the new one. Unset: none."""
+    low: _builtins.float
+    """Set by the server: between which numbers the difference of the accuracies is, new less old, -1 to 1, with 95 %
+    confidence at all times and in all clusters together. Unset: no labels came.
+    """
+    high: _builtins.float
+    """Set by the server: the same. Unset: no labels came."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        devices: _builtins.int = ...,
+        predictions: _builtins.int = ...,
+        agreement: _builtins.float | None = ...,
+        labeled: _builtins.int = ...,
+        old_right: _builtins.int = ...,
+        new_right: _builtins.int = ...,
+        low: _builtins.float | None = ...,
+        high: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_high", b"_high", "_low", b"_low", "agreement", b"agreement", "high", b"high", "low", b"low"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_high", b"_high", "_low", b"_low", "agreement", b"agreement", "devices", b"devices", "high", b"high", "key", b"key", "labeled", b"labeled", "low", b"low", "new_right", b"new_right", "old_right", b"old_right", "predictions", b"predictions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
+    _WhichOneofReturnType__high: _TypeAlias = _typing.Literal["high"]  # noqa: Y015
+    _WhichOneofArgType__high: _TypeAlias = _typing.Literal["_high", b"_high"]  # noqa: Y015
+    _WhichOneofReturnType__low: _TypeAlias = _typing.Literal["low"]  # noqa: Y015
+    _WhichOneofArgType__low: _TypeAlias = _typing.Literal["_low", b"_low"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high) -> _WhichOneofReturnType__high | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__low) -> _WhichOneofReturnType__low | None: ...
+
+Global___RolloutCluster: _TypeAlias = RolloutCluster  # noqa: Y015

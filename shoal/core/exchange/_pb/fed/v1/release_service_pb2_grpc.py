@@ -89,7 +89,8 @@ class ReleaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UseRelease(self, request, context):
-        """Lets a channel have another release, also an earlier one. Safe to repeat.
+        """Lets a channel have another release, also an earlier one, which ends a rollout; or begins a rollout of it, or makes
+        the share of one larger. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

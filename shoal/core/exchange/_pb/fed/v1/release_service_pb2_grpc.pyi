@@ -44,7 +44,9 @@ class ReleaseServiceStub:
     GetRelease: _grpc.UnaryUnaryMultiCallable[_release_service_pb2.GetReleaseRequest, _release_service_pb2.GetReleaseResponse]
     """Everything about one release."""
     UseRelease: _grpc.UnaryUnaryMultiCallable[_release_service_pb2.UseReleaseRequest, _release_service_pb2.UseReleaseResponse]
-    """Lets a channel have another release, also an earlier one. Safe to repeat."""
+    """Lets a channel have another release, also an earlier one, which ends a rollout; or begins a rollout of it, or makes
+    the share of one larger. Safe to repeat.
+    """
     RemoveRelease: _grpc.UnaryUnaryMultiCallable[_release_service_pb2.RemoveReleaseRequest, _release_service_pb2.RemoveReleaseResponse]
     """Deletes a release that no channel has, or ends a channel, whose releases stay."""
 
@@ -62,7 +64,9 @@ class ReleaseServiceAsyncStub(ReleaseServiceStub):
     GetRelease: _aio.UnaryUnaryMultiCallable[_release_service_pb2.GetReleaseRequest, _release_service_pb2.GetReleaseResponse]  # type: ignore[assignment]
     """Everything about one release."""
     UseRelease: _aio.UnaryUnaryMultiCallable[_release_service_pb2.UseReleaseRequest, _release_service_pb2.UseReleaseResponse]  # type: ignore[assignment]
-    """Lets a channel have another release, also an earlier one. Safe to repeat."""
+    """Lets a channel have another release, also an earlier one, which ends a rollout; or begins a rollout of it, or makes
+    the share of one larger. Safe to repeat.
+    """
     RemoveRelease: _aio.UnaryUnaryMultiCallable[_release_service_pb2.RemoveReleaseRequest, _release_service_pb2.RemoveReleaseResponse]  # type: ignore[assignment]
     """Deletes a release that no channel has, or ends a channel, whose releases stay."""
 
@@ -101,7 +105,9 @@ class ReleaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _release_service_pb2.UseReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_release_service_pb2.UseReleaseResponse, _abc.Awaitable[_release_service_pb2.UseReleaseResponse]]:
-        """Lets a channel have another release, also an earlier one. Safe to repeat."""
+        """Lets a channel have another release, also an earlier one, which ends a rollout; or begins a rollout of it, or makes
+        the share of one larger. Safe to repeat.
+        """
 
     @_abc_1.abstractmethod
     def RemoveRelease(

@@ -1,0 +1,124 @@
+"""Rollouts: releases that a share of a channel's devices try beside the one that the channel has, and the
+counts by which that ends.
+
+    rollout   NAME --> channel, old and new release, share, margin; once it is over, the outcome and why
+    counts    of one device in one rollout, the latest only: all of them grow
+
+`shoal.core.rollout` decides by them. A channel has at most one rollout that goes on.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+
+from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.identities.audit import AuditLog, Event
+from fedserver.store.integrity.redundancy import DamagedRow
+from shoal.core.errors import BadPayload, DataFault
+from shoal.core.rollout import Counts
+from shoal.core.types import DeviceId, ModelKey
+from shoal.shell import crash
+
+SHOWN = 20
+"""How many of the latest rollouts are shown."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A rollout. old, new: the names of releases. share: of the devices, above 0 and at most 1. margin: by
+    how much the accuracy may be lower in a cluster. pinned: whether the channel stays at the new release.
+    began, ended: seconds since 1970; 0 while it goes on. outcome: PROMOTED, STOPPED or WITHDRAWN of
+    `shoal.core.rollout`; "" while it goes on. why: for people.
+    """
+
+    rollout: str
+    channel: str
+    old: str
+    new: str
+    share: float
+    margin: float
+    pinned: bool
+    began: float
+    ended: float = 0.0
+    outcome: str = ""
+    why: str = ""
+
+
+class Rollouts:
+    """All rollouts of a server."""
+
+    def __init__(self, database: Database, audit: AuditLog) -> None:
+        self._db, self._audit = database, audit
+
+    def begin(self, new: Rollout) -> None:
+        """Store a rollout, or the larger share of one that goes on."""
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, pinned,"
+                " began, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (rollout) DO UPDATE SET share = excluded.share, pinned = excluded.pinned",
+                tuple(int(each) if isinstance(each, bool) else each for each in astuple(new)),
+            )
+            facts = {"channel": new.channel, "release": new.new, "share": new.share, "margin": new.margin}
+            self._audit.record(Event.ROLLOUT_BEGUN, **facts)
+        crash.point("server.rollout-begun")
+
+    def going(self, channel: str) -> Rollout | None:
+        """The one that goes on in a channel. Raises DamagedRow."""
+        rows = self._db.rows("rollouts", "WHERE channel = ? AND outcome = ''", (channel,))
+        return _rollout_of(rows[0]) if rows else None
+
+    def latest(self) -> Sequence[Rollout]:
+        """The latest rollouts of all channels, newest first; damaged rows are left out."""
+        query = "SELECT rollout FROM rollouts ORDER BY began DESC, rowid DESC LIMIT ?"
+        found = list[Rollout]()
+        for (name,) in self._db.query(query, (SHOWN,)):
+            with suppress(DamagedRow):
+                found += map(_rollout_of, self._db.rows("rollouts", "WHERE rollout = ?", (name,)))
+        return found
+
+    def counts(self, rollout: str) -> dict[DeviceId, tuple[ModelKey, Counts]]:
+        """For each device that takes part, its cluster, and what it has counted. Raises DamagedRow, and
+        DataFault for counts that contradict each other."""
+        rows = self._db.rows("rollout_counts", "WHERE rollout = ? ORDER BY device", (rollout,))
+        try:
+            return {row["device"]: (row["cluster"], Counts(*(row[each] for each in COLUMNS))) for row in rows}
+        except BadPayload as error:
+            raise DataFault(f"the counts of rollout {rollout} cannot be read: {error}", RESTORE) from None
+
+    def note(self, going: Rollout, device: DeviceId, cluster: ModelKey, counts: Counts) -> None:
+        """Inside a transaction: store what a device has counted, in place of what it had before."""
+        replaced = ", ".join(f"{each} = excluded.{each}" for each in COLUMNS)
+        self._db.execute(
+            f"INSERT INTO rollout_counts (rollout, device, cluster, {', '.join(COLUMNS)})"  # noqa: S608
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (rollout, device) DO UPDATE SET {replaced}",
+            (going.rollout, device, cluster, *astuple(counts)),
+        )
+
+    def end(self, over: Rollout) -> None:
+        """Inside a transaction: store how one that goes on has ended."""
+        self._db.execute(
+            "UPDATE rollouts SET ended = ?, outcome = ?, why = ? WHERE rollout = ?",
+            (over.ended, over.outcome, over.why, over.rollout),
+        )
+        facts = {"channel": over.channel, "release": over.new, "outcome": over.outcome, "reason": over.why}
+        self._audit.record(Event.ROLLOUT_ENDED, **facts)
+
+
+COLUMNS = tuple(Counts.__dataclass_fields__)
+
+
+def _rollout_of(row: Row) -> Rollout:
+    return Rollout(
+        row["rollout"],
+        row["channel"],
+        row["old_release"],
+        row["new_release"],
+        row["share"],
+        row["margin"],
+        bool(row["pinned"]),
+        row["began"],
+        row["ended"],
+        row["outcome"],
+        row["why"],
+    )
