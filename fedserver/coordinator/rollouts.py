@@ -16,7 +16,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from fedserver.coordinator.status_types import RolloutCluster, RolloutStatus
-from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import released
 from fedserver.store.releases import Card
@@ -220,14 +219,14 @@ class Rollouts:
         return await self._storage.call(self._storage.releases.rollouts.going, channel)
 
     async def _rows(self, rollout: Rollout) -> Rows:
-        """The counts of the devices that are not revoked; of the last rollout that goes on, they are kept."""
+        """The counts of the devices that may still call; of the last rollout that goes on, they are kept."""
         if self._known[0] == rollout.rollout:
             found = self._known[1]
         else:
             found = await self._storage.call(self._storage.releases.rollouts.counts, rollout.rollout)
             standings = await self._storage.call(self._storage.journal.standings)
-            revoked = {name for name, each in standings.items() if each is DeviceStanding.REVOKED}
-            found = {device: row for device, row in found.items() if device not in revoked}
+            ended = {name for name, each in standings.items() if each.ended}
+            found = {device: row for device, row in found.items() if device not in ended}
             if not rollout.outcome and self._known[0] != rollout.rollout:
                 self._known = rollout.rollout, found
         barred = self._coordinator.barred
