@@ -8,10 +8,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from fedserver.conformance.stage import AT_LEISURE, CADENCE, PATIENCE, NotSeenError, Stage
+from fedserver.conformance.visit import first_wrong
 from fedserver.rpc.edge import UNKNOWN, Call, halved
 from shoal.core.errors import SessionLost, TooOften, Unavailable
 from shoal.core.exchange import wire
@@ -29,18 +29,21 @@ RULES = {
     "heartbeat": "calls Alive at each heartbeat while it works, also while it waits for bytes",
     "withdrawn": "ends work that is not wanted, reports nothing of it, and asks for its next task",
     "retry-window": "comes again within the window that a fault gives",
+    "idle-window": "comes back within the window that an Idle gives",
     "broken-upload": "goes on with an upload from where the server has it, after the connection broke",
     "lost-receipt": "sends the same report again, before anything else, if no receipt came",
     "new-session": "says Hello once if its session is void, with the last mark",
     "same-result": "reports the result that it has under its new lease, the same bytes",
-    "idle-window": "comes back no sooner than `earliest` after each Idle",
+    "order": "makes its calls in the order that the states of a device allow",
     "session": "names its session in each request, and in the metadata of transfers",
     "descriptor": "takes part in a run of FLUX: bounds of latents, and a descriptor by the task's projector",
     "leave": "calls Leave, or makes no more calls, once Idle says `finished`",
-    "placement": "asks for a model as a newcomer, answers the question, and fetches the model",
+    "placement": "asks for a model as a newcomer, answers the question, and fetches a model that it lacks",
 }
 Found = AsyncIterator[tuple[str, str]]
 AROUND = ("Hello", "NextTask", "Alive", "Report")
+WINDOW = (1.0, 2.0)
+"""Seconds within which the device is asked to come again."""
 LATE, EARLY = 1.5, 0.05
 """Seconds that a device may be after a window, for it has work to do, and before it, for clocks differ."""
 BEATS = 5
@@ -143,7 +146,7 @@ async def withdrawn(stage: Stage) -> Found:
                 beats += 1
         await asyncio.to_thread(stage.operator.stop_run, run)
         with suppress(NotSeenError):
-            await stage.until(partial(_told_to_stop, stage, since), BEATS * CADENCE.heartbeat)
+            await stage.until(partial(_asked_to_stop, stage, since), BEATS * CADENCE.heartbeat)
 
     await _change_tasks(stage, _apart)
     stage.edge.before["Fetch"] = hold
@@ -151,31 +154,45 @@ async def withdrawn(stage: Stage) -> Found:
     run = await stage.one_task()
     fetch = await stage.call("Fetch", since)
     yield "heartbeat", "" if beats == 2 else f"Alive came {beats} times, and 2 were expected"
-    stopped = _told_to_stop(stage, since)
+    stopped = _asked_to_stop(stage, since)
     await stage.call("NextTask", stage.edge.calls.index(stopped or fetch))
     if stopped is not None:  # else it could not know
-        told = _next(stage, since, "Report")
-        yield "withdrawn", "it reported, though Alive had said that nothing is wanted" if told else ""
+        late = _next(stage, since, "Report")
+        yield "withdrawn", "it reported, though Alive had said that nothing is wanted" if late else ""
 
 
 async def retry_window(stage: Stage) -> Found:
-    window, refused = (1.0, 2.0), list[Call]()
+    refused = list[Call]()
 
     async def refuse(call: Call) -> None:
         if not refused:
             refused.append(call)
-            raise TooOften("try again in one to two seconds", "wait", window)
+            raise TooOften("try again in one to two seconds", "wait", WINDOW)
 
     stage.edge.before["NextTask"] = refuse
-    first = await stage.until(lambda: next(iter(refused), None))
-    after = stage.edge.calls.index(first) + 1
-    again = await stage.until(partial(_next, stage, after, "NextTask"))
-    waited = again.at - first.over
-    fits = window[0] - EARLY <= waited <= window[1] + LATE
-    yield (
-        "retry-window",
-        "" if fits else f"it came again after {waited:.2f} s, between 1 and 2 were asked for",
-    )
+    yield "retry-window", await _comes_again(stage, refused)
+
+
+async def idle_window(stage: Stage) -> Found:
+    sent_away = list[Call]()
+
+    async def send_away(call: Call) -> None:
+        if not sent_away and call.answer.HasField("idle"):
+            sent_away.append(call)
+            for name, seconds in zip(("earliest", "latest"), WINDOW, strict=True):
+                getattr(call.answer.idle, name).CopyFrom(wire.seconds_to_pb(seconds))
+
+    stage.edge.after["NextTask"] = send_away
+    yield "idle-window", await _comes_again(stage, sent_away)
+
+
+async def _comes_again(stage: Stage, calls: Sequence[Call]) -> str:
+    """What is wrong with when the device asks again that was given `WINDOW` in the first of these calls."""
+    first = await stage.until(lambda: next(iter(calls), None))
+    again = await stage.until(partial(_next, stage, stage.edge.calls.index(first) + 1, "NextTask"))
+    waited, (earliest, latest) = again.at - first.over, WINDOW
+    fits = earliest - EARLY <= waited <= latest + LATE
+    return "" if fits else f"it came again after {waited:.2f} s, not {earliest:g} to {latest:g}"
 
 
 async def broken_upload(stage: Stage) -> Found:
@@ -248,8 +265,8 @@ async def flux(stage: Stage) -> Found:
     run = await stage.begin("flux", rounds=3, privacy="off", warm_up="rounds", earliest=1)
     wrong = await _accepted(stage, run)
     reports = [each.request.report.payload for each in stage.edge.calls[since:] if each.name == "Report"]
-    told = any(each.trained.HasField("descriptor") for each in reports)
-    problem = wrong or ("" if told else "no report had a descriptor")
+    described = any(each.trained.HasField("descriptor") for each in reports)
+    problem = wrong or ("" if described else "no report had a descriptor")
     yield "descriptor", problem
     if not problem:
         release = await asyncio.to_thread(stage.operator.create_release, run)
@@ -259,22 +276,28 @@ async def flux(stage: Stage) -> Found:
 async def farewell(stage: Stage) -> Found:
     """By now most calls of the device were seen, so the rules of all of them are looked at first."""
     calls = stage.edge.calls
-    early, nameless = _too_early(calls), _nameless(calls)
-    yield "idle-window", f"it came {max(early):.2f} s too early" if early else ""
+    nameless = _nameless(calls)
+    yield "order", first_wrong(calls)
     yield "session", f"{nameless[0]} does not name it" if nameless else ""
     for run in list(stage.coordinator.runs.values()):
         if run.active:
             await asyncio.to_thread(stage.operator.stop_run, run.run)
-    told = await stage.call("NextTask", 0, lambda call: call.answer is not None and call.answer.idle.finished)
-    following = await stage.until(partial(_next, stage, calls.index(told) + 1, "Leave", "Place", *AROUND))
+    finished = await stage.call(
+        "NextTask", 0, lambda call: call.answer is not None and call.answer.idle.finished
+    )
+    following = await stage.until(partial(_next, stage, calls.index(finished) + 1, "Leave", "Place", *AROUND))
     yield "leave", "" if following.name in ("Leave", "Place") else f"then came {following.name}"
 
 
 async def placement(stage: Stage) -> Found:
+    calls = stage.edge.calls
     answered = await stage.call("Place", 0, lambda call: call.answer is not None and not _more(call))
-    if answered.answer.question.run or answered.answer.placement.HasField("model"):
-        fetch = await stage.call("Fetch", stage.edge.calls.index(answered))
-        answered = fetch
+    blob, before = answered.answer.placement.model.blob.sha256, calls[: calls.index(answered)]
+    known = any(
+        blob in each.answer.SerializeToString() for each in before if each.answer and each.name == "NextTask"
+    )
+    if blob and not known:
+        await stage.call("Fetch", calls.index(answered), lambda call: call.request.blob.sha256 == blob)
     yield "placement", ""
 
 
@@ -312,7 +335,7 @@ def _next(stage: Stage, since: int, *names: str) -> Call | None:
     return next((each for each in stage.edge.calls[since:] if each.name in names), None)
 
 
-def _told_to_stop(stage: Stage, since: int) -> Call | None:
+def _asked_to_stop(stage: Stage, since: int) -> Call | None:
     calls = (each for each in stage.edge.calls[since:] if each.name == "Alive")
     return next((each for each in calls if each.answer is not None and not each.answer.wanted), None)
 
@@ -322,17 +345,6 @@ def _last_mark(calls: Sequence[Call]) -> str:
     answers = [each for each in calls if each.answer is not None and each.name in ("Hello", "Report")]
     marks = [(each.answer if each.name == "Hello" else each.answer.receipt).mark for each in answers]
     return next(filter(None, reversed(marks)), "")
-
-
-def _too_early(calls: Sequence[Call]) -> list[float]:
-    """By how many seconds the device came too early after an Idle."""
-    asked = [each for each in calls if each.name == "NextTask"]
-    found = []
-    for one, following in pairwise(asked):
-        if one.answer is not None and one.answer.HasField("idle"):
-            earliest = wire.seconds_from_pb(one.answer.idle.earliest, "earliest")
-            found.append(earliest - (following.at - one.over))
-    return [each for each in found if each > EARLY]
 
 
 def _nameless(calls: Sequence[Call]) -> list[str]:
@@ -356,11 +368,12 @@ SITUATIONS: tuple[tuple[Callable[[Stage], Found], tuple[str, ...]], ...] = (
     (damaged_blob, ("damaged-blob",)),
     (withdrawn, ("heartbeat", "withdrawn")),
     (retry_window, ("retry-window",)),
+    (idle_window, ("idle-window",)),
     (broken_upload, ("broken-upload",)),
     (lost_receipt, ("lost-receipt",)),
     (new_session, ("new-session", "same-result")),
     (flux, ("descriptor",)),
-    (farewell, ("idle-window", "session", "leave")),
+    (farewell, ("order", "session", "leave")),
     (placement, ("placement",)),
 )
 """Each with the rules that it tries."""

@@ -32,7 +32,7 @@ LOOK = 0.02
 POLICY = RoundPolicy(devices=1, minimum=1, max_abandoned_rounds=1)
 """Of the runs of one device: one that fails once is over."""
 AT_LEISURE = RoundPolicy(devices=2, minimum=2, wait_for_devices=1e6)
-"""Of a run that opens no round for one device: as long as it goes on, the device is not told to leave."""
+"""Of a run that opens no round for one device: as long as it goes on, the device is not asked to leave."""
 
 
 class NotSeenError(Exception):

@@ -39,7 +39,8 @@ UNKNOWN = b"\xf8\x3f\x01"
 @dataclass(eq=False)
 class Call:
     """One call. at, over: when it began and when it was answered, by the event loop's clock; over is infinite
-    until then. session: that it names, in its request or its metadata. answer: None also if it failed."""
+    until then. session: that it names, in its request or its metadata. answer: None also if it failed, and
+    error has the code then."""
 
     name: str
     request: Any
@@ -47,6 +48,7 @@ class Call:
     at: float
     over: float = float("inf")
     answer: Any = None
+    error: str = ""
 
 
 Disturbance = Callable[[Call], Awaitable[None]]
@@ -93,8 +95,8 @@ class Edge:
                 if name in self.after:
                     await self.after[name](call)
                 return call.answer
-            except BaseException:
-                call.answer = None
+            except BaseException as error:
+                call.answer, call.error = None, getattr(error, "code", "") or "failed"
                 raise
             finally:
                 call.over = asyncio.get_running_loop().time()
