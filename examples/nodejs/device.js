@@ -6,7 +6,7 @@ import { credentials, join, newKey } from "./join.js";
 import { Work, agree } from "./work.js";
 import { CallError, Client, Failed, duration, seconds, sha256, strictly, type, within } from "./wire.js";
 
-const [NOT_FOUND, INVALID] = [5, 3];
+const NOT_FOUND = 5;
 const OUTCOMES = ["", "accepted", "duplicate", "late", "refused"], LATE = 3;
 const LARGEST = 64 << 20; // bytes of a model
 const wait = (time) => sleep(1000 * time);
@@ -97,9 +97,9 @@ class Device {
           console.log(`${title}: ${OUTCOMES[receipt.outcome]}${result.failure ? `, ${result.failure.message}` : ""} ${receipt.reason}`);
           return;
         } catch (error) {
+          if (!(error instanceof CallError) || error.code === "say-hello" || result.failure) throw error;
           if (error.status === NOT_FOUND) most = 0; // a blob was lost, there or on its way: upload it
-          else if (error.status === INVALID) result = { failure: { code: error.code || "bad-payload", message: error.message } };
-          else throw error;
+          else result = { failure: { code: error.code || "refused", message: error.message } };
           await wait(Math.random());
         }
       }
@@ -123,8 +123,9 @@ class Device {
       }
       return result;
     } catch (error) {
-      if (error instanceof CallError) throw error;
-      return { failure: { code: error instanceof Failed ? error.code : "learner-failed", message: String(error.message) } };
+      if (error.code === "say-hello") throw error;
+      const known = error instanceof Failed || error instanceof CallError;
+      return { failure: { code: (known && error.code) || "learner-failed", message: String(error.message) } };
     }
   }
 

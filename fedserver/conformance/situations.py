@@ -348,12 +348,13 @@ def _last_mark(calls: Sequence[Call]) -> str:
 
 
 def _nameless(calls: Sequence[Call]) -> list[str]:
-    """The names of calls that do not name the session that the last Hello gave."""
-    found, session = [], ""
+    """The names of calls that name no session that the device had then; while it says Hello it has two."""
+    found = []
+    hellos = [each for each in calls if each.name == "Hello" and each.answer is not None]
     for each in calls:
-        if each.name == "Hello":
-            session = each.answer.session if each.answer is not None else ""
-        elif each.name != "Place" and session and each.session != session:
+        sessions = [hello.answer.session for hello in hellos if hello.over <= each.at][-1:]
+        sessions += [hello.answer.session for hello in hellos if hello.at <= each.at < hello.over]
+        if each.name not in ("Hello", "Place") and each.session not in sessions:
             found.append(each.name)
     return found
 
