@@ -125,7 +125,9 @@ class Device {
     } catch (error) {
       if (error.code === "say-hello") throw error;
       const known = error instanceof Failed || error instanceof CallError;
-      return { failure: { code: (known && error.code) || "learner-failed", message: String(error.message) } };
+      if (known) return { failure: { code: error.code || "failed", message: error.message } };
+      console.error(error); // it may hold values of the data, which do not leave
+      return { failure: { code: "learner-failed", message: "the device's code failed" } };
     }
   }
 

@@ -207,7 +207,7 @@ class Agent:
             answer = await self._link.next_task(min(poll, self._allowance.hours.open_for()))
         except UnreadableTask as error:  # the server's round must not wait for it
             failed = Failure(error.code, str(error))
-            await self._link.report(Report(*error.lease, failed))
+            await self._link.report(Report(*error.lease, outgoing(failed)))
             await self._recover(TaskFailed(failed))
             return None
         mine = isinstance(answer, Task) and self._work is not None and work_key(answer) == self._work.key
