@@ -21,8 +21,8 @@ def conformance(console: Console) -> Result:
     """Play the server for a foreign device, and say which rules of docs/protocol.md it keeps.
 
     The server is a real one, on this machine only and in a folder that is thrown away; what disturbs the
-    device is done at its edge. The verb prints a join string, and waits for the device, up to a minute for
-    each thing that it should do. Exits with code 8 if a rule is broken.
+    device is done at its edge. The verb prints a join string, waits for the device, and then up to a minute
+    for each thing that it should do. Exits with code 8 if a rule is broken.
     """
     from fedserver.conformance.situations import RULES, play
     from fedserver.conformance.stage import opened

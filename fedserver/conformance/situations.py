@@ -54,6 +54,7 @@ NOTHING = f"it did nothing of the kind in {PATIENCE:.0f} s"
 
 
 async def enter(stage: Stage) -> Found:
+    await stage.until(lambda: stage.edge.calls or None, seconds=None)  # a person starts the device
     hello = await stage.call("Hello")
     yield "join", ""
     first, asked = stage.edge.calls[0], hello.request

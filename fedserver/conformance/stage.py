@@ -75,8 +75,11 @@ class Stage:
 
         return await self.until(over)
 
-    async def until(self, found: Callable[[], T | None], seconds: float = PATIENCE) -> T:
-        """What `found` gives once it gives something. Raises NotSeenError."""
+    async def until(self, found: Callable[[], T | None], seconds: float | None = PATIENCE) -> T:
+        """What `found` gives once it gives something. seconds: None: however long that takes.
+
+        Raises NotSeenError.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while (value := found()) is None:  # noqa: ASYNC110 -- looks at what no event tells
@@ -118,9 +121,9 @@ async def opened(folder: Path) -> AsyncIterator[Stage]:
     try:
         access = await access_of(coordinator.storage, Authority.open(folder), config)
         listeners = await listen(coordinator, config.listen, folder / SOCKET, access, within=(edge,))
-        operator = AuthorityClient(folder)
-        _, line = await asyncio.to_thread(operator.create_token, Terms(Role.TRAIN, uses=1))
-        yield Stage(edge, coordinator, operator, line)
+        with AuthorityClient(folder) as operator:
+            _, line = await asyncio.to_thread(operator.create_token, Terms(Role.TRAIN, uses=1))
+            yield Stage(edge, coordinator, operator, line)
     finally:
         edge.leave_alone()
         coordinator.stop_serving()
