@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from shoal.core.errors import DeviceFault, LearnerFault, Refused, ShoalError
+from shoal.core.errors import BadPayload, DeviceFault, LearnerFault, Refused, ShoalError
 from shoal.core.exchange.link import Failure
 from shoal.core.types import RunId
 
@@ -21,6 +21,14 @@ class TaskFailed(LearnerFault):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, "", failure.details)
         self.code = failure.code  # type: ignore[misc]
+
+
+class UnreadableTask(BadPayload):
+    """A task that this version cannot read. What can be read is which one it is: run, round and attempt."""
+
+    def __init__(self, error: BadPayload, lease: tuple[RunId, int, int]) -> None:
+        super().__init__(error.message, error.hint)
+        self.lease = lease
 
 
 class NoPart(Refused):

@@ -38,6 +38,7 @@ class Verbs(Commands):
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",
         "completion": "shoal.shell.completion",
+        "conformance": "fedserver.cli.conformance",
         "simulate": "shoal.simulation.verb",
         "demo": "shoal.demo.verb",
         **{point.name: point.value for point in entry_points(group="fedserver.verbs")},

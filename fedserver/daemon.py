@@ -114,7 +114,7 @@ async def _lead(
     """Serve devices and operators. Raises what broke the coordinator, or ended its session."""
     listeners, lost = None, coordinator.storage.lost
     try:
-        access = None if authority is None else await _access(coordinator.storage, authority, config)
+        access = None if authority is None else await access_of(coordinator.storage, authority, config)
         socket = config.state / SOCKET
         listeners = await listen(coordinator, config.listen, socket, access, config.addresses)
         facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
@@ -188,7 +188,7 @@ def _write_address(path: Path, address: str) -> None:
             settle(file, path)
 
 
-async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
+async def access_of(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
     """What the listeners need for TLS. Raises ConfigError."""
     if not config.hosts:
         raise ConfigError("fedserver.yaml has no hosts", "add `hosts: [shoal.example.org]`")

@@ -24,7 +24,7 @@ from fedclient import SOFTWARE
 from fedclient.agent.allowance import DEFAULT, Allowance
 from fedclient.agent.reporter import Reporter, named
 from fedclient.agent.transfers import Transfers
-from fedclient.faults import NoPart, TaskFailed
+from fedclient.faults import NoPart, TaskFailed, UnreadableTask
 from fedclient.net.backoff import FIRST_WAIT, Backoff, heard, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
@@ -204,7 +204,13 @@ class Agent:
         """The server's answer; None outside of the owner's hours, where no work is left to be reported."""
         if self._closed_for():  # by now: the server may not have answered for long
             return None
-        answer = await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        try:
+            answer = await self._link.next_task(min(poll, self._allowance.hours.open_for()))
+        except UnreadableTask as error:  # the server's round must not wait for it
+            failed = Failure(error.code, str(error))
+            await self._link.report(Report(*error.lease, outgoing(failed)))
+            await self._recover(TaskFailed(failed))
+            return None
         mine = isinstance(answer, Task) and self._work is not None and work_key(answer) == self._work.key
         if self._work is not None and not mine and self._allowance.hours.closed_for():
             await self._give_up()  # it is not wanted any more, and no other work is begun now

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from fedclient.faults import UnreadableTask
 from fedclient.net.channel import FAULT, Redialed, is_gone
 from fedclient.net.direct import Direct
 from shoal.core.engine import timeouts
@@ -165,11 +166,17 @@ class RpcLink:
         return welcome
 
     async def next_task(self, wait: float) -> Task | Idle:
+        """See `Link`. Raises UnreadableTask for one that has to be reported as failed."""
         request = device.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
         answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait)))
-        found = wire.next_from_pb(answer)
-        if isinstance(found, Task) and not found.terms:
-            raise BadPayload("a task: the terms of its run are not set", "update the server")
+        try:
+            found = wire.next_from_pb(answer)
+            if isinstance(found, Task) and not found.terms:
+                raise BadPayload("a task: the terms of its run are not set", "update the server")
+        except BadPayload as error:
+            if not answer.HasField("task"):
+                raise
+            raise UnreadableTask(error, wire.lease_from_pb(answer.task.lease)) from None
         return found
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:

@@ -4,7 +4,7 @@ wanted, a port for them."""
 import asyncio
 import ipaddress
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fedserver.rpc.admission.authorization import Authorization, RecordingServer
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.admission.messages import Calls
+from fedserver.rpc.admission.messages import Calls, Layer
 from fedserver.rpc.admission.operator_authorization import OperatorAuthorization
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.channel import ANSWER_BYTES
@@ -108,11 +108,13 @@ async def listen(
     socket: Path,
     access: Access | None = None,
     addresses: tuple[str, ...] = (),
+    within: Sequence[Layer] = (),
 ) -> Listeners:
     """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
-    addresses: where devices may find the leader, here or elsewhere, if there are several servers. Raises
-    ConfigError for an address that is not available.
+    addresses: where devices may find the leader, here or elsewhere, if there are several servers. within:
+    what else is around devices' calls once they are admitted. Raises ConfigError for an address that is not
+    available.
     """
     if access is not None:  # from here on, the registry says who may do what
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
@@ -121,7 +123,7 @@ async def listen(
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     ports = _Ports(coordinator, access)
     # Typed as Any: all of a server that generated code asks for.
-    devices: Any = RecordingServer(ports.for_devices(address))
+    devices: Any = RecordingServer(ports.for_devices(address, within))
     here = ports.for_operators_here()
     operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
     if access is not None and not addresses:  # devices that have known others forget them when they hear this
@@ -161,11 +163,11 @@ class _Ports:
         self._options = (*OPTIONS, *_ageing(settings.age))
         self.listeners = Listeners(self._connections, self._admission.places)
 
-    def for_devices(self, address: str) -> aio.Server:
+    def for_devices(self, address: str, within: Sequence[Layer]) -> aio.Server:
         """The port where devices call. Sets the address of the listeners."""
         authorization = () if self._access is None else (Authorization(self._access.peers),)
         errors = self._errors(self._attention("the devices' port"))
-        calls = Calls(errors, *authorization, self._admission)
+        calls = Calls(errors, *authorization, self._admission, *within)
         server = aio.server(interceptors=(calls,), options=self._options)
         if self._access is None:
             host, port = loopback(address), self._open(server, address)

@@ -27,7 +27,7 @@ from shoal.core.exchange.messages import Describe, Message, Train, TrainingSetti
 from shoal.core.identity import certificates, join
 from shoal.core.privacy.asks import read_terms
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "proto/vectors/messages"
 CORPUS = Path(__file__).parent / "corpus"
 
 MODEL = {"w": np.array([[1.5, -0.0]], np.float32)}

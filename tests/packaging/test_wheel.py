@@ -106,8 +106,10 @@ def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
 
 
 def test_the_contract_is_in_wheel_and_source_distribution(dist: Path, installed: dict[str, object]) -> None:
-    contract = {str(path.relative_to(ROOT)) for path in (ROOT / "proto").rglob("*.proto")}
-    assert len(contract) > 10
+    """The messages, and the vectors by which another implementation is tried."""
+    kinds = ("*.proto", "*.json", "*.bin")
+    contract = {str(path.relative_to(ROOT)) for kind in kinds for path in (ROOT / "proto").rglob(kind)}
+    assert len(contract) > 100
     files = installed["files"]
     assert isinstance(files, list)
     assert contract <= {path.partition("share/shoal/")[2] for path in files}

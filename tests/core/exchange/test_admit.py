@@ -72,26 +72,26 @@ def refused(task: Message, reply: Message) -> str:
 WIDTHS = Evaluate(MODEL, bounds=WIDTH)
 
 
-@pytest.mark.parametrize(
-    ("task", "reply"),
-    [
-        (TRAIN, TRAINED),
-        (WIDTHS, Evaluated(0.5, 1.0, 10, None, 84)),
-        (CLUSTER, replace(TRAINED, descriptor=descriptor())),
-        (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
-        (SEVERAL, Moved((MODEL, MODEL), 10)),
-        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
-        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=1.0 / 3.0, classes=40)),
-        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=0.0)),
-        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
-        (
-            Evaluate(MODEL, bounds="coordinate"),
-            Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(5), np.ones(5)), 5),
-        ),
-        (Describe(MODEL, PROJECTOR, 2), Described(descriptor(), 10)),
-        (Build(), Built(MODEL)),
-    ],
-)
+RIGHT = [
+    (TRAIN, TRAINED),
+    (WIDTHS, Evaluated(0.5, 1.0, 10, None, 84)),
+    (CLUSTER, replace(TRAINED, descriptor=descriptor())),
+    (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
+    (SEVERAL, Moved((MODEL, MODEL), 10)),
+    (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
+    (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=1.0 / 3.0, classes=40)),
+    (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=0.0)),
+    (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
+    (
+        Evaluate(MODEL, bounds="coordinate"),
+        Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(5), np.ones(5)), 5),
+    ),
+    (Describe(MODEL, PROJECTOR, 2), Described(descriptor(), 10)),
+    (Build(), Built(MODEL)),
+]
+
+
+@pytest.mark.parametrize(("task", "reply"), RIGHT)
 def test_a_right_answer_is_admitted(task: Message, reply: Message) -> None:
     admit_payload(task, encode(reply, keep))
     admit_message(task, reply)
@@ -134,18 +134,18 @@ def test_a_wrong_word_about_a_guarantee_is_refused(task: Message, changes: dict[
     assert why in refused(task, replace(PROTECTED, **changes))
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        ({"w": MODEL["w"]}, "lacks tensor 'b'"),
-        ({**MODEL, "c": MODEL["b"]}, "unknown tensor 'c'"),
-        ({"b": MODEL["b"], "w": MODEL["w"]}, "another order"),
-        ({**MODEL, "b": np.zeros(3, np.float32)}, "float32 [3], expected float32 [2]"),
-        ({**MODEL, "b": np.zeros(2, np.float64)}, "float64 [2], expected float32 [2]"),
-        ({**MODEL, "b": np.array([1.0, np.nan], np.float32)}, "1 of 2 values are NaN or infinite"),
-        ({**MODEL, "b": np.array([-np.inf, np.inf], np.float32)}, "2 of 2 values"),
-    ],
-)
+WRONG_MODELS = [
+    ({"w": MODEL["w"]}, "lacks tensor 'b'"),
+    ({**MODEL, "c": MODEL["b"]}, "unknown tensor 'c'"),
+    ({"b": MODEL["b"], "w": MODEL["w"]}, "another order"),
+    ({**MODEL, "b": np.zeros(3, np.float32)}, "float32 [3], expected float32 [2]"),
+    ({**MODEL, "b": np.zeros(2, np.float64)}, "float64 [2], expected float32 [2]"),
+    ({**MODEL, "b": np.array([1.0, np.nan], np.float32)}, "1 of 2 values are NaN or infinite"),
+    ({**MODEL, "b": np.array([-np.inf, np.inf], np.float32)}, "2 of 2 values"),
+]
+
+
+@pytest.mark.parametrize(("model", "why"), WRONG_MODELS)
 def test_a_wrong_model_is_named(model: Tensors, why: str) -> None:
     assert why in refused(TRAIN, replace(TRAINED, model=model))
     assert why in refused(TrainMixture((MODEL,), (1.0,), TrainingSettings()), replace(TRAINED, model=model))
@@ -166,24 +166,24 @@ def test_wrong_numbers_are_named(changes: dict[str, Any], why: str) -> None:
     assert why in refused(TRAIN, replace(TRAINED, **changes))
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (None, "a descriptor was asked for"),
-        (descriptor(projector="0" * 64), "another projector"),
-        (
-            descriptor(means=np.zeros((2, 4)), deviations=np.ones((2, 4)), counts=np.ones(2)),
-            "1 classes and 4 dimensions, expected 2 and 4",
-        ),
-        (descriptor(means=np.zeros((3, 2)), deviations=np.ones((3, 2))), "2 classes and 2 dimensions"),
-        (descriptor(counts=np.array([1.0, -1.0, 2.0])), "negative counts"),
-        (descriptor(counts=np.array([1e300, 1.0, 2.0])), "more samples than a device can have"),
-        (descriptor(means=np.full((3, 4), -1e200)), "values above 1e+40"),
-        (descriptor(deviations=np.full((3, 4), 1e200)), "values above 1e+40"),
-        (descriptor(deviations=-np.ones((3, 4))), "negative counts or deviations"),
-        (descriptor(privacy=PrivacySettings("paper", 1.0)), "was asked for"),
-    ],
-)
+WRONG_DESCRIPTORS = [
+    (None, "a descriptor was asked for"),
+    (descriptor(projector="0" * 64), "another projector"),
+    (
+        descriptor(means=np.zeros((2, 4)), deviations=np.ones((2, 4)), counts=np.ones(2)),
+        "1 classes and 4 dimensions, expected 2 and 4",
+    ),
+    (descriptor(means=np.zeros((3, 2)), deviations=np.ones((3, 2))), "2 classes and 2 dimensions"),
+    (descriptor(counts=np.array([1.0, -1.0, 2.0])), "negative counts"),
+    (descriptor(counts=np.array([1e300, 1.0, 2.0])), "more samples than a device can have"),
+    (descriptor(means=np.full((3, 4), -1e200)), "values above 1e+40"),
+    (descriptor(deviations=np.full((3, 4), 1e200)), "values above 1e+40"),
+    (descriptor(deviations=-np.ones((3, 4))), "negative counts or deviations"),
+    (descriptor(privacy=PrivacySettings("paper", 1.0)), "was asked for"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), WRONG_DESCRIPTORS)
 def test_a_wrong_descriptor_is_named(given: Descriptor | None, why: str) -> None:
     assert why in refused(CLUSTER, replace(TRAINED, descriptor=given))
 
@@ -212,15 +212,15 @@ def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_aske
         admit_message(plain, Described(descriptor(), 9))
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (calibrated(2), "1 classes and 4 dimensions, expected 2 and 4"),
-        (calibrated(radius=0.6), "not the projector's radius"),
-        (calibrated(sigma=1.0), "noise of 1 gives epsilon 5.2"),
-        (replace(calibrated(), projector=digest(PROJECTOR)), "another projector"),
-    ],
-)
+WRONG_SUMS = [
+    (calibrated(2), "1 classes and 4 dimensions, expected 2 and 4"),
+    (calibrated(radius=0.6), "not the projector's radius"),
+    (calibrated(sigma=1.0), "noise of 1 gives epsilon 5.2"),
+    (replace(calibrated(), projector=digest(PROJECTOR)), "another projector"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), WRONG_SUMS)
 def test_wrong_noisy_sums_are_named(given: Descriptor, why: str) -> None:
     assert why in refused(PRIVATE, replace(TRAINED, descriptor=given))
 
@@ -237,54 +237,54 @@ def test_noise_may_take_a_small_value_below_zero() -> None:
     admit_message(replace(CLUSTER, privacy=privacy), replace(TRAINED, descriptor=noisy))
 
 
-@pytest.mark.parametrize(
-    ("task", "reply", "why"),
-    [
-        (Evaluate(MODEL), Evaluated(1.5, 0.0, 3), "accuracy is 1.5"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=1.1, classes=4), "a share of 1.1"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=0.2, classes=4), "a share of 0.2"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.2, classes=40), "a share of 0.2"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5), "0 classes with a share of 0.5"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=float("nan"), classes=4), "baseline is nan"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=1 << 40), "classes apart"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=-1), "classes apart"),
-        (
-            Evaluate(MODEL, rho=0.1),
-            Evaluated(0.5, 0.0, 3, rho=0.1, baseline=0.5, classes=4),
-            "the exact share of a class",
-        ),
-        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3), "bounds were asked for"),
-        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1))), "not asked for"),
-        (
-            Evaluate(MODEL, bounds="scalar"),
-            Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
-            "expected 1 pairs of latent bounds, got 5",
-        ),
-        (
-            Evaluate(MODEL, bounds="coordinate"),
-            Evaluated(0.5, 0.0, 3, bounds_of(5), 4),
-            "expected 4 pairs of latent bounds, got 5",
-        ),
-        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1), 1 << 40), "latents"),
-        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1)), "0 latents"),
-        (
-            Evaluate(MODEL, bounds="scalar"),
-            Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.full(1, 1e300)), 5),
-            "values above 1e+40",
-        ),
-        (
-            Evaluate(MODEL, bounds="scalar"),
-            Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1), "raw", 3), 5),
-            "encoder 3, expected 0",
-        ),
-        (
-            Measure((MODEL,), (1.0,)),
-            Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
-            "latent bounds were not asked for",
-        ),
-        (TRAIN, Evaluated(0.5, 0.0, 3), "a 'evaluated' report answers a 'train' task"),
-    ],
-)
+WRONG_MEASUREMENTS = [
+    (Evaluate(MODEL), Evaluated(1.5, 0.0, 3), "accuracy is 1.5"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=1.1, classes=4), "a share of 1.1"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 9, baseline=0.2, classes=4), "a share of 0.2"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.2, classes=40), "a share of 0.2"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5), "0 classes with a share of 0.5"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=float("nan"), classes=4), "baseline is nan"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=1 << 40), "classes apart"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, baseline=0.5, classes=-1), "classes apart"),
+    (
+        Evaluate(MODEL, rho=0.1),
+        Evaluated(0.5, 0.0, 3, rho=0.1, baseline=0.5, classes=4),
+        "the exact share of a class",
+    ),
+    (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3), "bounds were asked for"),
+    (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1))), "not asked for"),
+    (
+        Evaluate(MODEL, bounds="scalar"),
+        Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
+        "expected 1 pairs of latent bounds, got 5",
+    ),
+    (
+        Evaluate(MODEL, bounds="coordinate"),
+        Evaluated(0.5, 0.0, 3, bounds_of(5), 4),
+        "expected 4 pairs of latent bounds, got 5",
+    ),
+    (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1), 1 << 40), "latents"),
+    (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1)), "0 latents"),
+    (
+        Evaluate(MODEL, bounds="scalar"),
+        Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.full(1, 1e300)), 5),
+        "values above 1e+40",
+    ),
+    (
+        Evaluate(MODEL, bounds="scalar"),
+        Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1), "raw", 3), 5),
+        "encoder 3, expected 0",
+    ),
+    (
+        Measure((MODEL,), (1.0,)),
+        Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
+        "latent bounds were not asked for",
+    ),
+    (TRAIN, Evaluated(0.5, 0.0, 3), "a 'evaluated' report answers a 'train' task"),
+]
+
+
+@pytest.mark.parametrize(("task", "reply", "why"), WRONG_MEASUREMENTS)
 def test_a_wrong_measurement_is_named(task: Message, reply: Message, why: str) -> None:
     assert why in refused(task, reply)
 

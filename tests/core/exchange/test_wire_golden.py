@@ -97,7 +97,7 @@ from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
 
 TERMS = str(RunTerms("fedavg", "shoal-fed", (), Asks(20, opened=("weights",))))
-FOLDER = Path(__file__).parents[2] / "golden"
+FOLDER = Path(__file__).parents[3] / "proto/vectors/messages"
 
 MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
 PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}
