@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedserver.coordinator import first_graph
 from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.answers import YES
 from fedserver.coordinator.history.losses import Losses
@@ -375,6 +376,8 @@ class Run:
             seconds=time.monotonic() - self._opened,
             accuracy=None if self._abandoned else self.recorder.accuracy,
         )
+        if not self._abandoned:
+            await first_graph.take(self, closed.round)
         with self._meter.phase(self.run, "checkpoint"):
             checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
         crash.point("server.state-stored")

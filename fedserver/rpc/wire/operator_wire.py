@@ -245,12 +245,17 @@ def _verdict_from_pb(found: pb.Verdict) -> Verdict:
 
 
 def _origin_to_pb(spec: RunSpec) -> pb.RunOrigin:
-    return pb.RunOrigin(software=spec.software, initial_model=spec.initial)
+    return pb.RunOrigin(software=spec.software, initial_model=spec.initial, graph_by=spec.graph_by)
 
 
 def _started_from_pb(status: pb.RunStatus) -> RunSpec:
     origin = status.origin
-    return replace(spec_from_pb(status.spec), software=origin.software, initial=origin.initial_model)
+    return replace(
+        spec_from_pb(status.spec),
+        software=origin.software,
+        initial=origin.initial_model,
+        graph_by=origin.graph_by,
+    )
 
 
 def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fedclient.light.session import OnnxNetwork, open_session
-from fedclient.work.export import export, sample_of
 from fedserver.cli.models.onnx import save
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, with_scale
@@ -18,6 +17,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
 from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.scaling import in_own_units
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact

@@ -1861,19 +1861,25 @@ class RunOrigin(_message.Message):
 
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
+    GRAPH_BY_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: its version when the run was started. Unset: never."""
     initial_model: _builtins.str
     """Set by the server: SHA-256 of the initial weights, 64 hex digits. Unset: a device was asked for them."""
+    graph_by: _builtins.str
+    """Set by the server: the device that traced the run's graph, with the first weights, at most 256 characters.
+    Unset: an operator gave the graph, or there is none.
+    """
     def __init__(
         self,
         *,
         software: _builtins.str = ...,
         initial_model: _builtins.str = ...,
+        graph_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_by", b"graph_by", "initial_model", b"initial_model", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
