@@ -9,7 +9,7 @@ import pytest
 import shoal
 from shoal.core.errors import ConfigError
 from shoal.shell import crash
-from tests.crash.lab import INLINE, acknowledged, check, lived
+from tests.crash.lab import BUILT, INLINE, acknowledged, check, end, lived
 from tests.postgresql import Cluster
 from tests.server.servers import DEVICES, ROUNDS
 
@@ -94,11 +94,17 @@ def test_a_kill_changes_nothing_when_models_are_inside_of_messages(tmp_path: Pat
 
 
 def test_a_kill_when_the_graph_of_the_first_weights_is_taken_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / BUILT).touch()
-    assert lived(tmp_path, "server.graph-taken:1") == -signal.SIGKILL
-    assert lived(tmp_path) == 0
-    found = end(tmp_path)
-    assert (found["standing"], found["same"], found["graph"]) == ("finished", True, True)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for root in (whole, killed):
+        root.mkdir()
+        (root / BUILT).touch()
+    assert lived(whole) == 0
+    assert lived(killed, "server.graph-taken:1") == -signal.SIGKILL
+    assert lived(killed) == 0
+    assert end(whole)["graph"]
+    assert [end(killed)[part] for part in ("standing", "graph", "models")] == [
+        end(whole)[part] for part in ("standing", "graph", "models")
+    ]
 
 
 ON_POSTGRESQL = [

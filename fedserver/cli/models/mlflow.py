@@ -60,7 +60,8 @@ def _send_model(server: "_Server", experiment: str, run: str, key: str, files: l
     )["model"]["info"]
     for path in files:
         server.put(made["artifact_uri"], path.name, path.read_bytes())
-    server.call("PATCH", f"logged-models/{made['model_id']}", {"status": "LOGGED_MODEL_READY"})
+    ready = {"model_id": made["model_id"], "status": "LOGGED_MODEL_READY"}
+    server.call("PATCH", f"logged-models/{made['model_id']}", ready)
 
 
 def _batches(status: RunStatus, rounds: list[RoundHistory]) -> Iterator[dict[str, Any]]:

