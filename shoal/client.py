@@ -14,7 +14,7 @@ from shoal.core.inference.graph.binding import bound
 from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.types import Tensors
 from shoal.core.verdict import Verdict
-from shoal.result import Accuracy, NotKnown, Result, Round
+from shoal.result import Accuracy, Result, Round
 
 if TYPE_CHECKING:
     from fedserver.coordinator.status_types import ReleaseStatus, RunStatus
@@ -203,11 +203,9 @@ class DaemonResult(Result):
     def _onnx(self, cluster: str) -> bytes:
         weights = self.weights(cluster)
         if self._graph is None:
-            run = self._status.summary.run
-            raise NotKnown(
-                f"run {run} has no graph, so its models cannot become ONNX files",
-                f"fedserver run logs {run} says why; result.module(cluster, model=Net) needs none",
-            )
+            from fedserver.cli.models.onnx import no_graph
+
+            raise no_graph(self._status.summary.run, self._status.spec)
         return bound(self._graph, weights)
 
     def download(self, folder: Path | str) -> Path:

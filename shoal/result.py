@@ -159,8 +159,8 @@ class Result:
     def session(self, cluster: str) -> "InferenceSession":
         """The model of a cluster in ONNX Runtime, without PyTorch: session.run(["scores"], {"x": x}).
 
-        It takes samples as they are, like `module`. Raises NotFound for an unknown cluster, NotKnown and
-        LearnerFault where the run has no graph or the network cannot be traced, Missing without the packages.
+        It takes samples as they are, like `module`. Raises NotFound for an unknown cluster, and for a run
+        without a graph; LearnerFault where the network cannot be traced; Missing without the packages.
         """
         try:
             from onnxruntime import InferenceSession

@@ -115,7 +115,7 @@ def export(
     spec, as_onnx = found.spec, out.suffix.lower() == ".onnx"
     network = read_graph_file(graph) if graph else folders.graph_of(client, found) if as_onnx else None
     if as_onnx and network is None:
-        raise NotFound(f"run {name} has no graph, so its models cannot become ONNX files", onnx.NO_GRAPH)
+        raise onnx.no_graph(name, spec)
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
     in_all = {device: each for device, each in client.status().released.items() if device in found.released}

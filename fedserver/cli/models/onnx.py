@@ -8,17 +8,24 @@ from pathlib import Path
 
 import yaml
 
-from shoal.core.errors import BadPayload
+from fedserver.store.integrity.records import RunSpec
+from shoal.core.errors import BadPayload, NotFound
 from shoal.core.inference.graph.binding import bound
 from shoal.core.inference.graph.model import Graph
 from shoal.core.types import Tensors
 from shoal.shell.disk import write
 
-NO_GRAPH = (
-    "fedserver run logs says why; make one with `fedclient export`, and give it here: --graph graph.onnx; or "
-    "export safetensors: --out model.safetensors"
-)
 MLMODEL = "MLmodel"
+
+
+def no_graph(run: str, spec: RunSpec | None) -> NotFound:
+    """What is said where a run has no graph."""
+    given = spec is not None and spec.initial
+    why = "its first weights came without --graph" if given else f"fedserver run logs {run} says why"
+    return NotFound(
+        f"run {run} has no graph of its network, so its models cannot become ONNX files: {why}",
+        "make one with `fedclient export`: fedserver model export --graph graph.onnx --out model.onnx",
+    )
 
 
 def save(graph: Graph, tensors: Tensors, path: Path, facts: Mapping[str, str]) -> Path:
