@@ -1,6 +1,8 @@
 """Learners as graphs: ONNX Runtime gives what PyTorch gives, and finds the same cluster."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedclient.config import DataConfig
 from fedclient.light.session import OnnxNetwork, open_session
+from fedclient.work.runtime import with_graph
 from fedserver.cli.models.onnx import save
 from shoal.core import models
 from shoal.core.data.dataset import Dataset
@@ -23,7 +27,7 @@ from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.messages import Score
+from shoal.core.exchange.messages import Built, Score
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import InferenceContext
 from shoal.core.inference.graph.binding import bound
@@ -128,6 +132,35 @@ def test_the_file_of_each_network_of_the_library_agrees_to_1e_5(name: str) -> No
     x = torch.randn((20, *shape), generator=torch.Generator().manual_seed(43))
     (scores,) = session.run(["scores"], {"x": x.numpy()})
     assert np.abs(scores - module(x).detach().numpy()).max() < 1e-5
+
+
+class Odd(nn.Module):
+    """A network that mixes the samples of a batch by a Python number, which an exporter records as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + float(x.sum())
+
+
+@pytest.mark.parametrize(("network", "traced"), [(partial(nn.Linear, 4, 2), True), (Odd, False)])
+def test_first_weights_come_with_a_graph_or_with_the_reason_why_not(
+    network: Callable[[], nn.Module], traced: bool
+) -> None:
+    learner = Learner("mine", network)
+    data = Views.of(Dataset(np.random.default_rng(3).random((20, 4)).astype(np.float32)))
+    context = DeviceContext(learner, data, "cpu", 0, np.random.default_rng(0))
+    settings = DataConfig(csv=Path("x.csv"), columns=("a", "b", "c", "d"), classes=("ill", "well"))
+    built = with_graph(Built(initial_weights(learner, 0)), context, settings)
+    assert (built.graph is not None, built.untraced is None) == (traced, traced)
+    if built.graph is not None:
+        found = read_graph(built.graph["graph"].tobytes())
+        assert found.class_names == ("ill", "well")
+        assert "a, b, c, d" in found.facts["preprocessing"]
+    else:
+        assert "computes other scores" in str(built.untraced)
 
 
 def test_a_network_of_too_many_bytes_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
