@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedclient.work.export import export, sample_of
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.device_kit.learner import builtin, initial_weights
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.identity.joining import Role
 from shoal.demo import fleet

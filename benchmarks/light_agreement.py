@@ -28,12 +28,12 @@ import numpy as np
 
 import shoal
 from fedclient.light.session import OnnxNetwork
-from fedclient.work.export import export, sample_of
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.device_kit.network import has_latent
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import compact
 from shoal.core.exchange.parts import ClusterAssignment

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Refused
-from shoal.core.inference.graph.model import read_graph, reference_of
+from shoal.core.inference.graph.binding import bound
+from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.types import Tensors
 from shoal.core.verdict import Verdict
 from shoal.result import Accuracy, Result, Round
 
 if TYPE_CHECKING:
-    from fedserver.coordinator.status_types import RunStatus
+    from fedserver.coordinator.status_types import ReleaseStatus, RunStatus
     from fedserver.rpc.client import OperatorClient
     from shoal.core.server_kit.history.records import RoundHistory
 
@@ -105,8 +106,11 @@ class Client:
 
         Example:
             models = client.release("stable").models
+            client.release("stable").download("folder")
+            scores = client.release("stable").session("c0").run(["scores"], {"x": x})
         """
-        return DaemonResult(self._operator, self._operator.release(name).status, [], model)
+        found = self._operator.release(name)
+        return DaemonResult(self._operator, found.status, [], model, found)
 
     def runs(self) -> dict[str, str]:
         """The runs, newest first, with the stage of each."""
@@ -166,9 +170,14 @@ class DaemonResult(Result):
     """
 
     def __init__(
-        self, operator: "OperatorClient", status: "RunStatus", history: Sequence[Round], model: Any = None
+        self,
+        operator: "OperatorClient",
+        status: "RunStatus",
+        history: Sequence[Round],
+        model: Any = None,
+        release: "ReleaseStatus | None" = None,
     ) -> None:
-        self._operator, self._status, self._network = operator, status, model
+        self._operator, self._status, self._network, self._release = operator, status, model, release
         self.history = history
         self.algorithm = status.summary.algorithm
         self.clusters = {each.device: each.cluster for each in status.devices if each.cluster}
@@ -180,12 +189,36 @@ class DaemonResult(Result):
 
     @cached_property
     def class_names(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        """Of the graph that the run was started with, where its author's settings name the classes."""
+        """Of the run's graph, where its author's settings name the classes."""
+        return None if self._graph is None else self._graph.class_names or None
+
+    @cached_property
+    def _graph(self) -> Graph | None:
         spec = self._status.spec
         if spec is None or not spec.graph:
             return None
         found = self._operator.fetch(reference_of(spec.graph, spec.graph_bytes))
-        return read_graph(found["graph"].tobytes()).class_names or None
+        return read_graph(found["graph"].tobytes())
+
+    def _onnx(self, cluster: str) -> bytes:
+        weights = self.weights(cluster)
+        if self._graph is None:
+            from fedserver.cli.models.onnx import no_graph
+
+            raise no_graph(self._status.summary.run, self._status.spec)
+        return bound(self._graph, weights)
+
+    def download(self, folder: Path | str) -> Path:
+        """Write the folder that `fedserver model export --folder` writes. Returns it.
+
+        In it are the models, also as ONNX files where the run has a graph, settings, a card and checksums; of
+        a release also what was signed, and the signature, which is checked first. Raises BadPayload if the
+        release is not what was signed.
+        """
+        from fedserver.cli.models.folder import write_folder
+
+        write_folder(self._operator, self._status, Path(folder), self._release)
+        return Path(folder)
 
     @property
     def accuracy(self) -> Accuracy:

@@ -20,6 +20,7 @@ from shoal.core.verdict import Verdict
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from onnxruntime import InferenceSession
     from torch import nn
 
 
@@ -155,6 +156,18 @@ class Result:
         load_weights(module, weights)
         return in_own_units(module.eval())
 
+    def session(self, cluster: str) -> "InferenceSession":
+        """The model of a cluster in ONNX Runtime, without PyTorch: session.run(["scores"], {"x": x}).
+
+        It takes samples as they are, like `module`. Raises NotFound for an unknown cluster, and for a run
+        without a graph; LearnerFault where the network cannot be traced; Missing without the packages.
+        """
+        try:
+            from onnxruntime import InferenceSession
+        except ImportError:
+            raise Missing("a session needs onnxruntime", "pip install 'shoal-fed[infer]'") from None
+        return InferenceSession(self._onnx(cluster), providers=["CPUExecutionProvider"])
+
     def weights(self, cluster: str) -> Tensors:
         """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""
         if cluster not in self.models:
@@ -264,6 +277,10 @@ class Result:
     def _heads(self) -> list[str]:
         """What is said first: whether anything was learned."""
         return [str(self.verdict), self.summary()] if self.verdict else [self.summary()]
+
+    def _onnx(self, cluster: str) -> bytes:
+        """The model of a cluster as an ONNX file."""
+        raise NotKnown("this result has no graph of its network", "take the session of the run itself")
 
     def _model(self) -> Any:
         raise NotKnown("the daemon does not know the network", "give it: result.module(cluster, model=Net)")

@@ -1,9 +1,6 @@
-"""`fedclient export`. The export itself is in `fedclient/work/export.py`."""
+"""`fedclient export`. The export itself is in `shoal/core/device_kit/tracing.py`."""
 
 import hashlib
-import json
-from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +9,7 @@ import click
 from fedclient.cli.options import PATH, configured
 from fedclient.config import ClientConfig, DataConfig, LearnerConfig
 from fedclient.faults import torch_required
-from shoal.core.errors import ConfigError, DeviceFault
+from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb
 from shoal.shell.disk import write
 
@@ -50,13 +47,14 @@ def export(
     if config is None:
         raise ConfigError("no learner is given", "give --learner learner.py, or --config device.yaml")
     with torch_required():
-        from fedclient.work.export import export as exported
         from fedclient.work.runtime import open_learner
-    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
-        raise DeviceFault(f"an export needs {' and '.join(missing)}", INSTALL)
+        from shoal.core.device_kit.tracing import export as exported
+        from shoal.core.device_kit.tracing import noted
     samples = _samples(settings.data, shape, whole_numbers)
     console.progress("exporting, and comparing ONNX Runtime with PyTorch")
-    graph = exported(open_learner(config), samples, _facts(settings.data))
+    data = settings.data
+    about = noted(data.divide_by, data.columns, data.classes) if data else noted()
+    graph = exported(open_learner(config), samples, about)
     write(out.absolute(), graph.data)
     sizes = list(graph.sample.shape)
     facts = {
@@ -73,16 +71,13 @@ def export(
     return Result(facts, f"{made}\n{agreed}")
 
 
-INSTALL = 'pip install onnx onnxscript onnxruntime, or "shoal-fed[export,infer]"'
-
-
 def _samples(data: DataConfig | None, shape: str | None, whole_numbers: bool) -> "Tensor":
     """Samples to export with: of this shape, or as in the settings."""
     import torch
 
     from fedclient.work.data import load
-    from fedclient.work.export import sample_of
     from shoal.core.data.arrays import network_input
+    from shoal.core.device_kit.tracing import sample_of
 
     if shape is not None:
         try:
@@ -93,15 +88,3 @@ def _samples(data: DataConfig | None, shape: str | None, whole_numbers: bool) ->
     if data is None:
         raise ConfigError("the shape of a sample is not known", "give --shape, such as 1,28,28, or --config")
     return torch.from_numpy(network_input(load(data, labels=False).train.x[:2]))
-
-
-def _facts(data: DataConfig | None) -> Mapping[str, str]:
-    """What a user of the models has to know of the data: the preprocessing, and the names of the classes."""
-    if data is None:
-        return {"preprocessing": "bytes are divided by 255; other numbers are taken as they are"}
-    steps = [
-        f"values are divided by {data.divide_by:g}" if data.divide_by else "bytes are divided by 255",
-        *([f"columns {', '.join(data.columns)}, in this order"] if data.columns else []),
-    ]
-    classes = {"classes": json.dumps(list(data.classes))} if data.classes else {}
-    return {"preprocessing": "; ".join(steps), **classes}

@@ -6,13 +6,13 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
+from fedclient.config import ComputeConfig, DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import NoAlgorithm
 from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
@@ -25,18 +25,19 @@ from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.pipes import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
-from shoal.core.device_kit import standard, tuning
+from shoal.core.data.arrays import network_input
+from shoal.core.device_kit import standard, tracing, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
-from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, ShoalError, near
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, Missing, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
-from shoal.core.exchange.messages import Build, Message
+from shoal.core.exchange.messages import Build, Built, Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
@@ -174,6 +175,8 @@ class Runtime:
             reply = half.perform(message, context)
         if terms is not None and terms.series and trains(message):
             self._trained.note(terms.series, task.run, context.version())
+        if isinstance(reply, Built) and self._data is not None:
+            reply = with_graph(reply, context, self._data)
         return _Done(work, reply, context.remembered)
 
     def _check_installed(self, kind: str, terms: RunTerms | None) -> None:
@@ -219,6 +222,22 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
             if hasattr(message, "reply"):
                 found[message.kind] = (message, card.device())
     return found
+
+
+def with_graph(built: Built, context: DeviceContext, data: DataConfig) -> Built:
+    """First weights with the network as a graph, or why there is none: the run goes on without it."""
+    import torch
+
+    try:
+        graph = tracing.export(
+            context.learner,
+            torch.from_numpy(network_input(context.views.train.x[:2])),
+            tracing.noted(data.divide_by, data.columns, data.classes),
+            older_only=True,
+        )
+    except (LearnerFault, Missing) as fault:
+        return replace(built, untraced=str(fault))
+    return replace(built, graph={"graph": np.frombuffer(graph.data, np.uint8)})
 
 
 def open_learner(config: LearnerConfig) -> Learner:

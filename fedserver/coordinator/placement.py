@@ -101,7 +101,7 @@ async def place(
 
 async def _ask(asked: _Asked, source: Source, evidence: Evidence | Wish | None) -> _Answer:
     run, state = source.run, source.state
-    if asked.graph and not source.spec.graph:
+    if asked.graph and not source.spec.lends_graph:
         raise CannotPlace(
             f"run {run} has no graph for devices without a learner",
             "set `learner` on this device, or start a run with --graph",

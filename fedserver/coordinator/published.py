@@ -338,7 +338,7 @@ class Published:
             other = (await self._storage.call(self._storage.releases.get, present)).card
         except (DataFault, DamagedRow, NotFound):
             return ""
-        if other.spec.graph and not card.spec.graph:
+        if other.spec.lends_graph and not card.spec.lends_graph:
             return "it has no graph for those without a learner"
         try:
             check_manifest(_own_of(card), _own_of(other), "its model")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fedserver.coordinator import first_graph
 from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.aggregation.combining import Combination
 from fedserver.coordinator.answers import YES
@@ -416,6 +417,8 @@ class Run:
             seconds=time.monotonic() - self._opened,
             accuracy=None if self._abandoned else self.recorder.accuracy,
         )
+        if not self._abandoned:
+            await first_graph.take(self, closed.round)
         with self._meter.phase(self.run, "checkpoint"):
             checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
         crash.point("server.state-stored")

@@ -286,6 +286,12 @@ class Runs:
             self._add_checkpoint(run, round, checkpoint)
             self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
 
+    def take_graph(self, run: RunId, spec: RunSpec) -> None:
+        """Let a run have the graph that a report of its open round brought; the next checkpoint keeps it."""
+        self._blobs.make_durable(spec.graph)
+        with self._db.transaction():
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+
     def respecify(self, run: RunId, spec: RunSpec) -> None:
         """Change what the operator asked for, where no state depends on it; the run may be over."""
         with self._db.transaction():

@@ -36,6 +36,7 @@ POINTS: Mapping[str, str] = {
     "server.report-counted": "a report was counted and its receipt is not sent",
     "server.reducing": "all reports are in and are about to be combined",
     "server.reduced": "the next state exists only in memory",
+    "server.graph-taken": "a run has the graph of its first weights, whose round is not over",
     "server.state-stored": "the blobs of the next state are on disk, and no row refers to them",
     "server.round-committing": "the end of a round is written and not committed",
     "server.round-saved": "the end of a round is committed, what it does not need is still there",

@@ -190,7 +190,7 @@ class Fleet(Mapping[str, Holding]):
         if not holdings:
             raise DataFault("the fleet has no devices", HINT)
         self._holdings = dict(holdings)
-        self.held_out, self.class_names, self._regression = held_out, class_names, regression
+        self.held_out, self.class_names, self.regression = held_out, class_names, regression
         shapes = {name: one.test.x.shape[1:] for name, one in holdings.items()}
         first = next(iter(shapes))
         for name, shape in shapes.items():
@@ -216,12 +216,12 @@ class Fleet(Mapping[str, Holding]):
 
     def like(self, holdings: Mapping[str, Holding]) -> "Fleet":
         """A fleet of other devices with the same classes."""
-        return Fleet.of(holdings, self.classes, self.held_out, self.class_names, self._regression)
+        return Fleet.of(holdings, self.classes, self.held_out, self.class_names, self.regression)
 
     def read(self, device: str, x: Any, y: Any = None) -> Dataset:
         """The data of a device that is not in the fleet, read as those of its own devices are: y has the
         fleet's labels. Raises DataFault, which names the device."""
-        return _numbered(device, _part(device, x, y, self._regression), self.class_names)
+        return _numbered(device, _part(device, x, y, self.regression), self.class_names)
 
     def __getitem__(self, name: str) -> Holding:
         return self._holdings[name]

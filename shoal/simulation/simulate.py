@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
@@ -189,7 +190,7 @@ def attempt(
         )
     result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
-        model_seed, device, time.perf_counter() - started,
+        model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
     result.fault, result.layout = recorder.fault, layout
     result.remarks = (*remarks, *result.remarks)
@@ -202,7 +203,8 @@ class SimulationResult(Result):
     remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
     and what the server has to say of how the models were made, such as a model that does not learn. layout:
     how the samples were arranged.
-    state: the algorithm's last state. parameters: all of them, with their defaults. fleet, learner, seed,
+    state: the algorithm's last state. parameters: all of them, with their defaults. given: those that
+    were given. policy: when its rounds opened. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
     """
 
@@ -222,13 +224,14 @@ class SimulationResult(Result):
         model_seed: int,
         device: str,
         seconds: float,
+        policy: RoundPolicy,
     ) -> None:
         self.algorithm, self.card, self.preset, self.parameters = algorithm, card, preset, parameters
         self.fleet, self.learner, self.devices = fleet, learner, devices
         self.state: State = outcome.state
         self.outcome, self.history = outcome, history
         self.seed, self.model_seed, self.seconds = seed, model_seed, seconds
-        self._given, self._device = dict(given), device
+        self.given, self.policy, self._device = dict(given), policy, device
         self.models = dict(self.state.models)
         self.clusters = {
             name: self.state.assignments[name] for name in fleet if name in self.state.assignments
@@ -265,7 +268,7 @@ class SimulationResult(Result):
             counts = [counted(y, self.fleet.classes) for y in parts if y is not None and y.dtype.kind != "f"]
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
-        given = any(name in self._given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
+        given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
         found = verdict(rows, losses, given)
         return found and replace(found, groups=groups_of(self.state))
 
@@ -340,6 +343,30 @@ class SimulationResult(Result):
         task = Evaluate(model, "test", GLOBAL)
         return Accuracy({name: self.devices.accuracy(name, task, newcomer=True) for name in self.fleet})
 
+    def deploy(self, folder: Path | str) -> Path:
+        """Write what starts the same run on a real fleet, and print the commands. Returns the folder.
+
+        run.yaml: the run's settings, for the server. weights.safetensors: what this simulation began with.
+        graph.onnx: the network for ONNX files and devices without PyTorch, where it can be traced.
+        device.yaml, and learner.py unless the network is one of the library: for each device.
+
+        Of a class or function, the text is copied with what it uses, also from a notebook. Raises ConfigError
+        for a network without a text, such as one that was built already.
+
+        Example:
+            result.deploy("fleet")    # then: fedserver run start --file fleet/run.yaml
+        """
+        from shoal.simulation import deploying
+
+        deploying.show(deploying.deploy(self, Path(folder)))
+        return Path(folder)
+
+    def _onnx(self, cluster: str) -> bytes:
+        from shoal.core.inference.graph.binding import bound
+        from shoal.simulation.deploying import graph_of
+
+        return bound(graph_of(self), self.weights(cluster))
+
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
         """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
         known = {each.name for each in fields(find(name)[0].parameters)}
@@ -351,7 +378,7 @@ class SimulationResult(Result):
             model_seed=self.model_seed,
             device=self._device,
             progress=progress,
-            **{key: value for key, value in self._given.items() if key in known},
+            **{key: value for key, value in self.given.items() if key in known},
         )
 
     def rows(self) -> list[dict[str, Any]]:

@@ -27,12 +27,14 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.engines import Elsewhere
 from shoal.core.engine.simulate import Device
 from shoal.core.exchange.link import Idle, Outcome, Receipt, Report, Task
-from shoal.core.exchange.messages import Message, Trained
+from shoal.core.exchange.messages import Built, Message, Trained
 from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import work_key
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal.shell import crash
 from tests.client.visits import NoJitter
+from tests.server.coordinator.test_graph import FITTING
 from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
 from tests.waiting import HANG
@@ -41,7 +43,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
 PIECE = 64
 """Bytes of a chunk: the model of 136 bytes has three."""
-INLINE = "inline"
+INLINE, BUILT = "inline", "built"
 """A file in the root: models travel inside of tasks and reports."""
 OWNERS: dict[str, Any] = {"os": os, "Path": Path}
 Fault = tuple[str, str, int, int]
@@ -75,6 +77,8 @@ def counting(number: int, message: Message, seed: int, memory: Tensors | None) -
     """The honest answer of the device with that number, moved by how many tasks it remembers; what it
     remembers then."""
     answer, tasks = honest(number)(message, seed), 0 if memory is None else int(memory["tasks"])
+    if isinstance(answer, Built):
+        return replace(answer, graph={"graph": np.frombuffer(FITTING, np.uint8)}), {"tasks": np.array(tasks)}
     if isinstance(answer, Trained):
         moved = {name: (array + tasks).astype(array.dtype) for name, array in answer.model.items()}
         answer = replace(answer, model=moved)
@@ -150,12 +154,14 @@ async def live(root: Path) -> None:
     """From a start to the end of the run; what came of it is left in `root`/end.json."""
     async with server(root / "server", elsewhere=elsewhere(root)) as coordinator:
         if "toy" not in coordinator.runs:
-            await start(coordinator, MODEL)
+            await start(coordinator, None if (root / BUILT).exists() else MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
         rounds = await storage.call(storage.runs.rounds, "toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
+            "graph": coordinator.runs["toy"].spec.graph,
+            "models": {key: digest(model) for key, model in models(coordinator).items()},
             "same": same_models(models(coordinator), expected()),
             "counted": [[each.reported, each.asked, each.abandoned] for each in rounds],
             "stored": [

@@ -22,5 +22,5 @@ def test_the_way_from_a_notebook_to_a_fleet(tmp_path: Path) -> None:
         clusters = here.reads("fedserver run show digits")["clusters"]
         assert sorted(map(sorted, clusters.values())) == [["ward-0", "ward-2"], ["ward-1", "ward-3"]]
         assert here.reads("fedserver run show again")["stage"] == "finished"
-    for file in ("own.csv", "classes.csv", "c0.safetensors"):
+    for file in ("own.csv", "classes.csv", "c0.onnx", "c0.md", "fleet/run.yaml"):
         assert (tmp_path / file).exists()

@@ -19,7 +19,6 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess, Spawned
-from fedclient.work.export import export, sample_of
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -29,6 +28,7 @@ from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Release, Reserved, chosen

@@ -117,8 +117,15 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
             True,
         )
         files = place.server("model", "export", "stable", "--folder", tmp_path / "out")["files"]
-        names = [Path(each).name for each in files]
-        assert {"global.safetensors", "release.json", "release.sig", "authority.pem"} < {*names}
+        names = [str(Path(each).relative_to(tmp_path / "out")) for each in files]
+        assert {
+            "global/model.safetensors",
+            "global/model.onnx",
+            "graph.onnx",
+            "release.json",
+            "release.sig",
+            "authority.pem",
+        } < {*names}
         place.server("run", "start", "again", "--evaluate", "stable")
         with place.running("pi-17", "-m", "fedclient", "run", "-c", settings, "--until-finished") as device:
             assert device.wait(HANG) == 0

@@ -1,4 +1,9 @@
-"""All models of a run as a folder: safetensors files, config.json, a model card, and checksums."""
+"""All models of a run as a folder: config.json, a model card, checksums, and a folder for each model.
+
+README.md      the card, as Hugging Face reads it
+c0/            model.safetensors and config.json, as Hugging Face reads them; with the run's graph also
+               model.onnx and MLmodel: `mlflow models serve -m FOLDER/c0`
+"""
 
 import hashlib
 import json
@@ -7,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedserver.cli import text
+from fedserver.cli.models import onnx
 from fedserver.cli.models.weights import save
 from fedserver.coordinator.status_types import DeviceFigures, ReleaseStatus, RunStatus
 from fedserver.store.releases import PURPOSE
@@ -20,6 +27,7 @@ from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
 from shoal.core.errors import BadPayload
 from shoal.core.identity.certificates import certificate
 from shoal.core.identity.succession import key_with
+from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey
@@ -28,7 +36,7 @@ from shoal.shell import disk
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
 
-CARD, CONFIG, SUMS = "README.md", "config.json", "SHA256SUMS"
+CARD, CONFIG, SUMS, GRAPH = "README.md", "config.json", "SHA256SUMS", "graph.onnx"
 SIGNED, SIGNATURE, CERTIFICATE = "release.json", "release.sig", "authority.pem"
 """Of a release: its card, as it was signed, and what proves it."""
 
@@ -37,34 +45,63 @@ def write_folder(
     client: "OperatorClient", status: RunStatus, folder: Path, release: ReleaseStatus | None = None
 ) -> list[Path]:
     """Fetch the models of a run, or of a release, and write the folder. Returns its files; the checksums are
-    written last, so a folder without them is not whole."""
+    written last, so a folder without them is not whole. Raises BadPayload for a release that is not what was
+    signed."""
+    if release is not None:
+        check_signature(release)
     run = status.summary.run
     rounds = list(client.history(run, devices=False))
     in_all = {device: each for device, each in client.status().released.items() if device in status.released}
     with disk.storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMS).unlink(missing_ok=True)
-    written = []
+    files = dict[str, bytes]()
+    graph, names = graph_of(client, status), list[Path]()
     for key, weights in status.models.items():
-        path = folder / f"{key}.safetensors"
-        save(client.fetch(weights), path, {"run": run, "cluster": key})
-        written.append(path)
-    config = _config(status, rounds)
-    card = _card(status, rounds, in_all)
-    files = {CONFIG: f"{json.dumps(config, indent=1, default=str)}\n".encode(), CARD: card.encode()}
+        tensors, own = client.fetch(weights), folder / key
+        with disk.storing(own):
+            own.mkdir(exist_ok=True)
+        save(tensors, own / "model.safetensors", {"run": run, "cluster": key})
+        names.append(own / "model.safetensors")
+        files[f"{key}/{CONFIG}"] = _json(_config_of_model(status, key, graph))
+        if graph is not None:
+            files |= {f"{key}/{name}": each for name, each in onnx.files(graph, tensors, run, key).items()}
+    if graph is not None:
+        files[GRAPH] = graph.data
+    files |= {CONFIG: _json(_config(status, rounds)), CARD: _card(status, rounds, in_all).encode()}
     if release is not None:
         proof = {SIGNATURE: release.signature, CERTIFICATE: release.certificate} if release.signature else {}
         files |= {SIGNED: release.card, **proof}
     for name, content in files.items():
         disk.write(folder / name, content)
-        written.append(folder / name)
-    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in written)
-    disk.write(folder / SUMS, sums.encode())
-    return [*written, folder / SUMS]
+        names.append(folder / name)
+    sums = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in names
+    ]
+    disk.write(folder / SUMS, "".join(sums).encode())
+    return [*names, folder / SUMS]
+
+
+def graph_of(client: "OperatorClient", status: RunStatus) -> Graph | None:
+    """The network of a run; None if there is no graph of it."""
+    spec = status.spec
+    if spec is None or not spec.graph:
+        return None
+    return read_graph(client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes())
+
+
+def _json(found: Any) -> bytes:
+    return f"{json.dumps(found, indent=1, default=str)}\n".encode()
 
 
 def check_signature(found: ReleaseStatus) -> str:
-    """Who signed a release, in words. Raises BadPayload if it is not what was signed."""
+    """Who signed a release, in words. Raises BadPayload if it is not what was signed, or if its models are
+    not those that its card names."""
+    spec, name = found.status.spec, found.summary.release
+    blobs = {f"the model of {key}": weights.blob.sha256 for key, weights in found.status.models.items()}
+    for what, blob in {**blobs, "the graph": spec.graph if spec else ""}.items():
+        if blob.encode() not in found.card:
+            raise BadPayload(f"{what} is not what the card of {name} names")
     if not found.signature:
         return "not signed: the server had no certificates"
     signer = found.summary.authority
@@ -74,7 +111,7 @@ def check_signature(found: ReleaseStatus) -> str:
     try:
         key.verify(found.signature, PURPOSE + found.card, ECDSA(SHA256()))
     except InvalidSignature:
-        raise BadPayload(f"the card of {found.summary.release} is not what was signed") from None
+        raise BadPayload(f"the card of {name} is not what was signed") from None
     return f"signed by key {signer}"
 
 
@@ -88,7 +125,7 @@ def _config(status: RunStatus, rounds: Sequence[RoundHistory]) -> dict[str, Any]
         **({} if spec is None else text.spec_data(spec)),
         "clusters": {
             key: {
-                "file": f"{key}.safetensors",
+                "file": f"{key}/model.safetensors",
                 "sha256": weights.blob.sha256,
                 "devices": len(status.clusters.get(key, ())),
                 "accuracy": _accuracy(status, key),
@@ -98,6 +135,42 @@ def _config(status: RunStatus, rounds: Sequence[RoundHistory]) -> dict[str, Any]
         },
         "exported_by": f"shoal {__version__}",
     }
+
+
+def _config_of_model(status: RunStatus, key: ModelKey, graph: Graph | None) -> dict[str, Any]:
+    """In the words of Hugging Face, as far as it has them."""
+    names = graph.class_names if graph else ()
+    learner = graph.facts.get("learner", "") if graph else status.spec.learner if status.spec else ""
+    return {
+        "model_type": "shoal",
+        **({"architectures": [learner]} if learner else {}),
+        **(
+            {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+            if names
+            else {}
+        ),
+        "run": status.summary.run,
+        "cluster": key,
+        "devices": len(status.clusters.get(key, ())),
+        "accuracy": _accuracy(status, key),
+    }
+
+
+def _front_matter(status: RunStatus) -> str:
+    """What Hugging Face reads of a card: tags, and the accuracy of each model."""
+    found = {key: _accuracy(status, key) for key in status.models}
+    results = [
+        {
+            "task": {"type": "other", "name": f"cluster {key}"},
+            "dataset": {"type": "held-out", "name": "held-out samples of the cluster's devices"},
+            "metrics": [{"type": "accuracy", "value": round(accuracy, 4)}],
+        }
+        for key, accuracy in found.items()
+        if accuracy is not None
+    ]
+    index = {"model-index": [{"name": status.summary.run, "results": results}]} if results else {}
+    facts = {"library_name": "shoal", "tags": ["federated-learning", status.summary.algorithm], **index}
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False)}---"
 
 
 def _members(status: RunStatus, key: ModelKey) -> list[DeviceFigures]:
@@ -130,7 +203,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
     rows = [
         (
             key,
-            f"{key}.safetensors",
+            f"{key}/model.safetensors",
             str(len(status.clusters.get(key, ()))),
             str(sum(each.examples for each in _members(status, key)) or "-"),
             text.percent(_accuracy(status, key)),
@@ -139,6 +212,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
     ]
     lineage = [line for key in status.models for line in _lineage(key, rounds)]
     parts = [
+        _front_matter(status),
         f"# Models of run {summary.run}",
         f"Trained by Shoal {__version__} with {named}: {summary.progress} rounds of training, exported on "
         f"{time.strftime('%Y-%m-%d', time.gmtime())} (UTC){goes_on}. `{CONFIG}` has every setting.",
@@ -176,7 +250,7 @@ def _scale(status: RunStatus) -> list[str]:
         f"channel, it takes z up to {LINEAR:g} in absolute value, and sign(z) ({LINEAR:g} + log(1 + |z| - "
         f"{LINEAR:g})) beyond. Where there is `{TARGET}`, what the network predicts is multiplied by its "
         "second number, and its first is added. These tensors are no weights of the network. Shoal's own "
-        "programs, and models exported as ONNX, do all of this themselves.",
+        "programs, and `model.onnx`, do all of this themselves.",
     ]
 
 

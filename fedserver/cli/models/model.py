@@ -9,7 +9,6 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from shoal.core.errors import ConfigError, NotFound, near
-from shoal.core.inference.graph.model import reference_of
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
@@ -53,42 +52,59 @@ def _progress(client: "OperatorClient", name: str) -> dict[int, int]:
 )
 @click.option("--out", type=PATH, metavar="FILE", help="The file to write: .onnx, or else safetensors.")
 @click.option(
+    "--graph",
+    type=PATH,
+    metavar="FILE",
+    help="With .onnx: the network, by `fedclient export`.  [default: the run's]",
+)
+@click.option(
     "--folder", type=PATH, metavar="DIR", help="Write the models of all clusters to the folder DIR."
 )
+@click.option("--mlflow", metavar="URL", help="Send the run and its models to the MLflow server at URL.")
 def export(
     console: Console,
     client: "OperatorClient",
     name: str,
     cluster: str | None,
     out: Path | None,
+    graph: Path | None,
     folder: Path | None,
+    mlflow: str | None,
 ) -> Result:
     """Write the model of a cluster to a file, or those of all clusters to a folder.
 
     Of a run as it is now, or of a release: by its name, or by a channel for the one that it has.
 
-    ONNX Runtime opens a file whose name ends in .onnx by itself. It needs a run that was started with
-    --graph, and a card that says how to use the model is written beside it.
+    ONNX Runtime opens a file whose name ends in .onnx by itself, and a card that says how to use the model is
+    written beside it. The network comes with the first weights of a run, if the device that made them could
+    trace it, or by --graph, here or at the start.
 
     The folder also has the settings of the run (config.json), a model card (README.md) and checksums, and of
-    a release its signed card. While a run goes on, its models are those with which its present round opened.
+    a release its signed card. Each model has a folder in it, which Hugging Face's tools read and, with the
+    network, MLflow's. While a run goes on, its models are those with which its present round opened.
     """
+    from fedserver.cli.models import folder as folders
     from fedserver.cli.models import onnx
-    from fedserver.cli.models.weights import save
+    from fedserver.cli.models.weights import read_graph_file, save
 
-    if (out is None) == (folder is None) or (folder is not None and cluster is not None):
-        raise ConfigError("give either a file or a folder", "--out FILE with --cluster KEY, or --folder DIR")
+    if sum(each is not None for each in (out, folder, mlflow)) != 1 or (out is None and (cluster or graph)):
+        hint = "--out FILE with --cluster KEY, --folder DIR, or --mlflow URL"
+        raise ConfigError("give a file, a folder, or a server of MLflow", hint)
     release = None if name in {each.run for each in client.runs()} else client.release(name)
     found = release.status if release else client.show(name)
     known = list(found.models)
     if not known:
         what = "ended before it had a model" if found.summary.over else "has no model yet"
         raise NotFound(f"run {name} {what}")
-    if folder is not None:
-        from fedserver.cli.models.folder import write_folder
+    if mlflow is not None:
+        from fedserver.cli.models.mlflow import send
 
+        console.progress(f"sending {len(known)} models")
+        page = send(client, found, release, mlflow)
+        return Result({"run": name, "clusters": known, "page": page}, f"run and models are at {page}")
+    if folder is not None:
         console.progress(f"fetching {len(known)} models")
-        files = [str(path) for path in write_folder(client, found, folder, release)]
+        files = [str(path) for path in folders.write_folder(client, found, folder, release)]
         return Result({"run": name, "clusters": known, "files": files}, "\n".join(files))
     assert out is not None
     if cluster is None and len(known) > 1:
@@ -97,8 +113,9 @@ def export(
     if key not in found.models:
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
     spec, as_onnx = found.spec, out.suffix.lower() == ".onnx"
-    if as_onnx and (spec is None or not spec.graph):
-        raise NotFound(f"run {name} has no graph, so its models cannot become ONNX files", onnx.NO_GRAPH)
+    network = read_graph_file(graph) if graph else folders.graph_of(client, found) if as_onnx else None
+    if as_onnx and network is None:
+        raise onnx.no_graph(name, spec)
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
     in_all = {device: each for device, each in client.status().released.items() if device in found.released}
@@ -107,9 +124,9 @@ def export(
         "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
     }
     about = {"run": name, "cluster": key, **privacy}
-    if as_onnx and spec is not None:
-        graph = client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes()
-        written = onnx.save(graph, client.fetch(weights), out, about)
+    if as_onnx and network is not None:
+        about["graph_by"] = spec.graph_by if spec and graph is None else ""
+        written = onnx.save(network, client.fetch(weights), out, about)
     else:
         save(client.fetch(weights), out, about)
     facts = {

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from fedserver.config import LearnerConfig, RunConfig
 from shoal.core.errors import ConfigError
-from shoal.core.inference.graph.model import read_graph
+from shoal.core.exchange.tensors import ORDER
+from shoal.core.inference.graph.model import Graph, read_graph
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import settle, storing, temporary
-
-ORDER = "shoal_order"
-"""The metadata entry with the order of the tensors in the model: safetensors sorts them by name."""
 
 
 def initial_weights(config: RunConfig) -> Tensors | None:
@@ -37,13 +35,16 @@ def initial_weights(config: RunConfig) -> Tensors | None:
 def graph_of(config: RunConfig) -> bytes | None:
     """The checked graph for a run, if one is given. Raises ConfigError; BadPayload for one that no device
     would take."""
-    if config.graph is None:
-        return None
+    return None if config.graph is None else read_graph_file(config.graph).data
+
+
+def read_graph_file(path: Path) -> Graph:
+    """The graph in a file. Raises ConfigError, BadPayload."""
     try:
-        data = config.graph.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{config.graph}: {error.strerror}", "make it with `fedclient export`") from None
-    return read_graph(data).data
+        raise ConfigError(f"{path}: {error.strerror}", "make it with `fedclient export`") from None
+    return read_graph(data)
 
 
 def _made(config: LearnerConfig) -> Tensors:

@@ -41,8 +41,8 @@ def with_learner(asked: RunSpec, spec: RunSpec, weights: Tensors | None) -> RunS
 
 
 def graph_of(client: "OperatorClient", spec: RunSpec) -> bytes | None:
-    """The network for devices without a learner, from the server."""
-    if not spec.graph:
+    """The network for devices without a learner, from the server. One that a device made is made again."""
+    if not spec.lends_graph:
         return None
     return client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes()
 

@@ -39,7 +39,13 @@ POLICY = Converter(
     pb.RoundPolicy,
     own={name: time_from_now(name) for name in TIMES},
 )
-ORIGIN = {"software": "software", "initial": "initial_model", "release": "release", "series": "series"}
+ORIGIN = {
+    "software": "software",
+    "initial": "initial_model",
+    "release": "release",
+    "series": "series",
+    "graph_by": "graph_by",
+}
 """What the server writes of a run that was started, and its fields."""
 SPEC = Converter(
     RunSpec,

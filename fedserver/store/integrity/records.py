@@ -36,7 +36,8 @@ class RunSpec:
     initial weights that it got; "" if a device is asked for them.
 
     graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
-    is none. labels: only devices that have all of these labels take part.
+    is none. graph_by: the device that traced the graph, with the first weights; "" where an operator gave it.
+    labels: only devices that have all of these labels take part.
 
     evaluate: nothing is trained; devices measure the models of this release, or for "" the initial weights.
 
@@ -64,12 +65,20 @@ class RunSpec:
     every: float = 0.0
     release: str = ""
     series: str = ""
+    graph_by: DeviceId = ""
+
+    @property
+    def lends_graph(self) -> bool:
+        """Whether devices without a learner may have its graph. One that a device made is for files only."""
+        return bool(self.graph) and not self.graph_by
 
     @property
     def digest(self) -> str:
         """The SHA-256 of everything that a run starts from, apart from its name. Two runs with the same
         digest, on the same devices with the same data, train the same models, unless noise is added."""
-        found = {**asdict(self), "name": ""}
+        found = {**asdict(self), "name": "", "graph_by": ""}
+        if self.graph_by:  # it was made later, of what the run started from
+            found |= {"graph": "", "graph_bytes": 0}
         return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
 
 

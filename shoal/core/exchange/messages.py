@@ -146,11 +146,17 @@ class Protected:
 
 @dataclass(frozen=True, eq=False)
 class Built(Message):
-    """Initial weights. others: of the further models, where more than one was asked for."""
+    """Initial weights. others: of the further models, where more than one was asked for.
+
+    graph: the network as an ONNX file without weights, the one tensor "graph" of bytes; None where there is
+    none. untraced: why there is none.
+    """
 
     kind: ClassVar[str] = "built"
     model: Tensors
     others: tuple[Tensors, ...] | None = None
+    graph: Tensors | None = None
+    untraced: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +181,10 @@ class Build(Message):
             raise BadPayload(f"expected {self.models or 1} models, got {len(found)}")
         for model in found[1:]:
             check_manifest(manifest_of(model), manifest_of(reply.model))
+        if reply.graph is not None:
+            sizes = [(each.name, each.dtype, len(each.shape)) for each in manifest_of(reply.graph)]
+            if sizes != [("graph", "uint8", 1)]:
+                raise BadPayload(f"a graph of the tensors {sizes}", 'give its file as one tensor, "graph"')
 
 
 @dataclass(frozen=True)

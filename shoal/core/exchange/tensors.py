@@ -22,6 +22,8 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
     for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 }
 MAX_TENSORS, MAX_RANK, MAX_NAME = 4096, 8, 256
+ORDER = "shoal_order"
+"""The metadata entry of a safetensors file with the order of the tensors: such a file sorts them by name."""
 BLOCK = 1 << 15
 """Elements per step of a sum: what a step makes stays in the processor's cache until the next one."""
 

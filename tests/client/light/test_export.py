@@ -1,6 +1,8 @@
 """Learners as graphs: ONNX Runtime gives what PyTorch gives, and finds the same cluster."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,22 +10,27 @@ import pytest
 import torch
 from torch import nn
 
+from fedclient.config import DataConfig
 from fedclient.light.session import OnnxNetwork, open_session
-from fedclient.work.export import export, sample_of
+from fedclient.work.runtime import with_graph
 from fedserver.cli.models.onnx import save
+from shoal.core import models
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, with_scale
 from shoal.core.data.views import Views
+from shoal.core.device_kit import tracing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
 from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.scaling import in_own_units
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.messages import Score
+from shoal.core.exchange.messages import Built, Score
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import InferenceContext
+from shoal.core.inference.graph.binding import bound
 from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.newcomer import NoClassifier
 from shoal.core.types import Tensors
@@ -113,10 +120,60 @@ def test_equal_tensors_keep_their_names() -> None:
     assert made.outputs == ("scores", "latent")
 
 
+@pytest.mark.parametrize("name", models.names())
+def test_the_file_of_each_network_of_the_library_agrees_to_1e_5(name: str) -> None:
+    """Whatever networks there are: each has a case."""
+    make, shape = CASES[name]
+    learner = make()
+    made, weights = export(learner, sample_of(shape, False), {}), initial_weights(learner, 43)
+    session = open_session(bound(made, weights), threads=1)
+    module = learner.module(0).eval()
+    load_weights(module, weights)
+    x = torch.randn((20, *shape), generator=torch.Generator().manual_seed(43))
+    (scores,) = session.run(["scores"], {"x": x.numpy()})
+    assert np.abs(scores - module(x).detach().numpy()).max() < 1e-5
+
+
+class Odd(nn.Module):
+    """A network that mixes the samples of a batch by a Python number, which an exporter records as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + float(x.sum())
+
+
+@pytest.mark.parametrize(("network", "traced"), [(partial(nn.Linear, 4, 2), True), (Odd, False)])
+def test_first_weights_come_with_a_graph_or_with_the_reason_why_not(
+    network: Callable[[], nn.Module], traced: bool
+) -> None:
+    learner = Learner("mine", network)
+    data = Views.of(Dataset(np.random.default_rng(3).random((20, 4)).astype(np.float32)))
+    context = DeviceContext(learner, data, "cpu", 0, np.random.default_rng(0))
+    settings = DataConfig(csv=Path("x.csv"), columns=("a", "b", "c", "d"), classes=("ill", "well"))
+    built = with_graph(Built(initial_weights(learner, 0)), context, settings)
+    assert (built.graph is not None, built.untraced is None) == (traced, traced)
+    if built.graph is not None:
+        found = read_graph(built.graph["graph"].tobytes())
+        assert found.class_names == ("ill", "well")
+        assert "a, b, c, d" in found.facts["preprocessing"]
+    else:
+        assert "computes other scores" in str(built.untraced)
+
+
+def test_a_network_of_too_many_bytes_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "MAX_MODEL", 100)
+    with pytest.raises(LearnerFault, match="too many for an ONNX graph"):
+        export(builtin("mlp", {"inputs": 12}), sample_of((12,), False), {})
+
+
 def test_a_model_of_a_run_opens_by_itself_and_its_card_says_how(tmp_path: Path) -> None:
     weights = {"weight": np.eye(4, 3, dtype=np.float32), "bias": np.ones(3, np.float32)}
     facts = {"run": "r1", "cluster": "c0", "privacy": "none", "privacy_over_all_runs": "none"}
-    card = save(graph(), weights, tmp_path / "c0.onnx", facts)
+    facts["graph_by"] = "attic"
+    card = save(read_graph(graph()), weights, tmp_path / "c0.onnx", facts)
     session = open_session((tmp_path / "c0.onnx").read_bytes(), threads=1)
     assert [each.name for each in session.get_inputs()] == ["x"]
     (scores,) = session.run(["scores"], {"x": np.ones((2, 4), np.float32)})
@@ -126,6 +183,7 @@ def test_a_model_of_a_run_opens_by_itself_and_its_card_says_how(tmp_path: Path) 
     text = card.read_text()
     assert "`x`: (n, 4) float32" in text
     assert "cluster: c0" in text
+    assert "made by device attic" in text
     code = text.partition("```python\n")[2].partition("```")[0].replace("c0.onnx", str(tmp_path / "c0.onnx"))
     exec(code, scope := {})
     assert json.loads(json.dumps(scope["scores"].tolist())) == [[1.0] * 3]

@@ -24,10 +24,10 @@ from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER, RELEASES
 from fedclient.work.executor import InProcess
-from fedclient.work.export import export, sample_of
 from fedclient.work.pipes import TaskRunner
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import builtin, initial_weights
+from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import NoConsent, Refused, Unavailable
 from shoal.core.exchange.link import Question
 from shoal.core.exchange.messages import Describe

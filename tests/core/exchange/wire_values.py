@@ -261,7 +261,7 @@ asked_bounds = st.sampled_from(["", "scalar", "coordinate", WIDTH])
 curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Build: st.builds(Build, st.none() | st.integers(2, 64)),
-    Built: st.builds(Built, tensors),
+    Built: st.builds(Built, tensors, graph=st.none() | tensors, untraced=st.none() | texts),
     Train: st.builds(
         Train, tensors, settings, texts, st.none() | tensors, counts, privacies, st.none() | private
     ),

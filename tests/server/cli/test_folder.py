@@ -31,22 +31,22 @@ def test_a_folder_has_models_settings_a_card_and_checksums(tmp_path: Path) -> No
         client.start_run(spec(), MODEL)
         assert export("--folder", str(folder)) == 0
         assert "the run goes on" in (folder / "README.md").read_text()
-        assert same_models({"": load(folder / "global.safetensors")}, {"": MODEL})
+        assert same_models({"": load(folder / "global" / "model.safetensors")}, {"": MODEL})
         asyncio.run(all_devices(server.address))
         assert export("--folder", str(folder)) == 0
         assert export("--folder", str(folder), "--out", "x") == export() == 3
         status = client.show("toy")
         final = {key: client.fetch(weights) for key, weights in status.models.items()}
-    assert same_models({"global": load(folder / "global.safetensors")}, final)
+    assert same_models({"global": load(folder / "global" / "model.safetensors")}, final)
     sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
-    assert sorted(sums) == ["README.md", "config.json", "global.safetensors"]
+    assert sorted(sums) == ["README.md", "config.json", "global/config.json", "global/model.safetensors"]
     for name, expected in sums.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
     config = json.loads((folder / "config.json").read_text())
     assert (config["rounds"], config["seed"], config["parameters"]["rounds"]) == (ROUNDS, 5, ROUNDS)
     assert config["clusters"]["global"]["devices"] == DEVICES
     card = (folder / "README.md").read_text()
-    assert "| global | global.safetensors | 3 | 15 |" in card
+    assert "| global | global/model.safetensors | 3 | 15 |" in card
     assert all(f"    {line}" in card for line in text.privacy_table(status.released).splitlines())
     assert "goes on" not in card
 

@@ -1,5 +1,8 @@
 """The graph of a run, for devices without a learner: it is checked, given to those that need it, and kept."""
 
+import asyncio
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +16,22 @@ from fedserver.coordinator.release_api import ReleaseApi
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement
+from shoal.core.exchange.messages import Built, Message
 from shoal.core.exchange.payload import Weights
 from shoal.core.inference.graph.binding import NUMBERS
+from shoal.core.inference.graph.model import reference_of
 from shoal.core.types import RunId, Tensors
 from tests.core.inference.graphs import HOSTILE, graph, value
-from tests.server.servers import pieces_of, scenario, serve_all, spec, start
-from tests.server.toys import MODEL, Hands
+from tests.server.servers import (
+    DEVICES,
+    link,
+    pieces_of,
+    scenario,
+    serve_all,
+    spec,
+    start,
+)
+from tests.server.toys import MODEL, Answer, Hands, honest, serve
 
 WEIGHTS = [value(name, NUMBERS[array.dtype.name], array.shape) for name, array in MODEL.items()]
 FITTING = graph(inputs=[value("x"), *WEIGHTS])
@@ -89,5 +102,62 @@ def test_a_graph_that_no_device_would_take_starts_no_run(tmp_path: Path) -> None
             await start_with(coordinator, graph())
         assert not coordinator.runs
         assert await start_with(coordinator, FITTING) == "light"
+
+    scenario(story, tmp_path)
+
+
+def building(number: int, file: bytes | None, untraced: str | None = None) -> Answer:
+    """An honest device that gives this graph, or this reason, with the first weights."""
+    graph = None if file is None else {"graph": np.frombuffer(file, np.uint8)}
+
+    def answer(message: Message, seed: int) -> Message:
+        found = honest(number)(message, seed)
+        return replace(found, graph=graph, untraced=untraced) if isinstance(found, Built) else found
+
+    return answer
+
+
+async def built(coordinator: Coordinator, file: bytes | None, untraced: str | None = None) -> list[str]:
+    """A run whose first weights devices make, to its end; its log."""
+    await start(coordinator, None)
+    work = (serve(link(coordinator, number), building(number, file, untraced)) for number in range(DEVICES))
+    await asyncio.gather(*work)
+    assert (await OperatorApi(coordinator).show("toy")).summary.stage == "finished"
+    return [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
+
+
+def test_the_graph_that_comes_with_the_first_weights_is_kept_for_files_and_lent_to_no_device(
+    tmp_path: Path,
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        api = OperatorApi(coordinator)
+        before = spec(name="toy").digest
+        await built(coordinator, FITTING)
+        found = (await api.show("toy")).spec
+        assert found is not None
+        assert (found.graph, found.graph_bytes) == (hashlib.sha256(FITTING).hexdigest(), len(FITTING))
+        assert found.graph_by in {f"d{number}" for number in range(DEVICES)}
+        assert replace(found, software="", initial="").digest == before, "the run started from the same"
+        await api.prune_runs("toy")
+        stored = await coordinator.storage.call(
+            coordinator.storage.blobs.read, reference_of(found.graph, found.graph_bytes)
+        )
+        assert stored["graph"].tobytes() == FITTING
+        with pytest.raises(CannotPlace) as fault:
+            await DeviceApi(coordinator, "newcomer").place("toy", Wish(4, graph=True))
+        assert "--graph" in fault.value.hint
+
+    scenario(story, tmp_path)
+
+
+@pytest.mark.parametrize("file", [HOSTILE["custom operator"][0], graph(), None])
+def test_weights_count_without_a_graph_that_is_not_taken(tmp_path: Path, file: bytes | None) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        reason = None if file is not None else "it loops over the batch"
+        log = await built(coordinator, file, reason)
+        found = (await OperatorApi(coordinator).show("toy")).spec
+        assert found is not None
+        assert (found.graph, found.graph_by) == ("", "")
+        assert any("graph for ONNX files" in line and (reason or "") in line for line in log)
 
     scenario(story, tmp_path)

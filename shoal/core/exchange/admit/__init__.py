@@ -71,8 +71,8 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
 
 
 def most_models(task: Message) -> int:
-    """How many models an answer to `task` can have."""
-    return task.models or 1 if isinstance(task, Build) else max(len(_manifests(task)), 1)
+    """How many models an answer to `task` can have. The graph of the first ones counts as one."""
+    return (task.models or 1) + 1 if isinstance(task, Build) else max(len(_manifests(task)), 1)
 
 
 def admit_payload(task: Message, payload: Payload) -> None:
@@ -84,7 +84,8 @@ def admit_payload(task: Message, payload: Payload) -> None:
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
-    if len(found) > (most := most_models(task)):
+    most = most_models(task) - (isinstance(task, Build) and "graph" not in payload.parts)
+    if len(found) > most:
         raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
     for weights in found:
         if task.reply is not Built:

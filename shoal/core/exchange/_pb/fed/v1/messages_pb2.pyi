@@ -180,6 +180,10 @@ class Built(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     OTHERS_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    UNTRACED_FIELD_NUMBER: _builtins.int
+    untraced: _builtins.str
+    """Set by the device: why there is no graph, for people, at most 65,536 characters. Unset: no reason."""
     @_builtins.property
     def model(self) -> _parts_pb2.Weights:
         """Set by the device: the weights. Unset: refused."""
@@ -188,17 +192,27 @@ class Built(_message.Message):
     def others(self) -> _parts_pb2.WeightsList:
         """Set by the device: those of the further models, if more than one was asked for. Unset: there is one."""
 
+    @_builtins.property
+    def graph(self) -> _parts_pb2.Weights:
+        """Set by the device: its network as an ONNX file without weights, the one tensor "graph" of bytes. A server
+        checks it, and takes the weights without it if it does not pass. Unset: none, see `untraced`.
+        """
+
     def __init__(
         self,
         *,
         model: _parts_pb2.Weights | None = ...,
         others: _parts_pb2.WeightsList | None = ...,
+        graph: _parts_pb2.Weights | None = ...,
+        untraced: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "others", b"others"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "others", b"others"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__untraced: _TypeAlias = _typing.Literal["untraced"]  # noqa: Y015
+    _WhichOneofArgType__untraced: _TypeAlias = _typing.Literal["_untraced", b"_untraced"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__untraced) -> _WhichOneofReturnType__untraced | None: ...
 
 Global___Built: _TypeAlias = Built  # noqa: Y015
 

@@ -1883,6 +1883,7 @@ class RunOrigin(_message.Message):
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     SERIES_FIELD_NUMBER: _builtins.int
+    GRAPH_BY_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: its version when the run was started. Unset: never."""
     initial_model: _builtins.str
@@ -1891,6 +1892,10 @@ class RunOrigin(_message.Message):
     """Set by the server: the release that it went on from. Unset: none."""
     series: _builtins.str
     """Set by the server: the first run of those that follow each other, of which it is one. Unset: it is by itself."""
+    graph_by: _builtins.str
+    """Set by the server: the device that traced the run's graph, with the first weights, at most 256 characters.
+    Unset: an operator gave the graph, or there is none.
+    """
     def __init__(
         self,
         *,
@@ -1898,10 +1903,11 @@ class RunOrigin(_message.Message):
         initial_model: _builtins.str = ...,
         release: _builtins.str = ...,
         series: _builtins.str = ...,
+        graph_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "release", b"release", "series", b"series", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_by", b"graph_by", "initial_model", b"initial_model", "release", b"release", "series", b"series", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

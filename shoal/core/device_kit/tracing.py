@@ -1,11 +1,14 @@
-"""A learner as an ONNX graph without weights, for devices without PyTorch. Runs on the author's machine.
+"""A learner as an ONNX graph without weights: for ONNX files of a run's models, and devices without PyTorch.
 
-It needs PyTorch, and onnx, onnxscript and onnxruntime besides: `pip install "shoal-fed[export,infer]"`.
+Besides PyTorch it needs onnx and onnxruntime, which come with devices that train; and onnxscript for the
+newer exporter, which comes with the extra `export`.
 """
 
 import io
+import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -13,7 +16,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.learner import Learner, authors, tensors_of
 from shoal.core.device_kit.network import has_latent, latent_and_scores
-from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError
+from shoal.core.errors import BadPayload, ConfigError, LearnerFault, Missing, ShoalError
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.graph.binding import bound, without_weights
 from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph, read_graph
@@ -23,6 +26,12 @@ TRIED = (1, 7, 64)
 CLOSE = 1e-4
 """How far the runtime's results may be from PyTorch's, relative to the largest of them."""
 OPSET = 17
+INSTALL = 'pip install onnx onnxscript onnxruntime, or "shoal-fed[export,infer]"'
+FATAL = 4
+"""The severity from which on ONNX Runtime writes to standard error."""
+MAX_MODEL = 1 << 28
+"""Bytes of the weights of a network that is exported: a file of ONNX has at most 2 GiB, and the comparison
+needs several copies of them."""
 
 
 class _Both(nn.Module):
@@ -46,9 +55,15 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bo
     what people should know, such as the preprocessing. older_only: do not try PyTorch's newer exporter, which
     takes ten times as long, where the older one fails.
 
-    Raises LearnerFault where the network cannot be exported, or where the runtime computes something else.
+    Raises LearnerFault where the network cannot be exported, or where the runtime computes something else;
+    Missing where a package is not installed.
     """
+    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
+        raise Missing(f"an export needs {' and '.join(missing)}", INSTALL)
     model = learner.module(seed=0).eval()
+    size = sum(each.nbytes for each in model.state_dict().values())
+    if size > MAX_MODEL:
+        raise LearnerFault(f"{learner.name} has {size} bytes of weights, too many for an ONNX graph")
     # Exporters merge tensors that are equal, as fresh ones of batch norm are; these would lose their names.
     for number, tensor in enumerate(model.state_dict().values()):
         if tensor.is_floating_point():
@@ -56,15 +71,15 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bo
     both = _Both(learner, model).eval()
     outputs = [SCORES, LATENT][: 1 + has_latent(learner, model)]
     classifier = not (learner.loss or learner.evaluate)
-    noted = {"learner": learner.name, "classifier": "yes" if classifier else "no", **facts}
+    about = {"learner": learner.name, "classifier": "yes" if classifier else "no", **facts}
     faults: list[ShoalError] = []
-    for way in (_traced,) if older_only else (_traced, _captured):
+    for way in (_traced,) if older_only or find_spec("onnxscript") is None else (_traced, _captured):
         try:
             with authors("export", model, x):
                 exported = way(both, x, outputs)
-            weights = manifest_of(tensors_of(model))
-            graph = read_graph(without_weights(exported, weights, "model.", noted))
-            _compare(graph, both, x)
+                weights = manifest_of(tensors_of(model))
+                graph = read_graph(without_weights(exported, weights, "model.", about))
+                _compare(graph, both, x)
         except (LearnerFault, BadPayload) as fault:
             faults.append(fault)
         else:
@@ -118,12 +133,17 @@ def _captured(both: _Both, x: Tensor, outputs: list[str]) -> bytes:
 
 def _compare(graph: Graph, both: _Both, x: Tensor) -> None:
     """Raise LearnerFault unless ONNX Runtime and PyTorch agree on random weights and samples."""
-    from fedclient.light.session import open_session
+    import onnxruntime
 
     chance = torch.Generator().manual_seed(1)
     weights = tensors_of(both.learner.module(seed=1))
     both.model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-    session = open_session(bound(graph, weights), threads=1)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = FATAL, 1
+    try:
+        session = onnxruntime.InferenceSession(bound(graph, weights), options, ["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has errors of its own, which are no classes of Python's
+        raise LearnerFault(f"ONNX Runtime refuses the graph: {str(error)[:200]}") from None
     for count in TRIED:
         shape = (count, *x.shape[1:])
         some = torch.rand(shape, generator=chance) if x.is_floating_point() else x[:1].expand(shape)
@@ -145,3 +165,16 @@ def sample_of(shape: tuple[int, ...], whole_numbers: bool) -> Tensor:
     if not shape or any(size < 1 for size in shape):
         raise ConfigError(f"{list(shape)} is no shape of a sample", "give one such as 1,28,28")
     return torch.zeros(2, *shape, dtype=torch.int64 if whole_numbers else torch.float32)
+
+
+def noted(
+    divide_by: float | None = None, columns: Sequence[str] = (), classes: Sequence[str] | None = None
+) -> dict[str, str]:
+    """What a user of the models has to know of the data: the preprocessing, and the names of the classes."""
+    steps = [
+        f"values are divided by {divide_by:g}"
+        if divide_by
+        else "bytes are divided by 255; other numbers are taken as they are",
+        *([f"columns {', '.join(columns)}, in this order"] if columns else []),
+    ]
+    return {"preprocessing": "; ".join(steps), **({"classes": json.dumps(list(classes))} if classes else {})}
