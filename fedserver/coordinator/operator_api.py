@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import shoal
+from fedserver.coordinator import watching
 from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
@@ -257,6 +258,7 @@ class OperatorApi:
         ]
         refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
         notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
+        notices = (*notices, *await watching.notices(coordinator.storage))
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The coordinator's interface for operators: releases and channels."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
@@ -14,6 +15,7 @@ from fedserver.coordinator.status_types import (
     RunStatus,
     RunSummary,
 )
+from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
@@ -52,7 +54,11 @@ class ReleaseApi:
         """All releases, newest first; one that cannot be read says why."""
         channels, revoked = await self._storage.call(self._storage.releases.channels), await self._revoked()
         found = await self._storage.call(self._storage.releases.all)
-        return [_summary(name, each, channels, revoked) for name, each in reversed(found.items())]
+        said = await watched(self._storage)
+        return [
+            replace(_summary(name, each, channels, revoked), watched=said.get(name, ()))
+            for name, each in reversed(found.items())
+        ]
 
     async def channels(self) -> Mapping[str, list[Move]]:
         """For each channel what it was given, oldest first."""
@@ -77,7 +83,8 @@ class ReleaseApi:
             await self._storage.call(self._storage.releases.get, release),
             await self._storage.call(self._storage.releases.channels),
         )
-        return _summary(release, record, channels, await self._revoked())
+        found = _summary(release, record, channels, await self._revoked())
+        return replace(found, watched=(await watched(self._storage)).get(release, ()))
 
     async def _revoked(self) -> set[DeviceId]:
         standings = await self._storage.call(self._storage.journal.standings)

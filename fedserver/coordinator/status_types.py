@@ -157,13 +157,29 @@ class ReleaseGroup:
 
 
 @dataclass(frozen=True)
+class WatchedCluster:
+    """What devices say of their data that use a cluster's model: see `shoal.core.server_kit.moved.Movement`.
+
+    key: of the cluster; "" for devices that have chosen a model of the release by themselves. since: seconds
+    since 1970; None: no more have moved than chance explains.
+    """
+
+    key: ModelKey
+    answers: int
+    share: float = 0.0
+    error: float = 0.0
+    since: float | None = None
+
+
+@dataclass(frozen=True)
 class ReleaseSummary:
     """A release in one line of a list.
 
     made: seconds since 1970; 0 if it cannot be read. progress: the rounds of training that were complete.
     devices: how many took part. accuracy, error: as in ReleaseGroup, over all devices. authority: whose key
     signed the card; "" if none did. channels: those that have it now. revoked: devices that took part in its
-    training and are revoked. wrong: why it cannot be used; "" if it can.
+    training and are revoked. wrong: why it cannot be used; "" if it can. watched: what devices say that use
+    it.
     """
 
     release: str
@@ -178,6 +194,7 @@ class ReleaseSummary:
     channels: tuple[str, ...] = ()
     revoked: tuple[DeviceId, ...] = ()
     wrong: str = ""
+    watched: tuple[WatchedCluster, ...] = ()
 
 
 @dataclass(frozen=True)

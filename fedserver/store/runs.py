@@ -330,6 +330,7 @@ class Runs:
             of_run = (
                 "released",
                 "newcomers",
+                "watched",
                 "log",
                 "traffic",
                 "timeline",

@@ -44,6 +44,7 @@ POINTS: Mapping[str, str] = {
     "server.release-committing": "a release is written and not committed",
     "server.release-stored": "a release is committed and its operator does not know",
     "server.channel-moved": "a channel has another release and its operator does not know",
+    "server.answer-committing": "what a device says of its data is written and not committed",
     "server.store-moved": "a store was moved, the settings say so, and the former one has its name still",
     "server.backup-copied": "a backup is complete and does not have its name yet",
     "server.restored": "a state folder was made from a backup and does not have its name yet",

@@ -2,7 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fedserver.coordinator.status_types import ReleaseEvaluation, ReleaseGroup, ReleaseStatus, ReleaseSummary
+from fedserver.coordinator.status_types import (
+    ReleaseEvaluation,
+    ReleaseGroup,
+    ReleaseStatus,
+    ReleaseSummary,
+    WatchedCluster,
+)
 from fedserver.rpc.wire.operator_wire import status_from_pb, status_to_pb
 from fedserver.rpc.wire.rows import shown
 from fedserver.store.releases import Move
@@ -18,6 +24,7 @@ def release_to_pb(found: ReleaseSummary) -> pb.Release:
         channels=found.channels,
         revoked=found.revoked,
         groups=[pb.ReleaseGroup(**vars(group)) for group in found.groups],
+        watched=map(_watched_to_pb, found.watched),
     )
     message.made.FromMicroseconds(round(found.made * 1e6))
     return message
@@ -40,7 +47,20 @@ def release_from_pb(message: pb.Release) -> ReleaseSummary:
         channels=tuple(message.channels),
         revoked=tuple(message.revoked),
         groups=tuple(map(_group_from_pb, message.groups)),
+        watched=tuple(map(_watched_from_pb, message.watched)),
     )
+
+
+def _watched_to_pb(found: WatchedCluster) -> pb.WatchedCluster:
+    message = pb.WatchedCluster(key=found.key, answers=found.answers, share=found.share, error=found.error)
+    if found.since is not None:
+        message.since.FromMicroseconds(round(found.since * 1e6))
+    return message
+
+
+def _watched_from_pb(message: pb.WatchedCluster) -> WatchedCluster:
+    since = message.since.ToMicroseconds() / 1e6 if message.HasField("since") else None
+    return WatchedCluster(message.key, message.answers, message.share, message.error, since)
 
 
 def _group_from_pb(message: pb.ReleaseGroup) -> ReleaseGroup:

@@ -26,7 +26,7 @@ from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.cost import Cost, rho_of, total
-from shoal.core.privacy.noise import vote
+from shoal.core.privacy.noise import response, vote
 from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
@@ -46,6 +46,12 @@ async def record_evidence(
         await _write(storage, [_vote(run, device, evidence, question)])
     else:
         await record_parts(storage, run, device, [evidence])
+
+
+async def record_answer(storage: Storage, run: RunId, device: DeviceId, day: int) -> None:
+    """Record what a device has paid for to say on this day whether its data have moved."""
+    named, curve = sha256(f"{run} {device} {day}".encode()).hexdigest(), vote.cost(response.WATCHING).curve
+    await _write(storage, [ReleaseRecord(run, device, VOTE + named, 0.0, Statement.delta, 1, curve)])
 
 
 async def record_report(

@@ -4,6 +4,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2
 from shoal.core.exchange.choosing import Wish
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Ballot, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
@@ -39,7 +40,14 @@ def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceReques
 
 
 def _wish_to_pb(wish: Wish) -> pb2.Wish:
-    return pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own)
+    moved = None if wish.moved is None else pb2.Moved(**vars(wish.moved))
+    return pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own, moved=moved)
+
+
+def _wish_from_pb(pb: pb2.Wish) -> Wish:
+    said = pb.moved if pb.HasField("moved") else None
+    moved = None if said is None else Moved(said.subject, said.cluster, said.moved)
+    return Wish(pb.models, pb.graph, pb.own, moved=moved)
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
@@ -56,7 +64,7 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
         case "ballot":
             return run, ballot_from_pb(pb.ballot)
         case "wish":
-            return run, Wish(pb.wish.models, pb.wish.graph, pb.wish.own)
+            return run, _wish_from_pb(pb.wish)
         case None:
             return run, None
 

@@ -137,7 +137,9 @@ export class FleetView {
 
 const reached = ({ accuracy, error }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}`);
 
-const attention = ({ wrong, revoked }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : ""].filter(Boolean).join(". ");
+const attention = ({ wrong, revoked, watched }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : "", ...watched.filter(({ since }) => since !== null).map(moved)].filter(Boolean).join(". ");
+
+const moved = ({ key, share, error, since }) => `${key ? `Cluster ${key}` : "Devices that chose by themselves"}: ${percent(share)} \u00b1 ${percent(2 * error)} have other data than the model was made for, since ${ago(since)}`;
 
 function groupOf(device, by) {
   if (by.startsWith("label:")) return device.labels[by.slice(6)] ?? "without this label";

@@ -28,7 +28,7 @@ from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as fed_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64/v1/placement_service.proto\x12\x06\x66\x65\x64.v1\x1a\x12\x66\x65\x64/v1/parts.proto\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"\x92\x02\n\x0cPlaceRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12(\n\ndescriptor\x18\x02 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12 \n\x06scores\x18\x03 \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\x04 \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12\x1c\n\x04wish\x18\x05 \x01(\x0b\x32\x0c.fed.v1.WishH\x00\x12 \n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x12\x16\n\x0e\x61\x63\x63\x65pt_nearest\x18\x06 \x01(\x08\x42\n\n\x08\x65videnceR\x06\x64\x65viceR\tdevice_idR\x08identity\"2\n\x04Wish\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\r\n\x05graph\x18\x02 \x01(\x08\x12\x0b\n\x03own\x18\x03 \x01(\x08\"g\n\rPlaceResponse\x12$\n\x08question\x18\x01 \x01(\x0b\x32\x10.fed.v1.QuestionH\x00\x12&\n\tplacement\x18\x02 \x01(\x0b\x32\x11.fed.v1.PlacementH\x00\x42\x08\n\x06\x61nswer\"y\n\x08Question\x12\x0b\n\x03run\x18\x01 \x01(\t\x12 \n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\x1e\n\x05graph\x18\x03 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05terms\x18\x04 \x01(\t\x12\x0f\n\x07release\x18\x05 \x01(\t\"\x98\x01\n\tPlacement\x12\x0b\n\x03run\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.fed.v1.ClusterAssignment\x12\x1e\n\x05model\x18\x03 \x01(\x0b\x32\x0f.fed.v1.Weights\x12\x1e\n\x05graph\x18\x04 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\x0f\n\x07release\x18\x05 \x01(\t2P\n\x10PlacementService\x12<\n\x05Place\x12\x14.fed.v1.PlaceRequest\x1a\x15.fed.v1.PlaceResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64/v1/placement_service.proto\x12\x06\x66\x65\x64.v1\x1a\x12\x66\x65\x64/v1/parts.proto\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"\x92\x02\n\x0cPlaceRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12(\n\ndescriptor\x18\x02 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12 \n\x06scores\x18\x03 \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\x04 \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12\x1c\n\x04wish\x18\x05 \x01(\x0b\x32\x0c.fed.v1.WishH\x00\x12 \n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x12\x16\n\x0e\x61\x63\x63\x65pt_nearest\x18\x06 \x01(\x08\x42\n\n\x08\x65videnceR\x06\x64\x65viceR\tdevice_idR\x08identity\"P\n\x04Wish\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\r\n\x05graph\x18\x02 \x01(\x08\x12\x0b\n\x03own\x18\x03 \x01(\x08\x12\x1c\n\x05moved\x18\x05 \x01(\x0b\x32\r.fed.v1.Moved\"8\n\x05Moved\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05moved\x18\x03 \x01(\x08\"g\n\rPlaceResponse\x12$\n\x08question\x18\x01 \x01(\x0b\x32\x10.fed.v1.QuestionH\x00\x12&\n\tplacement\x18\x02 \x01(\x0b\x32\x11.fed.v1.PlacementH\x00\x42\x08\n\x06\x61nswer\"y\n\x08Question\x12\x0b\n\x03run\x18\x01 \x01(\t\x12 \n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\x1e\n\x05graph\x18\x03 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05terms\x18\x04 \x01(\t\x12\x0f\n\x07release\x18\x05 \x01(\t\"\x98\x01\n\tPlacement\x12\x0b\n\x03run\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.fed.v1.ClusterAssignment\x12\x1e\n\x05model\x18\x03 \x01(\x0b\x32\x0f.fed.v1.Weights\x12\x1e\n\x05graph\x18\x04 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\x0f\n\x07release\x18\x05 \x01(\t2P\n\x10PlacementService\x12<\n\x05Place\x12\x14.fed.v1.PlaceRequest\x1a\x15.fed.v1.PlaceResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,13 +40,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEREQUEST']._serialized_start=125
   _globals['_PLACEREQUEST']._serialized_end=399
   _globals['_WISH']._serialized_start=401
-  _globals['_WISH']._serialized_end=451
-  _globals['_PLACERESPONSE']._serialized_start=453
-  _globals['_PLACERESPONSE']._serialized_end=556
-  _globals['_QUESTION']._serialized_start=558
-  _globals['_QUESTION']._serialized_end=679
-  _globals['_PLACEMENT']._serialized_start=682
-  _globals['_PLACEMENT']._serialized_end=834
-  _globals['_PLACEMENTSERVICE']._serialized_start=836
-  _globals['_PLACEMENTSERVICE']._serialized_end=916
+  _globals['_WISH']._serialized_end=481
+  _globals['_MOVED']._serialized_start=483
+  _globals['_MOVED']._serialized_end=539
+  _globals['_PLACERESPONSE']._serialized_start=541
+  _globals['_PLACERESPONSE']._serialized_end=644
+  _globals['_QUESTION']._serialized_start=646
+  _globals['_QUESTION']._serialized_end=767
+  _globals['_PLACEMENT']._serialized_start=770
+  _globals['_PLACEMENT']._serialized_end=922
+  _globals['_PLACEMENTSERVICE']._serialized_start=924
+  _globals['_PLACEMENTSERVICE']._serialized_end=1004
 # @@protoc_insertion_point(module_scope)
