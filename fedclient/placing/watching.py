@@ -114,9 +114,11 @@ class Watcher:
         if placed.of_cluster is None:
             return found
         reference = self._reference(found.reference)
-        answers = [each.at for each in paid(ledger_of(self._settings).entries(), WATCH)]
+        holder = self._settings.consents.holder  # others may share the ledger
+        debits = paid(ledger_of(self._settings).entries(), WATCH)
+        answers = [each.at for each in debits if each.holder == holder]
         due = max(found.due, max(answers, default=0.0) + EVERY)
-        answer = f"{found.subject} {found.cluster} {len(answers)}"
+        answer = f"{holder} {found.subject} {found.cluster} {len(answers)}"
         asked = bool(reference) and found.waiting is None and found.looked >= due
         question = Watch(store.load(placed.of_cluster), reference, answer if asked else "")
         task = Task(placed.run, 1, 0, 0, Watch.kind, encode(question, store.keep))

@@ -21,9 +21,12 @@ from shoal.core.types import Array
 
 LEVEL = 0.01
 """How often samples like those of the reference are taken for others."""
-BLOCKS = 12
-"""Blocks of the smaller group: fewer could not be told from chance at `LEVEL`; shorter ones would count what
-neighbors have in common. Chosen on synthetic series, seeds 38 to 42."""
+MOST_BLOCKS, LEAST_BLOCKS = 12, 6
+"""Blocks of the smaller group: fewer than 6 could not be told from chance at `LEVEL`."""
+APART = 3.0
+"""A block is as long as this many times the samples that one tells about. Chosen on synthetic series, with
+seeds 38 to 42; where samples remember more than a sixth of their group, no length helps, and more alarms are
+false."""
 LEAST = 16
 """Samples of a group below which nothing is compared."""
 EXCHANGES = 999
@@ -46,7 +49,7 @@ def chance(reference: Mapping[str, Array], present: Mapping[str, Array]) -> floa
     n, m = (min(len(each) for each in views.values()) for views in (reference, present))
     if min(n, m) < LEAST:
         return 1.0
-    length = min(n, m) // BLOCKS
+    length = _length(reference, present, min(n, m))
     ones, others = n // length, m // length
     groups = _groups(ones, others)
     found = np.stack(
@@ -60,6 +63,22 @@ def chance(reference: Mapping[str, Array], present: Mapping[str, Array]) -> floa
     above = np.stack([len(each) - np.searchsorted(np.sort(each), each, "left") for each in found])
     fewest = above.min(axis=0)
     return float((fewest <= fewest[0]).mean())
+
+
+def _length(reference: Mapping[str, Array], present: Mapping[str, Array], fewest: int) -> int:
+    """Samples of a block: more, the more neighbors in time have in common."""
+    longest = 0.0
+    for name in reference:
+        common, spread = 0.0, 1e-12
+        for each in (reference[name], present[name]):
+            points = np.nan_to_num(each.astype(np.float64), posinf=0.0, neginf=0.0)
+            points = points - points.mean(axis=0)
+            common += float((points[1:] * points[:-1]).sum())
+            spread += float((points**2).sum())
+        share = min(max(common / spread, 0.0), 0.99)
+        longest = max(longest, APART * (1.0 + share) / (1.0 - share))
+    usual, most = max(fewest // MOST_BLOCKS, 1), max(fewest // LEAST_BLOCKS, 1)
+    return min(max(usual, int(longest) if longest > 2.0 * APART else 1), most)
 
 
 def _groups(ones: int, others: int) -> FloatArray:

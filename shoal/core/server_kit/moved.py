@@ -14,7 +14,7 @@ limit is the days of `YEARS`, whatever the number of devices and however they co
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.core.privacy.noise.response import EVERY_DAYS, WATCHING, wrong
 
@@ -25,7 +25,7 @@ YEARS = 100.0
 """Years between two false alarms of a cluster, on average, at least."""
 LIMIT = YEARS * 365.0
 MOST = 1000.0 * LIMIT
-"""Evidence is not counted beyond this, so that an alarm ends soon once the devices have good models again."""
+"""Evidence is not counted beyond this."""
 SHARES = (0.15, 0.3, 0.6, 1.0)
 
 
@@ -63,12 +63,11 @@ def movement(days: Sequence[Day]) -> Movement:
     """
     quotients = [[_quotient(each, share) for each in days] for share in SHARES]
     evidence = list(map(_evidence, quotients))
-    since = None
-    if evidence and sum(evidence) / len(SHARES) >= LIMIT:
-        since = days[_start(quotients[evidence.index(max(evidence))])].day
-    first = since if since is not None else (days[-1].day if days else 0) - EVERY_DAYS
-    counted = [each for each in days if each.day >= first]
-    return _estimate(sum(each.answers for each in counted), sum(each.moved for each in counted), since)
+    late = _estimate([each for each in days if each.day > days[-1].day - EVERY_DAYS])
+    if not evidence or sum(evidence) / len(SHARES) < LIMIT or late.share - late.error <= TOLERATED:
+        return late  # the last: by now each device has said otherwise
+    since = days[max(map(_start, quotients))[1]].day
+    return replace(_estimate([each for each in days if each.day >= since]), since=since)
 
 
 def _quotient(found: Day, share: float) -> float:
@@ -91,22 +90,23 @@ def _evidence(quotients: Sequence[float]) -> float:
     return found
 
 
-def _start(quotients: Sequence[float]) -> int:
-    """From which day on the evidence is largest."""
+def _start(quotients: Sequence[float]) -> tuple[float, int]:
+    """The largest sum of the last quotients, and where it begins."""
     best, found, total = -math.inf, 0, 0.0
     for number in reversed(range(len(quotients))):
         total += quotients[number]
         if total > best:
             best, found = total, number
-    return found
+    return best, found
 
 
-def _estimate(answers: int, moved: int, since: int | None) -> Movement:
+def _estimate(days: Sequence[Day]) -> Movement:
+    answers, moved = sum(each.answers for each in days), sum(each.moved for each in days)
     if not answers:
-        return Movement(0, 0.0, 0.0, since)
-    flipped, said = wrong(WATCHING), moved / answers
+        return Movement(0, 0.0, 0.0)
+    flipped = wrong(WATCHING)
     scale = 1.0 - 2.0 * flipped
     # With half an answer more of each kind, so that few equal answers are not taken for certain.
     smooth = (moved + 0.5) / (answers + 1.0)
     error = math.sqrt(smooth * (1.0 - smooth) / answers) / scale
-    return Movement(answers, min(max((said - flipped) / scale, 0.0), 1.0), error, since)
+    return Movement(answers, min(max((moved / answers - flipped) / scale, 0.0), 1.0), error)

@@ -44,7 +44,7 @@ def playing(monkeypatch: pytest.MonkeyPatch, settings: ClientConfig, story: list
     store = BlobStore(DeviceFolder(settings.state).blobs)
     file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
 
-    async def placed(*_: Any) -> PlacementResult:
+    async def placed(*_: Any, **__: Any) -> PlacementResult:
         if not story:
             await asyncio.Event().wait()  # until the signal ends it
         step = story.pop(0)
@@ -106,7 +106,7 @@ def test_a_mixture_is_followed_and_its_models_are_kept(
     file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
     shares = [1.0, 0.75, 0.5]
 
-    async def placed(*_: Any) -> PlacementResult:
+    async def placed(*_: Any, **__: Any) -> PlacementResult:
         if out.exists():
             with np.load(out) as found:
                 said.append(found["probabilities"])
