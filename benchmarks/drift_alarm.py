@@ -40,7 +40,7 @@ from shoal.core.server_kit.moved import TOLERATED, Day, movement
 from shoal.core.types import Array
 from shoal_lab.datasets import natural
 
-STEP, MOST, PAIRS = 48, 480, 12
+STEP, MOST, PAIRS = 48, 336, 6
 Views = dict[str, Array]
 Through = Callable[[Array], Views]
 Pair = tuple[str, Array, Array]
@@ -127,7 +127,7 @@ def hapt(seed: int, data_dir: Path) -> tuple[Through, Iterator[Pair]]:
 
     def pairs() -> Iterator[Pair]:
         rest = [people[each].stages[0].x / scale for each in order[15:]]
-        for number, own in enumerate(rest):
+        for number, own in enumerate(rest[:PAIRS]):
             half, other, shuffled = len(own) // 2, rest[number - 1], rng.permutation(own)
             yield "shuffled", shuffled[:half], shuffled[half:]
             yield "as recorded", own[:half], own[half:]
