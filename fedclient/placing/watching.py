@@ -4,9 +4,10 @@
 <state>/watch/reference-N.npz    latents and predictions of the samples that were there when the model came
 
     another release or cluster --> a new reference --> compared each day --> shown by `fedclient status`
-    due, and the owner's budget has room --> the ledger pays --> one randomized bit --> the next wish --> gone
+    time for an answer, and the owner's budget has room --> the ledger pays --> one randomized bit --> the
+    next wish --> gone
 
-All of it stays here but that bit. The first is due at a random time within 92 days, so that those of a fleet
+All of it stays here but that bit. The first leaves at a random time within 92 days, so that those of a fleet
 are spread over them, and the next ones 92 days after the last that the ledger has paid for. A crash may lose
 one that was paid; none is drawn twice.
 """

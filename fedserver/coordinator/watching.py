@@ -1,11 +1,13 @@
-"""What devices that follow a release say of their data, and what an operator is told of it."""
+"""What devices that follow a release say of their data, and what operators see of it."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.status_types import WatchedCluster
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import released
 from fedserver.store.journal.watched import Answer
 from fedserver.store.store import Storage
@@ -20,12 +22,12 @@ DAY = 86400.0
 
 
 async def note(coordinator: Coordinator, device: DeviceId, said: Moved) -> None:
-    """Count what a device says, if it has not said anything lately and names models that there are. On a full
-    disk only this is lost."""
+    """Count what a device says, if it has not said anything lately and names models that there are. Where
+    that cannot be read or stored, only this is lost."""
     storage, day = coordinator.storage, int(time.time() // DAY)
-    if not await storage.call(storage.journal.watched.counts, device, day):
-        return
-    with suppress(DiskFull, NotFound):
+    with suppress(DiskFull, DamagedRow, NotFound):
+        if not await storage.call(storage.journal.watched.counts, device, day):
+            return
         if said.cluster not in ("", *await _models(coordinator, said.subject)):
             return
         run = run_of(said.subject)
@@ -47,9 +49,14 @@ async def _models(coordinator: Coordinator, subject: str) -> Sequence[ModelKey]:
 
 async def watched(storage: Storage) -> Mapping[str, tuple[WatchedCluster, ...]]:
     """Of each release, or run, what devices have said within the last 92 days or since they have moved."""
+    said = await storage.call(storage.journal.watched.all)
+    return await asyncio.to_thread(_watched, said)  # two years of many clusters take a moment
+
+
+def _watched(said: Mapping[tuple[str, ModelKey], Sequence[Day]]) -> Mapping[str, tuple[WatchedCluster, ...]]:
     found: dict[str, list[WatchedCluster]] = {}
     today = int(time.time() // DAY)
-    for (subject, cluster), days in (await storage.call(storage.journal.watched.all)).items():
+    for (subject, cluster), days in said.items():
         if today - days[-1].day <= EVERY_DAYS:
             found.setdefault(subject, []).append(_cluster(cluster, days))
     return {subject: tuple(each) for subject, each in found.items()}

@@ -65,7 +65,7 @@ class Device:
         return self.watcher.findings
 
     def answer(self, placed: PlacementResult | None = None) -> Findings:
-        """It looks when an answer is due, at the time by which the ledger goes."""
+        """It looks when it is time for an answer, at the time by which the ledger goes."""
         self.now = time.time()
         return self.look(OTHER, 0.0, placed)
 

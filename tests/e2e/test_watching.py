@@ -46,7 +46,7 @@ USUAL, OTHER = (
 
 
 def follows(settings: ClientConfig, x: Array) -> Findings:
-    """One step of a device that follows, with these data; whatever is due is due."""
+    """One step of a device that follows, with these data; it is time for a look and for an answer."""
     np.savez(settings.state.parent / "new.npz", x=x)
     known = Watcher(settings).findings
     if known.subject:

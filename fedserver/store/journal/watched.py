@@ -64,9 +64,10 @@ class Watched:
         return True
 
     def all(self) -> dict[tuple[str, ModelKey], list[Day]]:
-        """The days of each release, or run, and cluster, oldest first."""
+        """The days of each release, or run, and cluster, oldest first. Those that cannot be are left out."""
         found: dict[tuple[str, ModelKey], list[Day]] = {}
-        for row in self._db.rows("watched", "ORDER BY subject, cluster, day"):
-            day = Day(row["day"], row["answers"], row["moved"])
-            found.setdefault((row["subject"], row["cluster"]), []).append(day)
+        query = "SELECT subject, cluster, day, answers, moved FROM watched ORDER BY subject, cluster, day"
+        for subject, cluster, day, answers, moved in self._db.query(query):
+            if {type(each) for each in (day, answers, moved)} == {int} and 0 <= moved <= answers:
+                found.setdefault((subject, cluster), []).append(Day(day, answers, moved))
         return found

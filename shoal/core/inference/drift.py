@@ -22,7 +22,7 @@ from shoal.core.types import Array
 LEVEL = 0.01
 """How often samples like those of the reference are taken for others."""
 MOST_BLOCKS, LEAST_BLOCKS = 12, 6
-"""Blocks of the smaller group: fewer than 6 could not be told from chance at `LEVEL`."""
+"""Blocks of the smaller group: fewer than 6 make no difference that is rarer than `LEVEL`."""
 APART = 3.0
 """A block is as long as this many times the samples that one tells about. Chosen on synthetic series, with
 seeds 38 to 42; where samples remember more than a sixth of their group, no length helps, and more alarms are

@@ -78,6 +78,6 @@ def voting(epsilon: float, question: str, data: str) -> Payment:
 
 def watching(answer: str, data: str) -> Payment:
     """Of a randomized answer to whether the data have moved (`shoal.core.privacy.noise.response`). answer:
-    names this one: the next has another name, since it is made and paid for anew."""
+    names this one: the next has another name, since it is made and paid for again."""
     question = sha256(answer.encode()).hexdigest()
     return Payment(WATCH, vote.cost(response.WATCHING), (question,), data, {"epsilon": response.WATCHING})
