@@ -14,7 +14,7 @@ At home: reference and new samples go through a network that was trained on othe
     trade
                   with Victoria began; HAPT from another person, or with the sensor's axes turned by a quarter
 
-Delay: how many new samples there were when the difference was first found, looked for each `STEP`.
+Delay: the median of how many new samples there were when the difference was first found, of those in `LOOKS`.
 
 In the fleet: devices answer at random times, once in 92 days, as `shoal.core.privacy.noise.response` makes
 them; the days until `shoal.core.server_kit.moved` raises an alarm, and false ones in cluster-years in which
@@ -40,7 +40,10 @@ from shoal.core.server_kit.moved import TOLERATED, Day, movement
 from shoal.core.types import Array
 from shoal_lab.datasets import natural
 
-STEP, MOST, PAIRS = 48, 336, 6
+LOOKS, PAIRS, NULLS = (48, 96, 192, 384), 4, 3
+"""After how many new samples a device looks; pairs of each kind for a seed, and how often those without
+drift."""
+MOST = LOOKS[-1]
 Views = dict[str, Array]
 Through = Callable[[Array], Views]
 Pair = tuple[str, Array, Array]
@@ -68,6 +71,11 @@ def trained(x: Array, y: Array, seed: int, epochs: int = 20) -> Through:
     return through
 
 
+def _divided(x: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    rows = rng.permutation(len(x))[: 2 * MOST]
+    return x[rows[: len(rows) // 2]], x[rows[len(rows) // 2 :]]
+
+
 def smirnov(reference: Views, present: Views) -> float:
     """The smallest p-value of all coordinates, times their number."""
     found = [
@@ -88,7 +96,7 @@ def digits(seed: int) -> tuple[Through, Iterator[Pair]]:
             rows = rng.permutation(order[700:])
             one, other = x[rows[:240]], x[rows[240:480]]
             turned = np.array([rotate(each.reshape(8, 8), 15, reshape=False, order=1) for each in other])
-            yield "shuffled", one, other
+            yield from (("shuffled", *_divided(x[rows], rng)) for _ in range(NULLS))
             yield "others: turned by 15 degrees", one, turned.reshape(other.shape)
             yield "others: darker by a fifth", one, 0.8 * other
             kept = x[rows[data.target[rows] != 3]]
@@ -107,11 +115,10 @@ def elec2(seed: int, data_dir: Path) -> tuple[Through, Iterator[Pair]]:
 
     def pairs() -> Iterator[Pair]:
         for _ in range(PAIRS):
-            rows = rng.permutation(np.arange(early, began))[: 2 * MOST]
-            yield "shuffled", x[rows[:MOST]], x[rows[MOST:]]
+            yield from (("shuffled", *_divided(x[early:began], rng)) for _ in range(NULLS))
             start = int(rng.integers(early, began - 2 * MOST))
             yield "as recorded", x[start : start + MOST], x[start + MOST : start + 2 * MOST]
-            start = began - int(rng.integers(0, STEP)) - MOST
+            start = began - int(rng.integers(0, 48)) - MOST
             yield "others: trade with Victoria", x[start : start + MOST], x[began : began + MOST]
 
     return through, pairs()
@@ -129,7 +136,7 @@ def hapt(seed: int, data_dir: Path) -> tuple[Through, Iterator[Pair]]:
         rest = [people[each].stages[0].x / scale for each in order[15:]]
         for number, own in enumerate(rest[:PAIRS]):
             half, other, shuffled = len(own) // 2, rest[number - 1], rng.permutation(own)
-            yield "shuffled", shuffled[:half], shuffled[half:]
+            yield from (("shuffled", *_divided(own, rng)) for _ in range(NULLS))
             yield "as recorded", own[:half], own[half:]
             yield "others: another person", shuffled[:half], rng.permutation(other)[:half]
             yield "others: sensor turned", shuffled[:half], shuffled[half:][:, [1, 0, 2, 4, 3, 5]]
@@ -145,7 +152,7 @@ def home(name: str, made: Callable[[int], tuple[Through, Iterator[Pair]]], seeds
         through, pairs = made(seed)
         for kind, reference, present in pairs:
             one, other = through(reference), through(present)
-            looks = range(STEP, len(present) + 1, STEP)
+            looks = [min(each, len(present)) for each in LOOKS if each < 2 * len(present)]
             both = [[], []]  # type: list[list[bool]]
             for count in looks:
                 part = {key: each[:count] for key, each in other.items()}
@@ -156,8 +163,8 @@ def home(name: str, made: Callable[[int], tuple[Through, Iterator[Pair]]], seeds
         cells = []
         for method in (0, 1):
             looks = [look for each in all_of_it for look in each[method]]
-            first = [each[method].index(True) + 1 if any(each[method]) else np.inf for each in all_of_it]
-            delay = float(np.median(first)) * STEP
+            first = [LOOKS[each[method].index(True)] if any(each[method]) else np.inf for each in all_of_it]
+            delay = float(np.median(first))
             cells.append(f"{100 * np.mean(looks):.1f} %, {'none' if np.isinf(delay) else f'{delay:.0f}'}")
         print(f"| {name} | {kind} | {len(all_of_it)} | {' | '.join(cells)} |", flush=True)
 
