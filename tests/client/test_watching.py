@@ -8,23 +8,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.config import ClientConfig, DataConfig, PrivacyConfig
+from fedclient.agent.allowance import Allowance
+from fedclient.config import ClientConfig, DataConfig, PrivacyConfig, WorkConfig
 from fedclient.light.messages import Open
 from fedclient.light.runtime import LightRuntime
+from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Tried
 from fedclient.placing.watching import EVERY, FOLDER, LOOK, STATE, Findings, Watcher
 from fedclient.store.blobs import BlobStore
+from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
 from fedclient.work.executor import InProcess
+from fedclient.work.runtime import Runtime
 from fedclient.work.settings import work_config
-from shoal.core.exchange.choosing.watching import Moved
-from shoal.core.exchange.link import Task
+from shoal.core.device_kit.learner import initial_weights
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import Wish
+from shoal.core.exchange.choosing.watching import Moved, Watch
+from shoal.core.exchange.link import Failure, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.core.exchange.payload import encode
+from shoal.core.exchange.payload import Payload, Weights, encode
 from shoal.core.inference.drift import LEVEL
+from shoal.core.inference.watching import KNOWN
 from shoal.core.privacy.ledger import paid
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Array
+from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.core.inference.graphs import graph
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -143,3 +152,22 @@ def test_a_damaged_reference_is_taken_anew(tmp_path: Path) -> None:
     again = device.look(OTHER)
     assert (again.reference != name, again.since, again.taken) == (True, 0.0, device.now)
     assert {each.name for each in (device.settings.state / FOLDER).iterdir()} == {STATE, again.reference}
+
+
+def test_only_a_device_itself_asks_and_a_learner_can_answer(work: WorkConfig, store: BlobStore) -> None:
+    trainer = Runtime.open(work)
+    model = initial_weights(trainer._context.learner, 5)
+    task = Task("r1", 1, 1, 7, "", encode(Watch(model), store.keep))
+    refused = trainer.perform(task)
+    assert isinstance(refused, Failure), "not as a task of a run"
+    answer = Runtime.open(replace(work, newcomer=True)).perform(task)
+    assert isinstance(answer, Payload)
+    reference = answer.parts["reference"]
+    assert isinstance(reference, Weights)
+    assert {"said", "latents", KNOWN} == set(store.load(reference))
+    server = MemoryServer([])
+    server.question = Question("r1", encode(Watch(model), server.keep))
+    asker = Asker(MemoryLink(server), store, quiet, Allowance(1 << 20, give_up_after=0.05))
+    with pytest.raises(BadPayload, match="asks whether this device's data have moved"):
+        asyncio.run(asker.ask("", Wish(1), False))
+    assert paid(Ledger(work.account, work.privacy).entries(), WATCH) == []
