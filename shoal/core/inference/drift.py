@@ -111,5 +111,4 @@ def _energies(sums: FloatArray, groups: FloatArray) -> FloatArray:
     ones = groups.sum(axis=0)
     rest = len(groups) - ones
     found: FloatArray = 2.0 * across / (ones * rest) - own / ones**2 - others / rest**2
-    rounded: FloatArray = np.round(found / (np.abs(found).max() or 1.0), 9)
-    return rounded
+    return np.asarray(np.round(found / (np.abs(found).max() or 1.0), 9), np.float64)

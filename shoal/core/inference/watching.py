@@ -31,14 +31,14 @@ def watch(question: Watch, context: InferenceContext) -> Watched:
     cannot be used; that the owner does not pay is no error."""
     parts, order = context.usable, context.views.order
     x = context.inputs(parts)
-    x = x if order is None else x[np.argsort(order)]
-    hashes = np.array([_hash(row) for row in x], np.int64)
+    rows = np.arange(len(x)) if order is None else np.argsort(order)
+    hashes = np.array([_hash(x[row]) for row in rows], np.int64)
     context.network.load(question.model)
     if question.reference is None:
         enough = len(x) >= LEAST
-        newest = {**views(context, x[-MOST:]), KNOWN: hashes[-MOST_KNOWN:]}
+        newest = {**views(context, x[rows[-MOST:]]), KNOWN: hashes[-MOST_KNOWN:]}
         return Watched(1.0, 0, reference=newest if enough else None)
-    fresh = x[~np.isin(hashes, question.reference[KNOWN])][-MOST:]
+    fresh = x[rows[~np.isin(hashes, question.reference[KNOWN])][-MOST:]]
     found = 1.0
     if len(fresh) >= LEAST:
         present = views(context, fresh)
