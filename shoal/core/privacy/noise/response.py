@@ -16,7 +16,7 @@ WATCHING = 0.75
 """The epsilon of one answer to whether a device's data have moved."""
 EVERY_DAYS = 92.0
 """Days between two such answers of a device: at most four in 365 days, which together have a pure epsilon of
-3. With a given total, few answers of a large epsilon tell more than many of a small one (docs/privacy.md)."""
+3. With a given total, few answers of a large epsilon tell more than many of a small one (docs/results.md)."""
 A_YEAR = 4
 """The most answers of a device in 365 days."""
 
