@@ -76,7 +76,7 @@ def place(
     from fedclient.placing.service import place
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
-    once = partial(place, settings, console, data, run, accept_nearest, seconds, not no_tune)
+    once = partial(place, settings, console, data, run, accept_nearest, seconds, not no_tune, follow)
     words, folder = following.command_of(hook), settings.state / "model"
     if follow:
         announce = partial(following.announce, folder, words, console.say)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -9,8 +10,10 @@ import click
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
+from fedclient.placing.watching import Findings, Watcher, line
 from fedclient.store import privacy_report
 from fedclient.store.state import PLACEMENT, STATUS, DeviceFolder, Outbox, read_json
+from shoal.core.data.from_json import value_of
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
 from shoal.shell.console import Console, Result, one_line, verb
@@ -30,7 +33,7 @@ def status(console: Console, settings: ClientConfig) -> Result:
 def facts(settings: ClientConfig) -> dict[str, Any]:
     """For programs. running: whether an agent works in this folder now. at: when it last wrote its status,
     in Unix seconds."""
-    folder = DeviceFolder(settings.state)
+    folder, watched = DeviceFolder(settings.state), Watcher(settings).findings
     last, placement = read_json(folder.root / STATUS), read_json(folder.model / PLACEMENT)
     try:
         reached, trouble = endpoint(settings), ""
@@ -50,6 +53,7 @@ def facts(settings: ClientConfig) -> dict[str, Any]:
         "tasks": last.get("tasks", 0),
         "cluster": last.get("cluster") or placement.get("cluster"),
         "placed": placement or None,
+        "watch": asdict(watched) if watched.subject else None,
         "privacy": privacy_report.summary(settings),
         "outbox": Outbox(folder.outbox).pending() is not None,
         "last_error": last.get("error") or None,
@@ -87,6 +91,7 @@ def text(found: dict[str, Any]) -> str:
         "agent": doing if found["running"] else f"not running; last: {doing}",
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
         "cluster": found["cluster"] or "none",
+        "data": line(value_of(Findings, found["watch"])) if found["watch"] else "not watched",
         "privacy": privacy_report.line(found["privacy"]),
         "outbox": "a result is waiting for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",

@@ -105,7 +105,9 @@ def _placing(settings: ClientConfig, console: Console, executor: Remembering, ru
     store = BlobStore(DeviceFolder(settings.state).blobs)
 
     async def place(counted: Counted | None) -> PlacementResult:
-        found = await placed(settings, console, executor, run, True, GIVE_UP_AFTER, counted=counted)
+        found = await placed(
+            settings, console, executor, run, True, GIVE_UP_AFTER, counted=counted, follows=True
+        )
         blobs = [*(each.blob for each in found.models), *filter(None, [found.graph])]
         store.trim(settings.limits.kept_bytes, [blob.sha256 for blob in blobs])
         return found

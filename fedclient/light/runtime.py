@@ -21,6 +21,7 @@ from fedclient.work.pipes import WorkerInfo
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote
+from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -31,7 +32,7 @@ from shoal.core.inference.network import predicted
 from shoal.core.privacy.report import left_open
 
 MAX_DETAILS = 4000
-KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe)
+KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe, Watch)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 

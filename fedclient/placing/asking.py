@@ -10,6 +10,7 @@ from fedclient.store.blobs import BlobStore
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
+from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.link import Link, Placement, Question, run_of
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
@@ -127,7 +128,10 @@ def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:
 
 
 def _check(question: Payload) -> None:
-    """Refuse more models than were wished for, before any byte is fetched."""
+    """Refuse more models than were wished for, before any byte is fetched, and what a device asks itself
+    only: the owner pays for its answer."""
+    if question.kind == Watch.kind:
+        raise BadPayload("the server asks whether this device's data have moved", "update the server")
     count = len(str(question.parts.get("names")).split(" "))
     if question.kind == ChooseCompact.kind and not 2 <= count <= MOST_MODELS + 1:
         raise BadPayload(f"the server gives {count} models", f"2 to {MOST_MODELS + 1} are taken")

@@ -34,6 +34,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import MAX_LOSS_LEFT, Tune, Tuned
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Failure, Placement, Question, Task, Trial
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
@@ -95,6 +96,7 @@ class PlacementResult:
     hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
     this device has released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains.
     release: whose models these are; "" for those that the run had then. trial: another release to try beside.
+    of_cluster: the model of the cluster before fine-tuning; None if the server abstained.
     """
 
     run: RunId
@@ -108,6 +110,7 @@ class PlacementResult:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     mixture: tuple[Member, ...] = ()
     tuning: FineTuning | None = None
+    of_cluster: Weights | None = None
     release: str = ""
     trial: Trial | None = None
 
@@ -144,7 +147,8 @@ class Placer:
     light: the device has no learner, and uses the graph of the run instead. note_failure: writes into the
     ledger that no evidence could be shown, and why; the server learns that much, since none comes. own: has
     the data on which the device trains, with their labels; None where the placement is about other data.
-    tune: fine-tune its cluster's model there; without it, that model is used as it is.
+    tune: fine-tune its cluster's model there; without it, that model is used as it is. moved: what the device
+    says of its data with its wish.
     """
 
     def __init__(
@@ -156,12 +160,13 @@ class Placer:
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
         own: Executor | None = None,
         tune: bool = True,
+        moved: Moved | None = None,
     ) -> None:
         self._note_failure, self._own, self._tune = note_failure, own, tune
         self._asks, self._executor, self._doing, self._light = asks, executor, doing, light
         self._graph: BlobRef | None = None
         self._trial: Trial | None = None
-        self._sent = 0
+        self._sent, self._moved = 0, moved
 
     async def place(
         self,
@@ -185,6 +190,7 @@ class Placer:
         found = await self._found(run, accept_nearest, counted)
         return replace(
             found,
+            of_cluster=found.of_cluster or found.model,
             seconds=time.monotonic() - began,
             received=self._asks.received,
             sent=self._sent,
@@ -195,7 +201,8 @@ class Placer:
     async def _found(self, run: RunId, accept_nearest: bool, counted: Counted | None) -> PlacementResult:
         """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
-        wish = Wish(MOST_MODELS, self._light, own=self._own is not None, counted=counted)
+        light, own = self._light, self._own is not None
+        wish = Wish(MOST_MODELS, light, own=own, counted=counted, moved=self._moved)
         answer = await self._ask(run, wish, accept_nearest)
         self._trial = answer.trial
         if isinstance(answer, Question) and answer.payload.kind == Tune.kind:
@@ -275,7 +282,7 @@ class Placer:
         if not isinstance(given, Weights) or not isinstance(cluster, str):
             raise BadPayload("the server asks to fine-tune, and names no model or no cluster", HINT)
         where = ClusterAssignment(cluster, reason=MEMBER)
-        found = PlacementResult(question.run, where, given, release=question.release)
+        found = PlacementResult(question.run, where, given, release=question.release, of_cluster=given)
         if not self._tune:
             return found
         await self._executor.stop()  # it is not needed any more, and two that have PyTorch take much memory

@@ -11,6 +11,7 @@ from fedclient.identity.connection import check_joined, endpoint
 from fedclient.placing.apart import AskerApart
 from fedclient.placing.asking import Asker, Asks
 from fedclient.placing.placement import PlacementResult, Placer, save
+from fedclient.placing.watching import Watcher
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
@@ -33,16 +34,19 @@ async def place(
     accept_nearest: bool,
     give_up_after: float,
     tune: bool = True,
+    follows: bool = False,
 ) -> tuple[PlacementResult, Path | None]:
     """Find the model for the data and store it; its path, or None if the server abstained. tune: fine-tune
-    the model of a device that trains in the run, where `file` is None.
+    the model of a device that trains in the run, where `file` is None. follows: see `placed`.
     """
     check_joined(settings)
     folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
     own = Spawned(trainer(settings)) if file is None and settings.learner is not None else None
     with folder.locked():
         try:
-            found = await placed(settings, console, executor, run, accept_nearest, give_up_after, own, tune)
+            found = await placed(
+                settings, console, executor, run, accept_nearest, give_up_after, own, tune, follows=follows
+            )
         finally:
             await executor.stop()
             if own is not None:
@@ -74,17 +78,25 @@ async def placed(
     own: Executor | None = None,
     tune: bool = True,
     counted: Counted | None = None,
+    follows: bool = False,
 ) -> PlacementResult:
     """Find the model, which is among the folder's blobs then; the caller has locked the folder, and stops the
-    executors. own, tune: see `Placer`. counted: see `Wish`.
+    executors. own, tune: see `Placer`. counted: see `Wish`. follows: it will be asked for again, and the data
+    are watched meanwhile.
 
     A device without a learner has little memory, so there the server is asked by a process of its own.
     """
 
+    watcher = Watcher(settings)
+
     async def by(asks: Asks) -> PlacementResult:
-        light = settings.learner is None
-        placer = Placer(asks, executor, console.progress, light, noting(settings), own, tune)
+        light, moved = settings.learner is None, watcher.findings.waiting if follows else None
+        placer = Placer(asks, executor, console.progress, light, noting(settings), own, tune, moved)
         found = await placer.place(run, accept_nearest, counted=counted)
+        if follows:
+            watcher.sent(moved)
+            data = own if own is not None and found.tuning is not None else executor  # whose process is there
+            await watcher.look(found, data, BlobStore(DeviceFolder(settings.state).blobs))
         return replace(found, privacy=privacy_report.summary(settings))
 
     if settings.learner is None:

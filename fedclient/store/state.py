@@ -11,6 +11,7 @@ memory/         what is remembered of a run from task to task; see `fedclient.st
 blobs/          models that came and results that go
 model/          the model that `fedclient place` fetched
 shadow/         the model of another release, which is tried beside it; see `fedclient.light.shadow`
+watch/          whether the data are still like those that it came for; see `fedclient.placing.watching`
 """
 
 import fcntl

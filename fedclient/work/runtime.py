@@ -35,6 +35,7 @@ from shoal.core.exchange import messages
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.choosing.vote import Vote
+from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Message
@@ -83,7 +84,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if self._newcomer:
-            self._halves |= {each.kind: (each, newcomer) for each in (ChooseCompact, Vote)}
+            self._halves |= {each.kind: (each, newcomer) for each in (ChooseCompact, Vote, Watch)}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 import shoal
-from fedserver.coordinator import placement
+from fedserver.coordinator import placement, watching
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits import cadence, inline, intake, transfer
 from fedserver.coordinator.visits.visitor import Visitor, fired_within
@@ -145,6 +145,8 @@ class DeviceApi(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         answer = await placement.place(self._coordinator, visitor, run, evidence, accept_nearest)
+        if isinstance(evidence, Wish) and evidence.moved is not None:
+            await watching.note(self._coordinator, self._device, evidence.moved)
         if isinstance(evidence, Evidence):
             storage, question = self._coordinator.storage, ""
             if isinstance(evidence, Ballot):

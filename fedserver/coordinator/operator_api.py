@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import shoal
+from fedserver.coordinator import watching
 from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
@@ -263,7 +264,10 @@ class OperatorApi:
         ]
         refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
         notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
-        notices += tuple(await coordinator.rollouts.notices())
+        notices += (
+            *await coordinator.rollouts.notices(),
+            *await watching.notices(coordinator.storage),
+        )
         return ServerStatus(shoal.__version__, tuple(devices), runs, notices, stated)
 
     # -- blobs ----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The coordinator's interface for operators: releases and channels."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
@@ -15,6 +16,7 @@ from fedserver.coordinator.status_types import (
     RunStatus,
     RunSummary,
 )
+from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
@@ -67,7 +69,11 @@ class ReleaseApi:
         """All releases, newest first; one that cannot be read says why."""
         channels, revoked = await self._storage.call(self._storage.releases.channels), await self._revoked()
         found = await self._storage.call(self._storage.releases.all)
-        return [_summary(name, each, channels, revoked) for name, each in reversed(found.items())]
+        said = await watched(self._storage)
+        return [
+            replace(_summary(name, each, channels, revoked), watched=said.get(name, ()))
+            for name, each in reversed(found.items())
+        ]
 
     async def channels(self) -> Mapping[str, list[Move]]:
         """For each channel what it was given, oldest first."""
@@ -93,7 +99,8 @@ class ReleaseApi:
             await self._storage.call(self._storage.releases.get, release),
             await self._storage.call(self._storage.releases.channels),
         )
-        return _summary(release, record, channels, await self._revoked())
+        found = _summary(release, record, channels, await self._revoked())
+        return replace(found, watched=(await watched(self._storage)).get(release, ()))
 
     async def _revoked(self) -> Mapping[DeviceId, DeviceStanding]:
         standings = await self._storage.call(self._storage.journal.standings)

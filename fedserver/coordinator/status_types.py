@@ -159,6 +159,21 @@ class ReleaseGroup:
 
 
 @dataclass(frozen=True)
+class WatchedCluster:
+    """What devices say of their data that use a cluster's model: see `shoal.core.server_kit.moved.Movement`.
+
+    key: of the cluster; "" for devices that have chosen a model of the release by themselves. since: seconds
+    since 1970; None: no more have moved than chance explains.
+    """
+
+    key: ModelKey
+    answers: int
+    share: float = 0.0
+    error: float = 0.0
+    since: float | None = None
+
+
+@dataclass(frozen=True)
 class ReleaseSummary:
     """A release in one line of a list.
 
@@ -166,7 +181,7 @@ class ReleaseSummary:
     devices: how many took part. accuracy, error: as in ReleaseGroup, over all devices. authority: whose key
     signed the card; "" if none did. channels: those that have it now. revoked, withdrawn: devices that took
     part in its training and are revoked, or whose data are to count no more. wrong: why it cannot be used; ""
-    if it can.
+    if it can. watched: what devices say that use it.
     """
 
     release: str
@@ -182,6 +197,7 @@ class ReleaseSummary:
     revoked: tuple[DeviceId, ...] = ()
     withdrawn: tuple[DeviceId, ...] = ()
     wrong: str = ""
+    watched: tuple[WatchedCluster, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -201,19 +201,19 @@ class OperatorClient:
         with self._errors():
             found = self._releases.ListReleases(release_pb.ListReleasesRequest(), timeout=ANSWER)
         channels = releases_wire.channels_from_pb(found.channels)
-        rollouts = list(map(releases_wire.rollout_from_pb, found.rollouts))
-        return list(map(releases_wire.release_from_pb, found.releases)), channels, rollouts
+        rollouts = list(map(releases_wire.ROLLOUT.from_pb, found.rollouts))
+        return list(map(releases_wire.SUMMARY.from_pb, found.releases)), channels, rollouts
 
     def release(self, name: str) -> ReleaseStatus:
         """All of the release of this name, or of the one that the channel of this name has."""
         with self._errors():
             found = self._releases.GetRelease(release_pb.GetReleaseRequest(release=name), timeout=ANSWER)
-        return releases_wire.whole_from_pb(found)
+        return releases_wire.WHOLE.from_pb(found)
 
     def create_release(self, run: RunId, label: str = "") -> ReleaseSummary:
         request = release_pb.CreateReleaseRequest(run=run, label=label)
         with self._errors():
-            return releases_wire.release_from_pb(
+            return releases_wire.SUMMARY.from_pb(
                 self._releases.CreateRelease(request, timeout=ANSWER).release
             )
 
@@ -232,7 +232,7 @@ class OperatorClient:
         )
         with self._errors():
             found = self._releases.UseRelease(request, timeout=ANSWER)
-        going = releases_wire.rollout_from_pb(found.rollout) if found.HasField("rollout") else None
+        going = releases_wire.ROLLOUT.from_pb(found.rollout) if found.HasField("rollout") else None
         return releases_wire.channel_from_pb(found.channel), going
 
     def remove_release(self, name: str) -> None:

@@ -18,20 +18,20 @@ class Releases(ReleaseServiceServicer):
         self, request: pb.CreateReleaseRequest, context: Context
     ) -> pb.CreateReleaseResponse:
         found = await self._releases.create(request.run, request.label)
-        return pb.CreateReleaseResponse(release=releases_wire.release_to_pb(found))
+        return pb.CreateReleaseResponse(release=releases_wire.SUMMARY.to_pb(found))
 
     async def ListReleases(
         self, request: pb.ListReleasesRequest, context: Context
     ) -> pb.ListReleasesResponse:
         channels = await self._releases.channels()
         return pb.ListReleasesResponse(
-            releases=releases_wire.releases_to_pb(await self._releases.all()),
+            releases=releases_wire.SUMMARY.rows_to_pb(await self._releases.all()),
             channels=[releases_wire.channel_to_pb(*each) for each in channels.items()],
-            rollouts=map(releases_wire.rollout_to_pb, await self._releases.rollouts()),
+            rollouts=map(releases_wire.ROLLOUT.to_pb, await self._releases.rollouts()),
         )
 
     async def GetRelease(self, request: pb.GetReleaseRequest, context: Context) -> pb.GetReleaseResponse:
-        return releases_wire.whole_to_pb(await self._releases.show(request.release))
+        return releases_wire.WHOLE.to_pb(await self._releases.show(request.release))
 
     async def UseRelease(self, request: pb.UseReleaseRequest, context: Context) -> pb.UseReleaseResponse:
         name, asked = request.channel or STABLE, (request.release, request.channel)
@@ -43,7 +43,7 @@ class Releases(ReleaseServiceServicer):
         else:
             moves = await self._releases.use(*asked, request.pin)
         latest = next((each for each in await self._releases.rollouts() if each.channel == name), None)
-        going = releases_wire.rollout_to_pb(latest) if latest and not latest.outcome else None
+        going = releases_wire.ROLLOUT.to_pb(latest) if latest and not latest.outcome else None
         return pb.UseReleaseResponse(channel=releases_wire.channel_to_pb(name, moves), rollout=going)
 
     async def RemoveRelease(

@@ -351,6 +351,7 @@ class Runs:
             of_run = (
                 "released",
                 "newcomers",
+                "watched",
                 "log",
                 "traffic",
                 "timeline",

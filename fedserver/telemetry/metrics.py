@@ -21,7 +21,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from fedserver.addresses import host_and_port, host_of
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.status_types import PRESENCES, RolloutStatus, ServerStatus
+from fedserver.coordinator.status_types import PRESENCES, RolloutStatus, ServerStatus, WatchedCluster
+from fedserver.coordinator.watching import watched
 from shoal.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ FRESH = 60.0
 
 @dataclass(frozen=True)
 class Figures:
-    """What a scrape shows, apart from the counts of `Meter`. notices: problems that need a person."""
+    """What a scrape shows, apart from the counts of `Meter`. notices: problems that need a person. watched:
+    of each release, what devices say of their data."""
 
     status: ServerStatus
     free: int
     needed: int
     notices: int
     places: Mapping[str, int]
+    watched: Mapping[str, tuple[WatchedCluster, ...]]
     rollouts: tuple[RolloutStatus, ...] = ()
 
 
@@ -143,6 +146,7 @@ class Collector:
         self._coordinator, self._places = coordinator, places
         self._loop = asyncio.get_running_loop()
         self._status: ServerStatus | None = None
+        self._watched: Mapping[str, tuple[WatchedCluster, ...]] = {}
         self._asked = 0.0
 
     def describe(self) -> Iterable["Metric"]:
@@ -162,6 +166,7 @@ class Collector:
         coordinator = self._coordinator
         if self._status is None or time.monotonic() - self._asked >= FRESH:
             self._status, self._asked = await OperatorApi(coordinator).status(), time.monotonic()
+            self._watched = await watched(coordinator.storage)
         known = await coordinator.storage.call(coordinator.storage.journal.trainers)
         runs = tuple(coordinator.summary(run, known) for run in coordinator.runs.values())
         return Figures(
@@ -170,6 +175,7 @@ class Collector:
             coordinator.low_water(),
             len(coordinator.notices()),
             self._places(),
+            self._watched,
             tuple(await coordinator.rollouts.all()),
         )
 
@@ -224,6 +230,19 @@ def _of_figures(found: Figures) -> Iterator["Metric"]:
         "shoal_privacy_epsilon_max",
         "The largest epsilon that a device has spent on releases with a guarantee, over all runs.",
         {(): max(spent, default=0.0)},
+    )
+    moved = {
+        (release, each.key): each.share
+        for release, clusters in found.watched.items()
+        for each in clusters
+        if each.since is not None
+    }
+    yield _gauge(
+        "shoal_moved_share",
+        "The share of devices whose data have moved, by what they say, where it is more than chance.",
+        moved,
+        "release",
+        "cluster",
     )
     open_devices = sum(bool(each.unprotected) for each in status.released.values())
     yield _gauge(

@@ -50,6 +50,7 @@ POINTS: Mapping[str, str] = {
     "server.rollout-begun": "a rollout is committed and its operator does not know",
     "server.counts-committing": "a device's counts and what they decide are written and not committed",
     "server.counts-stored": "they are committed and the device was not answered",
+    "server.answer-committing": "what a device says of its data is written and not committed",
     "server.store-moved": "a store was moved, the settings say so, and the former one has its name still",
     "server.backup-copied": "a backup is complete and does not have its name yet",
     "server.restored": "a state folder was made from a backup and does not have its name yet",

@@ -281,7 +281,7 @@ class Trial:
                 self.seen.problems.append(f"a SILENT difference: {table}: {some}")
 
 
-UNUSED = ("doubts", "placements", "newcomers", "released_before", "removed")
+UNUSED = ("doubts", "placements", "newcomers", "released_before", "removed", "watched", "answered")
 """Tables that have no rows in these trials."""
 
 

@@ -8,7 +8,13 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected
-from fedserver.coordinator.status_types import ReleaseGroup, ReleaseSummary, RolloutCluster, RolloutStatus
+from fedserver.coordinator.status_types import (
+    ReleaseGroup,
+    ReleaseSummary,
+    RolloutCluster,
+    RolloutStatus,
+    WatchedCluster,
+)
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
@@ -192,7 +198,16 @@ def _cluster(found: RolloutCluster) -> str:
 def _said(found: ReleaseSummary) -> str:
     where = f", which {', '.join(found.channels)} has now" if found.channels else ""
     head = f"release {found.release}{where}: {_accuracy(found.accuracy, found.error)}"
-    return "\n".join([head, *_groups(found.groups), *filter(None, [_notes(found)])])
+    moved = map(_watched, found.watched)
+    return "\n".join([head, *_groups(found.groups), *moved, *filter(None, [_notes(found)])])
+
+
+def _watched(found: WatchedCluster) -> str:
+    """What devices say of their data."""
+    who = f"cluster {found.key}" if found.key else "devices that chose by themselves"
+    since = f", more than chance explains since {text.ago(found.since)}" if found.since is not None else ""
+    share = f"{100 * found.share:.0f} ± {100 * SURE * found.error:.0f} %"
+    return f"  {who}: {share} have other data than the model was made for, by {found.answers} answers{since}"
 
 
 def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
@@ -208,6 +223,8 @@ def _notes(found: ReleaseSummary) -> str:
         notes.append(f"revoked since, and in its training: {', '.join(found.revoked)}")
     if found.withdrawn:
         notes.append(f"withdrawn since, and in its training: {', '.join(found.withdrawn)}")
+    if moved := [each.key or "others" for each in found.watched if each.since is not None]:
+        notes.append(f"data have moved: {', '.join(moved)}")
     return "; ".join(filter(None, notes))
 
 

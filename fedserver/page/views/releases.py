@@ -62,6 +62,16 @@ def _release(found: ReleaseSummary) -> dict[str, Any]:
             {"key": name(each.key), "devices": each.devices, "accuracy": each.accuracy, "error": each.error}
             for each in found.groups
         ],
+        "watched": [
+            {
+                "key": name(each.key),
+                "answers": each.answers,
+                "share": each.share,
+                "error": each.error,
+                "since": each.since,
+            }
+            for each in found.watched
+        ],
         "signed": name(found.authority),
         "channels": list(map(name, found.channels)),
         "revoked": list(map(name, (*found.revoked, *found.withdrawn))),

@@ -1,155 +1,47 @@
-"""Convert releases and channels to protobuf, and back."""
+"""Convert releases, rollouts and channels to protobuf, and back."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
 
-from fedserver.coordinator.status_types import (
-    ReleaseEvaluation,
-    ReleaseGroup,
-    ReleaseStatus,
-    ReleaseSummary,
-    RolloutCluster,
-    RolloutStatus,
-)
+from fedserver.coordinator.status_types import ReleaseStatus, ReleaseSummary, RolloutStatus
+from fedserver.rpc.wire.converter import STAMP, BothWays, Converter
 from fedserver.rpc.wire.operator_wire import status_from_pb, status_to_pb
-from fedserver.rpc.wire.rows import shown
 from fedserver.store.releases import Move
 from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as pb
 from shoal.core.exchange.wire.checks import for_people
 
-_PLAIN = ("release", "run", "progress", "devices", "accuracy", "error", "authority", "wrong")
-
-
-def release_to_pb(found: ReleaseSummary) -> pb.Release:
-    message = pb.Release(
-        **{name: getattr(found, name) for name in _PLAIN},
-        channels=found.channels,
-        revoked=found.revoked,
-        withdrawn=found.withdrawn,
-        groups=[pb.ReleaseGroup(**vars(group)) for group in found.groups],
-    )
-    message.made.FromMicroseconds(round(found.made * 1e6))
-    return message
-
-
-def releases_to_pb(found: Iterable[ReleaseSummary]) -> Iterator[pb.Release]:
-    """Those of a list."""
-    return shown(
-        found,
-        release_to_pb,
-        lambda each, why: pb.Release(release=for_people(each.release), wrong=for_people(why)),
-    )
-
-
-def release_from_pb(message: pb.Release) -> ReleaseSummary:
-    plain = {name: getattr(message, name) for name in _PLAIN}
-    return ReleaseSummary(
-        **{**plain, "accuracy": message.accuracy if message.HasField("accuracy") else None},
-        made=message.made.ToMicroseconds() / 1e6,
-        channels=tuple(message.channels),
-        revoked=tuple(message.revoked),
-        withdrawn=tuple(message.withdrawn),
-        groups=tuple(map(_group_from_pb, message.groups)),
-    )
-
-
-def _group_from_pb(message: pb.ReleaseGroup) -> ReleaseGroup:
-    accuracy = message.accuracy if message.HasField("accuracy") else None
-    return ReleaseGroup(message.key, message.devices, accuracy, message.error)
-
-
-def whole_to_pb(found: ReleaseStatus) -> pb.GetReleaseResponse:
-    return pb.GetReleaseResponse(
-        release=release_to_pb(found.summary),
-        status=status_to_pb(found.status),
-        card=found.card,
-        signature=found.signature,
-        certificate=found.certificate,
-        evaluations=map(_evaluation_to_pb, found.evaluations),
-        rollouts=map(rollout_to_pb, found.rollouts),
-    )
-
-
-def whole_from_pb(message: pb.GetReleaseResponse) -> ReleaseStatus:
-    return ReleaseStatus(
-        release_from_pb(message.release),
-        status_from_pb(message.status),
-        message.card,
-        message.signature,
-        message.certificate,
-        tuple(map(_evaluation_from_pb, message.evaluations)),
-        tuple(map(rollout_from_pb, message.rollouts)),
-    )
-
-
-def _evaluation_to_pb(found: ReleaseEvaluation) -> pb.ReleaseEvaluation:
-    groups = [pb.ReleaseGroup(**vars(group)) for group in found.groups]
-    message = pb.ReleaseEvaluation(run=found.run, groups=groups, accuracy=found.accuracy, error=found.error)
-    message.ended.FromMicroseconds(round(found.ended * 1e6))
-    return message
-
-
-def _evaluation_from_pb(message: pb.ReleaseEvaluation) -> ReleaseEvaluation:
-    return ReleaseEvaluation(
-        message.run,
-        message.ended.ToMicroseconds() / 1e6,
-        tuple(map(_group_from_pb, message.groups)),
-        message.accuracy if message.HasField("accuracy") else None,
-        message.error,
-    )
-
-
-def rollout_to_pb(found: RolloutStatus) -> pb.Rollout:
-    message = pb.Rollout(
-        rollout=found.rollout,
-        channel=found.channel,
-        old_release=found.old,
-        new_release=found.new,
-        share=100.0 * found.share,
-        worse=100.0 * found.margin,
-        outcome=found.outcome,
-        why=for_people(found.why),
-        clusters=[pb.RolloutCluster(**vars(each)) for each in found.clusters],
-    )
-    message.began.FromMicroseconds(round(found.began * 1e6))
-    if found.ended:
-        message.ended.FromMicroseconds(round(found.ended * 1e6))
-    return message
-
-
-def rollout_from_pb(message: pb.Rollout) -> RolloutStatus:
-    return RolloutStatus(
-        message.rollout,
-        message.channel,
-        message.old_release,
-        message.new_release,
-        message.share / 100.0,
-        message.worse / 100.0,
-        message.began.ToMicroseconds() / 1e6,
-        message.ended.ToMicroseconds() / 1e6,
-        message.outcome,
-        message.why,
-        tuple(map(_cluster_from_pb, message.clusters)),
-    )
-
-
-def _cluster_from_pb(message: pb.RolloutCluster) -> RolloutCluster:
-    known = {each.name: getattr(message, each.name) for each in fields(RolloutCluster)}
-    unset = {name: None for name in ("agreement", "low", "high") if not message.HasField(name)}
-    return RolloutCluster(**{**known, **unset})
+PERCENT = BothWays(lambda share: 100.0 * share, lambda percent: percent / 100.0)
+SUMMARY = Converter(ReleaseSummary, pb.Release, words="wrong")
+ROLLOUT = Converter(
+    RolloutStatus,
+    pb.Rollout,
+    names={"old": "old_release", "new": "new_release", "margin": "worse"},
+    own={
+        "share": PERCENT,
+        "margin": PERCENT,
+        "ended": BothWays(lambda ended: STAMP.to_pb(ended) if ended else None, STAMP.from_pb),
+        "why": BothWays(for_people, str),
+    },
+)
+WHOLE = Converter(
+    ReleaseStatus,
+    pb.GetReleaseResponse,
+    names={"summary": "release"},
+    own={"status": BothWays(status_to_pb, status_from_pb)},
+    parts=(SUMMARY, ROLLOUT),
+)
 
 
 def channel_to_pb(channel: str, moves: Sequence[Move]) -> pb.Channel:
     found = pb.Channel(channel=channel)
     for move in moves:
         given = found.moves.add(release=move.release, pinned=move.pinned, why=move.why)
-        given.at.FromMicroseconds(round(move.at * 1e6))
+        given.at.CopyFrom(STAMP.to_pb(move.at))
     return found
 
 
 def channel_from_pb(message: pb.Channel) -> list[Move]:
     return [
-        Move(message.channel, each.release, each.pinned, each.at.ToMicroseconds() / 1e6, each.why)
+        Move(message.channel, each.release, each.pinned, STAMP.from_pb(each.at), each.why)
         for each in message.moves
     ]
 

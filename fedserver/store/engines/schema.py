@@ -179,6 +179,20 @@ CREATE TABLE newcomers (                 -- see fedserver.store.journal.placemen
 );
 CREATE INDEX newcomers_by_run ON newcomers (run, device, number);
 
+CREATE TABLE watched (                   -- see fedserver.store.journal.watched
+    run TEXT NOT NULL REFERENCES runs,
+    subject TEXT NOT NULL,               -- the release, or else the run, whose models devices have
+    cluster TEXT NOT NULL,               -- empty: of devices that chose by themselves
+    day INTEGER NOT NULL,                -- since 1970, UTC
+    answers INTEGER NOT NULL,
+    moved INTEGER NOT NULL,              -- how many of them say so, as randomized
+    PRIMARY KEY (subject, cluster, day)
+);
+CREATE TABLE answered (                  -- when each device has said something last
+    device TEXT PRIMARY KEY,
+    day INTEGER NOT NULL
+);
+
 CREATE TABLE released (
     run TEXT NOT NULL REFERENCES runs,
     device TEXT NOT NULL,

@@ -190,9 +190,9 @@ VOTE = "vote "
 class ReleaseRecord:
     """Something that a device released in a run.
 
-    release: its SHA-256, of a vote after VOTE, or its kind if it has no privacy guarantee. rho, curve: its
-    privacy cost for one sample (`shoal.core.privacy.cost`); 0 and empty without a guarantee. delta,
-    group_size: as requested.
+    release: its SHA-256, of a vote or a randomized answer after VOTE, or its kind if it has no privacy
+    guarantee. rho, curve: its privacy cost for one sample (`shoal.core.privacy.cost`); 0 and empty without a
+    guarantee. delta, group_size: as requested.
     """
 
     run: RunId
@@ -209,5 +209,5 @@ class ReleaseRecord:
 
     @property
     def is_vote(self) -> bool:
-        """Whether it is a newcomer's vote."""
+        """Whether it is a newcomer's vote, or what it says of its data."""
         return self.release.startswith(VOTE)

@@ -10,6 +10,7 @@ from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from fedserver.store.journal.placements import Placements
 from fedserver.store.journal.timeline import Timeline
+from fedserver.store.journal.watched import Watched
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 
@@ -22,10 +23,12 @@ RELEASES, MORE = 10_000, "more than is counted here"
 
 class Journal:
     """Which devices called, how many bytes they transferred, what they released, and what happened in each
-    run. timeline: the rounds of each run. placements: what newcomers were answered."""
+    run. timeline: the rounds of each run. placements: what newcomers were answered. watched: what devices
+    say of their data."""
 
     def __init__(self, database: Database) -> None:
         self._db, self.timeline, self.placements = database, Timeline(database), Placements(database)
+        self.watched = Watched(database)
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
         """Update the records of these devices."""

@@ -27,7 +27,7 @@ from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.cost import Cost, rho_of, total
-from shoal.core.privacy.noise import vote
+from shoal.core.privacy.noise import response, vote
 from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
@@ -52,6 +52,12 @@ async def record_evidence(
 async def record_counts(storage: Storage, release: str, device: DeviceId) -> None:
     """Record that a device tells what it counts in a rollout of a release."""
     await _write(storage, [ReleaseRecord(run_of(release), device, OPEN["counts"])])
+
+
+async def record_answer(storage: Storage, run: RunId, device: DeviceId, day: int) -> None:
+    """Record what a device has paid for to say on this day whether its data have moved."""
+    named, curve = sha256(f"{run} {device} {day}".encode()).hexdigest(), vote.cost(response.WATCHING).curve
+    await _write(storage, [ReleaseRecord(run, device, VOTE + named, 0.0, Statement.delta, 1, curve)])
 
 
 async def record_report(

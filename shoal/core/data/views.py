@@ -7,6 +7,7 @@ import numpy as np
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.errors import DataFault
+from shoal.core.types import Array
 
 HELD_OUT = 0.2
 """The share that is held out unless a run's owner says otherwise."""
@@ -16,11 +17,13 @@ SEED = 42
 @dataclass(frozen=True, eq=False)
 class Views:
     """train: never empty. held_out: to measure on; empty if nothing can be measured. test: None if there is
-    none."""
+    none. order: (n,), the row that each sample of `train` and then of `held_out` had where they came from;
+    None: they are in that order."""
 
     train: Dataset
     held_out: Dataset
     test: Dataset | None = None
+    order: Array | None = None
 
     @classmethod
     def of(cls, data: Dataset, test: Dataset | None = None, share: float = HELD_OUT) -> "Views":
@@ -40,4 +43,5 @@ class Views:
             return cls(data, data.subset(slice(0, 0)), test)
         order = np.random.RandomState(SEED).permutation(len(data))
         held_out = min(math.ceil(share * len(data)), len(data) - 1)
-        return cls(data.subset(order[held_out:]), data.subset(order[:held_out]), test)
+        train, measured = order[held_out:], order[:held_out]
+        return cls(data.subset(train), data.subset(measured), test, np.concatenate([train, measured]))

@@ -16,6 +16,7 @@ from shoal.core.errors import BadPayload, LearnerFault
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote, Voted
+from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import Manifest, manifest_of
@@ -24,6 +25,7 @@ from shoal.core.inference.describing import apart, describe, projected
 from shoal.core.inference.nearness import STRANGE, Nearness, log_densities, nearness
 from shoal.core.inference.network import class_scores, softmax
 from shoal.core.inference.odds import Odds, odds
+from shoal.core.inference.watching import watch
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn, scores
 from shoal.core.privacy.payment import voting
@@ -58,6 +60,8 @@ def perform(message: Message, context: InferenceContext) -> Message:
         return vote(message, context)
     if isinstance(message, Describe):
         return describe(message, context)
+    if isinstance(message, Watch):
+        return watch(message, context)
     raise BadPayload(
         f"a device without PyTorch cannot answer {message.kind!r}",
         "install PyTorch and the learner on it, or start the run with a placing that needs neither, such as "

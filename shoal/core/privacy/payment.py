@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.dpsgd import TrainingTerms
-from shoal.core.privacy.noise import vote
+from shoal.core.privacy.noise import response, vote
 from shoal.core.privacy.terms import Terms
 
 Fact = str | int | float
 DESCRIPTOR, TRAINING, ACCURACY, VOTE = "descriptor", "training", "accuracy", "voting"
+WATCH = "watching"
 """What can be paid for, in the words that people read. Answers are stored under these names, and the server
 records a descriptor by the hash of the same bytes."""
 
@@ -72,3 +74,10 @@ def counting(rho: float, model: str, part: str, data: str) -> Payment:
 def voting(epsilon: float, question: str, data: str) -> Payment:
     """Of a vote (`shoal.core.privacy.noise.vote`). question: SHA-256 of what is voted on, and by what."""
     return Payment(VOTE, vote.cost(epsilon), (question,), data, {"epsilon": epsilon})
+
+
+def watching(answer: str, data: str) -> Payment:
+    """Of a randomized answer to whether the data have moved (`shoal.core.privacy.noise.response`). answer:
+    names this one: the next has another name, since it is made and paid for again."""
+    question = sha256(answer.encode()).hexdigest()
+    return Payment(WATCH, vote.cost(response.WATCHING), (question,), data, {"epsilon": response.WATCHING})

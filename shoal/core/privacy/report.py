@@ -9,6 +9,7 @@ from shoal.core.data.histogram import is_histogram
 from shoal.core.exchange.choosing import Chosen
 from shoal.core.exchange.choosing.tuning import Tuned
 from shoal.core.exchange.choosing.vote import Voted
+from shoal.core.exchange.choosing.watching import Watched
 from shoal.core.exchange.encoding.messages import TrainedEncoded
 from shoal.core.exchange.messages import (
     Built,
@@ -189,7 +190,8 @@ def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
     Initial weights follow from no data, a choice among models and a fine-tuned model stay on the device, and
-    a vote has a guarantee and is paid for. Reports of kinds that are not known here are taken for the worst.
+    a vote and the answer to whether data have moved have a guarantee and are paid for. Reports of kinds that
+    are not known here are taken for the worst.
     """
     if isinstance(message, Evaluate) and message.rho is not None:
         return ()
@@ -203,7 +205,7 @@ def opened_by(kind: type[Message], plain: bool) -> tuple[str, ...]:
     """The same for messages of one kind. plain: whether it asks for weights without DP-SGD, if it asks for
     weights."""
     reply = getattr(kind, "reply", Built)  # what has no reply is one
-    if reply in (Built, Chosen, Tuned, Voted, LatentsCounted):
+    if reply in (Built, Chosen, Tuned, Voted, Watched, LatentsCounted):
         return ()
     if kind in SECURE:
         return (OPEN["summed"],) if kind is TrainMasked else ()

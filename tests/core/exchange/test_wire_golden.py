@@ -26,6 +26,7 @@ from shoal.core.exchange.choosing import Choose, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact, compact
 from shoal.core.exchange.choosing.tuning import Tune, Tuned
 from shoal.core.exchange.choosing.vote import Vote, Voted
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.link import (
     Failure,
@@ -288,6 +289,10 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
     "place_ballot": (("run-1", BALLOT), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish_moved": (
+        ("run-1", Wish(64, moved=Moved("run-1@10", "c0", True))),
+        lambda asked: wire.place_to_pb(*asked),
+    ),
     "place_wish_own": (("run-1", Wish(64, own=True)), lambda asked: wire.place_to_pb(*asked)),
     "place_wish_counted": (("stable", Wish(64, counted=COUNTED)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),

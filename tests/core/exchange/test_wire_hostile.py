@@ -109,6 +109,12 @@ HOSTILE: Lies = {
         "65537 characters",
     ),
     "place: long run": (placement_service_pb2.PlaceRequest(run=LONG_NAME), "257 characters"),
+    "place: an answer about nothing": (
+        placement_service_pb2.PlaceRequest(
+            wish=placement_service_pb2.Wish(models=1, moved=placement_service_pb2.Moved(cluster="c0"))
+        ),
+        "no such name",
+    ),
     "place: evidence of a newer peer": (with_unknown(placement_service_pb2.PlaceRequest()), "not known"),
     "place: unset descriptor": (
         placement_service_pb2.PlaceRequest(descriptor=parts_pb2.Descriptor()),

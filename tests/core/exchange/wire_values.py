@@ -21,6 +21,7 @@ from shoal.core.exchange._pb.fed.v1 import (
     tensor_pb2,
 )
 from shoal.core.exchange.choosing import Wish
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -323,7 +324,11 @@ receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
 stages = st.sampled_from(list(STAGES.values()))
 observed = st.builds(ObservedRun, names, names, stages, st.integers(1, 1 << 31), texts)
 observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple))
-wishes = st.builds(Wish, st.integers(1, MAX_MODELS))
+wishes = st.builds(
+    Wish,
+    st.integers(1, MAX_MODELS),
+    moved=st.none() | st.builds(Moved, st.text("ab@1", min_size=1), st.text("c0"), st.booleans()),
+)
 answers = st.builds(Question, names, payloads) | st.builds(Placement, names, assignments, weights())
 
 DECODERS: Mapping[type[Protobuf], Callable[[Any], Any]] = {

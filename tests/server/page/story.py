@@ -24,6 +24,7 @@ from fedserver.coordinator.status_types import (
     RunStatus,
     RunSummary,
     ServerStatus,
+    WatchedCluster,
 )
 from fedserver.page.access import KEY_BYTES, Access
 from fedserver.page.app import application
@@ -111,7 +112,8 @@ class Story:
         self._answers()
         groups = (ReleaseGroup(self.names[0], 2, 0.9, 0.01),)
         found = ReleaseSummary("flux@10", "flux", 1_990.0, 10, 2, groups, 0.9, 0.01, "ab12", ("stable",))
-        found = replace(found, revoked=(self.names[4],), wrong=self.names[1])
+        moved = WatchedCluster(self.names[3], 90, 0.62, 0.05, 1_990.0)
+        found = replace(found, revoked=(self.names[4],), wrong=self.names[1], watched=(moved,))
         moves = [
             Move("stable", self.names[6], at=1_980.0),
             Move("stable", "flux@10", True, 1_990.0, self.names[2]),

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import MAX_DIMS, MAX_MODELS, MAX_ROWS, ClusterAssignment
 from shoal.core.rollout import Counts
@@ -38,13 +39,15 @@ class Wish:
 
     graph: whether it has no learner of its own and needs the run's graph. own: whether it is about the data
     on which the device trains, so that a run that knows its cluster need not ask (see `tuning` beside it).
-    counted: of a device that can take part in a rollout; else None.
+    counted: of a device that can take part in a rollout; else None. moved: what it says of its data, with a
+    guarantee that is paid for (see `watching`); None where it says nothing.
     """
 
     models: int
     graph: bool = False
     own: bool = False
     counted: Counted | None = None
+    moved: Moved | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.models <= MAX_MODELS:

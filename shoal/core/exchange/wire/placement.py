@@ -6,6 +6,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2
 from shoal.core.exchange.choosing import Counted, Wish
+from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Placement, Question, Trial
 from shoal.core.exchange.parts import MAX_MODELS, Ballot, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
@@ -42,7 +43,8 @@ def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceReques
 
 
 def _wish_to_pb(wish: Wish) -> pb2.Wish:
-    found = pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own)
+    moved = None if wish.moved is None else pb2.Moved(**vars(wish.moved))
+    found = pb2.Wish(models=wish.models, graph=wish.graph, own=wish.own, moved=moved)
     if (counted := wish.counted) is not None:
         found.counted.CopyFrom(
             pb2.ShadowCounts(rollout=counted.rollout, cluster=counted.cluster, **asdict(counted.counts))
@@ -56,7 +58,9 @@ def _wish_from_pb(pb: pb2.Wish) -> Wish:
         counts = Counts(*(getattr(pb.counted, each.name) for each in fields(Counts)))
         rollout = text(pb.counted.rollout, "a rollout's name", MAX_NAME)
         counted = Counted(rollout, text(pb.counted.cluster, "a cluster's name", MAX_NAME), counts)
-    return Wish(pb.models, pb.graph, pb.own, counted)
+    said = pb.moved if pb.HasField("moved") else None
+    moved = None if said is None else Moved(said.subject, said.cluster, said.moved)
+    return Wish(pb.models, pb.graph, pb.own, counted, moved)
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:

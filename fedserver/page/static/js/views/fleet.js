@@ -145,7 +145,9 @@ const rolledOut = ({ release, share, margin, began, ended, outcome, why }) =>
 const compared = ({ key, devices, agreement, labeled, low, high }) =>
   `${key}: ${many(devices, "device")}, ${agreement === null ? "no predictions" : `${percent(agreement)} alike`}, ${labeled ? `${many(labeled, "label")}, ${points(low)} to ${points(high)}` : "no labels"}`;
 
-const attention = ({ wrong, revoked }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : ""].filter(Boolean).join(". ");
+const attention = ({ wrong, revoked, watched }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : "", ...watched.filter(({ since }) => since !== null).map(moved)].filter(Boolean).join(". ");
+
+const moved = ({ key, share, error, since }) => `${key ? `Cluster ${key}` : "Devices that chose by themselves"}: ${percent(share)} \u00b1 ${percent(2 * error)} have other data than the model was made for, since ${ago(since)}`;
 
 function groupOf(device, by) {
   if (by.startsWith("label:")) return device.labels[by.slice(6)] ?? "without this label";

@@ -94,6 +94,7 @@ class Wish(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     COUNTED_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
     models: _builtins.int
     """Set by the device: the most models that it takes, 1 to 1,024. Unset: refused."""
     graph: _builtins.bool
@@ -112,6 +113,10 @@ class Wish(_message.Message):
         rollout is for it.
         """
 
+    @_builtins.property
+    def moved(self) -> Global___Moved:
+        """Set by the device: whether its data have moved, randomized; at most once in 92 days. Unset: it says nothing."""
+
     def __init__(
         self,
         *,
@@ -119,10 +124,11 @@ class Wish(_message.Message):
         graph: _builtins.bool = ...,
         own: _builtins.bool = ...,
         counted: Global___ShadowCounts | None = ...,
+        moved: Global___Moved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "moved", b"moved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "graph", b"graph", "models", b"models", "own", b"own"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "graph", b"graph", "models", b"models", "moved", b"moved", "own", b"own"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -180,6 +186,41 @@ class ShadowCounts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShadowCounts: _TypeAlias = ShadowCounts  # noqa: Y015
+
+@_typing.final
+class Moved(_message.Message):
+    """Whether the data of a device that uses a model are still like those that it was chosen for: one bit, which is the
+    opposite of the truth with probability 1 / (1 + e^0.75), and for which the device's ledger has paid. Safe to repeat:
+    of a device, the server counts one in 92 days. Ignored: one about a release, run or cluster that is not there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """Set by the device: the release, or else the run, whose model it uses. Unset: refused."""
+    cluster: _builtins.str
+    """Set by the device: the cluster whose model that is, where the server named it. Unset: the device has chosen it by
+    itself.
+    """
+    moved: _builtins.bool
+    """Set by the device: true for other data than before, as randomized. Unset: no."""
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        moved: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "moved", b"moved", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Moved: _TypeAlias = Moved  # noqa: Y015
 
 @_typing.final
 class PlaceResponse(_message.Message):

@@ -388,6 +388,7 @@ class Release(_message.Message):
     REVOKED_FIELD_NUMBER: _builtins.int
     WRONG_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
+    WATCHED_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """Set by the server: its name, RUN@LABEL. Unset: never."""
     run: _builtins.str
@@ -424,6 +425,10 @@ class Release(_message.Message):
     def withdrawn(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: devices that took part in its training and whose data are to count no more. Unset: none."""
 
+    @_builtins.property
+    def watched(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchedCluster]:
+        """Set by the server: what devices that use it have said of their data, by cluster. Unset: none has."""
+
     def __init__(
         self,
         *,
@@ -440,16 +445,59 @@ class Release(_message.Message):
         revoked: _abc.Iterable[_builtins.str] | None = ...,
         wrong: _builtins.str = ...,
         withdrawn: _abc.Iterable[_builtins.str] | None = ...,
+        watched: _abc.Iterable[Global___WatchedCluster] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "made", b"made"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "withdrawn", b"withdrawn", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "watched", b"watched", "withdrawn", b"withdrawn", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
 
 Global___Release: _TypeAlias = Release  # noqa: Y015
+
+@_typing.final
+class WatchedCluster(_message.Message):
+    """What the devices that use a model have said of their data, as sums of randomized bits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Set by the server: the cluster. Unset: the devices that have chosen one of the release's models by themselves."""
+    answers: _builtins.int
+    """Set by the server: how many answers the estimate is from. Unset: never."""
+    share: _builtins.float
+    """Set by the server: which share of the devices has other data than the model was made for, 0 to 1, estimated.
+    Unset: none.
+    """
+    error: _builtins.float
+    """Set by the server: the standard error of that, by chance and randomization. Unset: 0."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: since when more devices have moved than chance explains. Unset: no more have."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        answers: _builtins.int = ...,
+        share: _builtins.float = ...,
+        error: _builtins.float = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "error", b"error", "key", b"key", "share", b"share", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchedCluster: _TypeAlias = WatchedCluster  # noqa: Y015
 
 @_typing.final
 class ReleaseGroup(_message.Message):

@@ -1,0 +1,45 @@
+"""What devices say of their data, on disk: one answer of each in three months, as sums, gone with the run."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedserver.store.journal.watched import AGAIN, KEPT, Answer
+from fedserver.store.store import Store
+from shoal.core.server_kit.moved import Day
+from tests.server.store.conftest import Engine
+from tests.server.store.samples import RECORD, checkpoint
+
+SAID = Answer("mnist", "mnist@10", "c0", "d0", 1000, True)
+
+
+@pytest.fixture
+def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
+    opened = engine.open(tmp_path / "state")
+    opened.runs.add(RECORD, checkpoint(opened, 0.0))
+    yield opened
+    opened.close()
+
+
+def test_a_device_counts_once_and_again_after_three_months(store: Store) -> None:
+    watched = store.journal.watched
+    assert watched.add(SAID)
+    assert not watched.add(SAID)
+    assert not watched.add(replace(SAID, cluster="c1", moved=False)), "in no other cluster either"
+    assert not watched.add(replace(SAID, day=1000 + AGAIN - 1))
+    assert watched.add(replace(SAID, device="d1", moved=False))
+    assert watched.all() == {("mnist@10", "c0"): [Day(1000, 2, 1)]}
+    assert watched.add(replace(SAID, day=1000 + AGAIN))
+    assert watched.add(replace(SAID, device="d2", day=900)), "the server's clock was set back"
+    assert watched.all()["mnist@10", "c0"] == [Day(900, 1, 1), Day(1000, 2, 1), Day(1000 + AGAIN, 1, 1)]
+
+
+def test_old_sums_go_and_the_rest_with_the_run(store: Store) -> None:
+    watched = store.journal.watched
+    watched.add(SAID)
+    watched.add(replace(SAID, device="d1", cluster="", day=1001 + KEPT))
+    assert list(watched.all()) == [("mnist@10", "")]
+    store.runs.remove("mnist")
+    assert watched.all() == {}
