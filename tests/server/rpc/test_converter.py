@@ -8,8 +8,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.coordinator.status_types import RunStatus, ServerStatus
-from fedserver.rpc.wire import authority_wire, operator_wire
+from fedserver.coordinator.status_types import ReleaseStatus, RunStatus, ServerStatus
+from fedserver.rpc.wire import authority_wire, operator_wire, releases_wire
 from fedserver.rpc.wire.converter import STAMP, Converter, _without_none
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
@@ -27,9 +27,9 @@ TEXTS = {"stage": "open", "presence": "working", "evidence": "vote", "outcome": 
 """Those that the contract knows."""
 RECORDS = [
     found
-    for module in (operator_wire, authority_wire)
+    for module in (operator_wire, authority_wire, releases_wire)
     for found in vars(module).values()
-    if isinstance(found, Converter) and found.kind not in (RunStatus, RunSpec)
+    if isinstance(found, Converter) and found.kind not in (RunStatus, RunSpec, ReleaseStatus)
 ]
 
 
