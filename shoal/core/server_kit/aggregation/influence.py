@@ -13,8 +13,9 @@ With n devices of which k < n / 4 lie in agreement, and s the share of these k (
 the honest differ in size and the liars claim to be large): the model is at most 2 s r from the one that the
 others make around the same middle, r: the reach, and that is the distance of an honest device from an honest
 middle, since neither can leave the range of the honest. It is that far only if all honest devices stand at
-one point. Over fleets like real ones, and liars that know the rule, it is about 1.5 s times the length of the
-middle honest update, middle and reach included (`tests/core/server_kit/test_influence.py`).
+one point. Over fleets like real ones, and liars that know the rule, it is at most 2 s times the length of
+the middle honest update, middle and reach included (`tests/core/server_kit/test_influence.py`): near a
+quarter, liars on one side carry the middle itself by 1.7 to 2 k / n of how far the honest scatter.
 
 Sources: centered clipping: Karimireddy et al., Learning from History for Byzantine Robust Optimization,
 ICML 2021. The median of coordinates as the middle: Yin et al., Byzantine-Robust Distributed Learning,
