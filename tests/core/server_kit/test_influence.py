@@ -241,7 +241,7 @@ def test_who_moves_back_is_left_out_and_who_moves_aside_is_not() -> None:
 
 
 @pytest.mark.parametrize("devices", [5, 10, 30, 60])
-def test_liars_are_told_where_honest_updates_have_little_in_common_and_nobody_where_nothing(
+def test_liars_are_found_where_honest_updates_have_little_in_common_and_nobody_where_nothing(
     devices: int,
 ) -> None:
     """As on devices with few samples: an update's own part in the middle hides what it has with others."""
@@ -251,13 +251,13 @@ def test_liars_are_told_where_honest_updates_have_little_in_common_and_nobody_wh
     agreed = own + 0.5 * common
     agreed[:liars] *= -1.0
 
-    def told(rows: FloatArray) -> list[int]:
+    def found(rows: FloatArray) -> list[int]:
         cosines = bearing(*bearings(list(rows), np.zeros(width))[:3])
         return [int(name) for name in opposed({f"{i}": float(each) for i, each in enumerate(cosines)})]
 
-    assert told(agreed) == list(range(liars))
-    assert told(agreed * np.where(np.arange(devices) < liars, 1e3, 1.0)[:, None]) == list(range(liars))
-    assert told(own) == []
+    assert found(agreed) == list(range(liars))
+    assert found(agreed * np.where(np.arange(devices) < liars, 1e3, 1.0)[:, None]) == list(range(liars))
+    assert found(own) == []
 
 
 def test_bearings_are_lengths_and_products_with_the_middle_that_add_up_over_blocks() -> None:
