@@ -76,7 +76,10 @@ Part = tuple[Dataset, Dataset]
 
 
 def covering(seeds: Sequence[int]) -> Iterator[Cell]:
-    """Cells in which any two choices of group, number, attack, claim and data meet; the seeds take turns."""
+    """Cells in which any two choices of group, number, attack, claim and data meet.
+
+    A fleet has one seed, so that the cells with the same devices share what these reach without the liars.
+    """
     factors: list[Sequence[Any]] = [GROUPS, tuple(LIARS), tuple(ATTACKS), CLAIMS, SETS]
     pairs = {
         (i, a, j, b)
@@ -84,7 +87,7 @@ def covering(seeds: Sequence[int]) -> Iterator[Cell]:
         for a in one
         for b in other
     }
-    chance, number = np.random.default_rng(0), 0
+    chance = np.random.default_rng(0)
     while pairs:
         tries = [[each[chance.integers(len(each))] for each in factors] for _ in range(200)]
         met = [
@@ -96,8 +99,9 @@ def covering(seeds: Sequence[int]) -> Iterator[Cell]:
             continue
         pairs -= met[best]
         devices, share, attack, claim, data = tries[best]
-        yield Cell(data, devices, LIARS[share](devices), attack, claim, seeds[number % len(seeds)])
-        number += 1
+        liars = LIARS[share](devices)
+        seed = seeds[(GROUPS.index(devices) + SETS.index(data) - liars) % len(seeds)]
+        yield Cell(data, devices, liars, attack, claim, seed)
 
 
 def fleets(seeds: Sequence[int]) -> Iterator[Cell]:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from fedserver.coordinator.runs import Lease, Run
@@ -124,11 +125,8 @@ def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
 
 
 def _mean_accuracy(state: State) -> float | None:
-    """The mean over the devices, weighted by their samples; None if no device has measured its accuracy."""
-    samples = sum(measured.examples for measured in state.metrics.values())
-    if not samples:
-        return None
-    return sum(each.accuracy * each.examples for each in state.metrics.values()) / samples
+    """The mean over the devices; None if no device has measured its accuracy."""
+    return fmean(each.accuracy for each in state.metrics.values()) if state.metrics else None
 
 
 def _rounds_of(state: State) -> int:

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -178,10 +179,9 @@ def _members(status: RunStatus, key: ModelKey) -> list[DeviceFigures]:
 
 
 def _accuracy(status: RunStatus, key: ModelKey) -> float | None:
-    """Mean over the devices of a cluster that measured it, weighted by their samples."""
-    known = [(each.accuracy, each.examples) for each in _members(status, key) if each.accuracy is not None]
-    total = sum(examples for _, examples in known)
-    return sum(accuracy * examples for accuracy, examples in known) / total if total else None
+    """Mean over the devices of a cluster that measured it."""
+    known = [each.accuracy for each in _members(status, key) if each.accuracy is not None]
+    return fmean(known) if known else None
 
 
 def _lineage(key: ModelKey, rounds: Sequence[RoundHistory]) -> list[str]:

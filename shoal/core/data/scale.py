@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.data.trimmed import trimmed_mean
 from shoal.core.errors import BadPayload
 from shoal.core.types import Array, Tensors
 
@@ -174,17 +175,10 @@ def of_group(fleet: Tensors, group: Sequence[Summary]) -> Tensors:
 
 def _pooled(means: Array, deviations: Array) -> tuple[Array, Array]:
     """(devices, features) twice -> the mean and the deviation of all devices together, (features,)."""
-    mean = _trimmed(means)
-    deviation = np.sqrt(_trimmed(np.square(deviations) + np.square(means - mean)))
+    mean = trimmed_mean(means)
+    deviation = np.sqrt(trimmed_mean(np.square(deviations) + np.square(means - mean)))
     deviation[deviation <= RESOLUTION * np.abs(mean)] = 1.0  # a constant stays one
     return mean.astype(np.float32), np.minimum(deviation, LARGEST).astype(np.float32)
-
-
-def _trimmed(values: Array) -> Array:
-    """The mean over the first axis without as many of either end as could lie: the most below a quarter."""
-    left_out = -(-len(values) // 4) - 1
-    found: Array = np.sort(values, axis=0)[left_out : len(values) - left_out].mean(axis=0)
-    return found
 
 
 def scale_of(tensors: Tensors) -> dict[str, Array]:

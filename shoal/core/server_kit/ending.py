@@ -7,7 +7,8 @@ by either figure: then the learning rate falls for `FALL` more rounds, and the r
 account on how many samples the accuracy is measured: some hundreds show no small gain, so they hardly ever
 stop a run.
 
-Each device counts once, so that one of n moves a mean by no more than 1 / n. The rounds are compared only
+The means are trimmed, and each device counts once: fewer than a quarter can neither hide that a run gets
+better, nor make it seem so where it does not, by more than the others differ. The rounds are compared only
 where nearly the same devices have answered: others' figures differ for other reasons. Where nothing is
 measured, as with DP-SGD or sums under masks, a run takes as many rounds as it may.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.algorithm import Report
-from shoal.core.server_kit.standard import measured
+from shoal.core.server_kit.standard import mean_accuracy, mean_loss, measured
 from shoal.core.types import DeviceId
 
 WINDOW = 3
@@ -60,8 +61,8 @@ class Ending:
         both, any_ = {*self.devices} & {*figures}, {*self.devices} | {*figures}
         known = self if len(both) >= SAME * len(any_) else Ending()
         found = [figures[device] for device in sorted(figures)]
-        accuracies = (*known.accuracies, float(np.mean([each.accuracy for each in found])))
-        losses = (*known.losses, float(np.mean([each.loss for each in found])))
+        accuracies = (*known.accuracies, mean_accuracy(reports))
+        losses = (*known.losses, mean_loss(reports))
         first = known.first if known.losses else losses[0]
         now = Ending(accuracies[-2 * WINDOW :], losses[-2 * WINDOW :], first, tuple(sorted(figures)))
         # A device says itself how many samples it has, so none counts for more than the one in the middle.

@@ -2,13 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from shoal.core.algorithm import Report, State, most_rounds
 from shoal.core.algorithm.settings import AUTO
 from shoal.core.algorithm.training import settings_of_training
+from shoal.core.data.trimmed import trimmed_mean
 from shoal.core.exchange.messages import (
     Ensemble,
     Evaluated,
@@ -113,17 +116,14 @@ def ensemble(state: State) -> Ensemble:
 
 
 def mean_loss(reports: Sequence[Report]) -> float:
-    """Mean of the measured losses, weighted by numbers of samples."""
-    return _mean(measured(reports), lambda each: each.loss)
+    """Trimmed mean of the measured losses; each device counts once."""
+    return _mean([each.loss for each in measured(reports).values()])
 
 
 def mean_accuracy(reports: Sequence[Report]) -> float:
-    """Mean of the measured accuracies, weighted by numbers of samples."""
-    return _mean(measured(reports), lambda each: each.accuracy)
+    """Trimmed mean of the measured accuracies; each device counts once."""
+    return _mean([each.accuracy for each in measured(reports).values()])
 
 
-def _mean(
-    figures: Mapping[DeviceId, Evaluated | HeldOut], value: Callable[[Evaluated | HeldOut], float]
-) -> float:
-    total = sum(each.examples for each in figures.values())
-    return sum(value(each) * each.examples for _, each in sorted(figures.items())) / total
+def _mean(figures: Sequence[float]) -> float:
+    return float(trimmed_mean(np.array(figures)))

@@ -59,6 +59,18 @@ def test_one_device_cannot_hide_that_the_others_get_better() -> None:
     assert settled(*map(lied, range(15))) == 0
 
 
+@pytest.mark.parametrize("liars", [1, 4])
+def test_fewer_than_a_quarter_neither_keep_a_run_from_its_end_nor_end_it(liars: int) -> None:
+    """By losses without bounds, by accuracies that fall, and by claims of many samples."""
+
+    def lied(accuracy: float, lie: float, loss: float) -> list[Report]:
+        honest = reports(accuracy, devices=[f"d{number}" for number in range(17 - liars)])
+        return honest + reports(lie, loss, 1 << 40, [f"z{number}" for number in range(liars)])
+
+    assert settled(*[lied(0.9, 1.0, 1e30 * 0.5**number) for number in range(LEAST)]) == LEAST
+    assert settled(*[lied(0.3 + 0.03 * number, 1.0 - 0.06 * number, 1e30) for number in range(15)]) == 0
+
+
 def test_rounds_of_other_devices_are_not_compared_and_without_figures_there_is_no_end() -> None:
     drawn = [reports(0.9, devices=DEVICES[number % 2 :: 2]) for number in range(15)]
     assert settled(*drawn) == 0

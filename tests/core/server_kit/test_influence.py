@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit.aggregation.coordinates import settle
 from shoal.core.server_kit.aggregation.influence import (
+    bearing,
     bearings,
     believed,
     capped,
@@ -231,12 +232,32 @@ def test_capped_weights_keep_their_order_and_their_share(weights: list[float], w
 def test_who_moves_back_is_left_out_and_who_moves_aside_is_not() -> None:
     agreed = {"a": 0.7, "b": 0.6, "c": 0.65, "d": 0.6, "e": 0.7, "f": 0.8, "g": 0.7}
     assert opposed({**agreed, "x": -0.6, "y": -0.7}) == {"x": -0.6, "y": -0.7}
-    assert opposed({**agreed, "x": -0.1, "y": 0.0}) == {}, "other labels, for example"
+    assert opposed({**agreed, "x": -0.3, "y": 0.0}) == {}, "other labels, for example"
     assert opposed({**agreed, "x": -0.6, "y": -0.7, "z": -0.7}) == {}, "three of ten are no small minority"
-    assert opposed({"a": 0.45, "b": 0.4, "c": 0.45, "d": -0.9}) == {}, "the others agree as by chance"
-    many = {f"d{number}": 0.25 for number in range(24)}
-    assert opposed({**many, "x": -0.2}) == {"x": -0.2}, "of more devices, less is no chance"
+    assert opposed({"a": 0.1, "b": 0.05, "c": 0.15, "d": -0.9}) == {}, "the others agree as by chance"
+    many = {f"d{number}": 0.06 for number in range(24)}
+    assert opposed({**many, "x": -0.04}) == {"x": -0.04}, "of more devices, less is no chance"
     assert opposed({"a": 0.9, "x": -0.9}) == {}, "two cannot tell which of them is wrong"
+
+
+@pytest.mark.parametrize("devices", [5, 10, 30, 60])
+def test_liars_are_found_where_honest_updates_have_little_in_common_and_nobody_where_nothing(
+    devices: int,
+) -> None:
+    """As on devices with few samples: an update's own part in the middle hides what it has with others."""
+    chance, width, liars = np.random.default_rng(41), 4000, (devices - 1) // 4
+    own = chance.normal(size=(devices, width)) / math.sqrt(width)
+    common = chance.normal(size=width) / math.sqrt(width)
+    agreed = own + 0.5 * common
+    agreed[:liars] *= -1.0
+
+    def found(rows: FloatArray) -> list[int]:
+        cosines = bearing(*bearings(list(rows), np.zeros(width))[:3])
+        return [int(name) for name in opposed({f"{i}": float(each) for i, each in enumerate(cosines)})]
+
+    assert found(agreed) == list(range(liars))
+    assert found(agreed * np.where(np.arange(devices) < liars, 1e3, 1.0)[:, None]) == list(range(liars))
+    assert found(own) == []
 
 
 def test_bearings_are_lengths_and_products_with_the_middle_that_add_up_over_blocks() -> None:

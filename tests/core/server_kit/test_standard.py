@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.core.algorithm import discover, find
-from shoal.core.exchange.messages import Train
-from shoal.core.server_kit.standard import share_of_rate
+from shoal.core.algorithm import Report, discover, find
+from shoal.core.exchange.messages import Evaluated, Train
+from shoal.core.server_kit.standard import mean_accuracy, mean_loss, share_of_rate
 from tests.reports import model, trained
 
 
@@ -61,3 +61,30 @@ def test_the_rate_that_devices_get_falls_from_round_to_round() -> None:
         rates.append(task.settings.learning_rate)
         state = server.reduce(state, [trained("a", 1, 1)])
     assert rates == pytest.approx([0.005, 0.01 / 3, 0.005 / 3])
+
+
+@pytest.mark.parametrize("devices", [5, 9, 60])
+def test_fewer_than_a_quarter_do_not_carry_what_devices_measure_out_of_what_the_others_say(
+    devices: int,
+) -> None:
+    """Whatever they say, and for as many samples as a report may claim."""
+    liars = (devices - 1) // 4
+    for accuracy, loss in ((0.0, 1e30), (1.0, 0.0)):
+        honest = [Evaluated(0.6 + 0.1 * (i % 2), 0.5 + 0.1 * (i % 2), 40) for i in range(devices - liars)]
+        figures = [*honest, *[Evaluated(accuracy, loss, 1 << 40)] * liars]
+        reports = [Report(f"d{number}", each) for number, each in enumerate(figures)]
+        assert 0.6 <= mean_accuracy(reports) <= 0.7
+        assert 0.5 <= mean_loss(reports) <= 0.6
+
+
+def test_a_liar_does_not_choose_which_model_a_run_keeps() -> None:
+    """FedAvg keeps the model of the lowest held-out loss."""
+    card = find("fedavg")[0]
+    server = card.server()
+    changes = {"inputs": "raw", "rounds": 2, "select": "lowest_loss", "evaluate": False}
+    state = server.start(model(0, 0), card.configure("default", changes))
+    for value, losses in ((1, (0.2, 0.2, 0.2, 0.2, 9.0)), (7, (3.0, 3.0, 3.0, 3.0, 0.0))):
+        state = server.reduce(state, [trained(f"d{i}", value, value) for i in range(5)])
+        said = [Evaluated(0.5, loss, 1 << 40 if i == 4 else 40) for i, loss in enumerate(losses)]
+        state = server.reduce(state, [Report(f"d{i}", each) for i, each in enumerate(said)])
+    assert state.models["global"]["w"].tolist() == [1.0, 1.0]

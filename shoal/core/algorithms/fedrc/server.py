@@ -10,6 +10,7 @@ from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
 from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
 from shoal.core.algorithms.fedrc.state import State, heaviest, table
+from shoal.core.data.trimmed import trimmed_mean
 from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
@@ -121,9 +122,8 @@ def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
     measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
-    total = sum(each.examples for each in measured.values())
     figures = {
-        name: sum(getattr(each, name) * each.examples for _, each in sorted(measured.items())) / total
+        name: float(trimmed_mean(np.array([getattr(each, name) for each in measured.values()])))
         for name in FIGURES
     }
     metrics = {

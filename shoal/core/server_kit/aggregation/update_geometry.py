@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
-from shoal.core.server_kit.aggregation.influence import bearings
+from shoal.core.server_kit.aggregation.influence import bearing, bearings
 from shoal.core.server_kit.aggregation.parallel import Job, Part, Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, DeviceId, Tensors
@@ -17,7 +17,7 @@ from shoal.core.types import Array, DeviceId, Tensors
 
 @dataclass(frozen=True, eq=False)
 class UpdateGeometry:
-    """norms: L2, of each update. cosines: with the middle of all, of each update that is not zero.
+    """norms: L2, of each update. cosines: of each update that is not zero, see `influence.bearing`.
 
     apart: for each tensor of floats, (n,), in the order of the devices: the squared distances of the models
     from their middle; of the updates, if not all began with one model.
@@ -46,14 +46,10 @@ def geometry_of(
     for (name, _, _), sums in found:
         of_tensors[name] += sums
     squares, products, middle, _ = sum(of_tensors.values(), np.zeros((4, len(devices))))
-    norms, lengths = np.sqrt(squares), np.sqrt(squares) * np.sqrt(middle)
+    cosines = bearing(squares, products, middle)
     return UpdateGeometry(
-        dict(zip(devices, norms.tolist(), strict=True)),
-        {
-            device: float(product / length)
-            for device, product, length in zip(devices, products, lengths, strict=True)
-            if length > 0.0
-        },
+        dict(zip(devices, np.sqrt(squares).tolist(), strict=True)),
+        {device: float(cosine) for device, cosine in zip(devices, cosines, strict=True) if cosine == cosine},
         {name: sums[3] for name, sums in of_tensors.items()},
     )
 

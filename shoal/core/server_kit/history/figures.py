@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from shoal.core.data.trimmed import trimmed_mean
 from shoal.core.exchange.messages import Built, HeldOut, Message
 from shoal.core.exchange.payload import fields_of
 from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
@@ -44,12 +47,9 @@ def trains(message: Message) -> bool:
 
 
 def mean(figures: Iterable[Figures], name: str) -> float | None:
-    """The mean "loss" or "accuracy", weighted by samples; None if no device reported it."""
-    known = [(getattr(each, name), each.examples) for each in figures if getattr(each, name) is not None]
-    total = sum(examples for _, examples in known)
-    if not total:
-        return None
-    return float(sum(value * examples for value, examples in known) / total)
+    """The trimmed mean "loss" or "accuracy", in which each device counts once; None if none reported it."""
+    known = [value for each in figures if (value := getattr(each, name)) is not None]
+    return float(trimmed_mean(np.array(known))) if known else None
 
 
 def measured_on(figures: Mapping[DeviceId, Figures]) -> str:

@@ -82,8 +82,9 @@ class DeviceRound:
 class ClusterRound:
     """A cluster after a round.
 
-    key: such as "c0". model: SHA-256 of its model. devices: how many belong to it. loss, accuracy: the means
-    over those of its devices that reported them in this round, weighted by their samples; None if none did.
+    key: such as "c0". model: SHA-256 of its model. devices: how many belong to it. loss, accuracy: the
+    trimmed means over those of its devices that reported them in this round, each counted once; None if none
+    did.
     parents: the clusters before the round that its devices or its model came from; its own key if it went on.
     remarks: what the guard of averaging says about its updates in this round: those that it left out or
     clipped.
@@ -123,8 +124,8 @@ class RoundHistory:
     how many devices. abandoned: why it has no result; "" if it has one. progress: the rounds of training that
     are complete after it. measured_on: TRAIN, HELD_OUT or TEST, the part that losses and accuracies are of;
     "" if there are none. In a round of training, TRAIN, losses are of training, and accuracies those of the
-    models that it began with, on the held-out parts. loss, accuracy: means over the devices that reported
-    them, weighted by their samples. bytes_up, bytes_down: of blobs, of all devices, since the round before.
+    models that it began with, on the held-out parts. loss, accuracy: trimmed means over the devices that
+    reported them, each counted once. bytes_up, bytes_down: of blobs, of all devices, since the round before.
 
     devices: those that were asked, sorted; empty if they were not requested, or are no longer stored.
     left_out: how many more there were than are stored. positions: of all devices that have released a

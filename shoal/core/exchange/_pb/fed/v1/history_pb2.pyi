@@ -69,10 +69,10 @@ class RoundHistory(_message.Message):
     "test". Unset: there are none.
     """
     loss: _builtins.float
-    """Set by the server: mean loss over the devices that reported it, weighted by their samples. Unset: none did."""
+    """Set by the server: trimmed mean loss over the devices that reported it, each counted once. Unset: none did."""
     accuracy: _builtins.float
-    """Set by the server: mean accuracy over the devices that reported it, weighted by their samples, 0 to 1. Unset:
-    none did.
+    """Set by the server: trimmed mean accuracy over the devices that reported it, each counted once, 0 to 1.
+    Unset: none did.
     """
     left_out: _builtins.int
     """Set by the server: how many more devices were asked than are stored. Unset: none."""
@@ -304,8 +304,8 @@ class ClusterRound(_message.Message):
     devices: _builtins.int
     """Set by the server: how many devices belong to it. Unset: none."""
     loss: _builtins.float
-    """Set by the server: mean loss over those of its devices that reported it, weighted by their samples. Unset:
-    none did.
+    """Set by the server: trimmed mean loss over those of its devices that reported it, each counted once.
+    Unset: none did.
     """
     accuracy: _builtins.float
     """Set by the server: mean accuracy in the same way, 0 to 1. Unset: none did."""

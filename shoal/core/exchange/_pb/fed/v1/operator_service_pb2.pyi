@@ -1564,8 +1564,8 @@ class RunSummary(_message.Message):
     cluster_count: _builtins.int
     """Set by the server: the number of clusters that have devices. Unset: there is none yet."""
     accuracy: _builtins.float
-    """Set by the server: mean held-out accuracy over the devices, each as measured last, weighted by their samples,
-    0 to 1. Unset: no device has measured it yet.
+    """Set by the server: mean held-out accuracy over the devices, each as measured last and counted once, 0 to 1.
+    Unset: no device has measured it yet.
     """
     progress: _builtins.int
     """Set by the server: the rounds of training that are complete. Unset: none."""
@@ -1924,9 +1924,7 @@ class RoundAccuracy(_message.Message):
     round: _builtins.int
     """Set by the server: the round, counted from 1. Unset: never."""
     accuracy: _builtins.float
-    """Set by the server: mean held-out accuracy over the devices that counted, weighted by their samples, 0 to 1.
-    Unset: 0.
-    """
+    """Set by the server: trimmed mean held-out accuracy over the devices that counted, 0 to 1. Unset: 0."""
     def __init__(
         self,
         *,
