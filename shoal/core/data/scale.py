@@ -48,7 +48,7 @@ UNLIKE = 2.0
 whose mean is this many deviations away."""
 FEW = 4
 """In a group of up to this many devices none may be left out as extreme, so all have to agree: their
-deviations by a factor of at most `ALIKE`, and their means by at most so many deviations."""
+deviations by a factor of at most `ALIKE`, and their means by at most as many deviations."""
 ALIKE = 4.0
 RESOLUTION = 1e-7
 """Of float32. A deviation below this share of the mean is none."""
@@ -151,16 +151,18 @@ def of_group(fleet: Tensors, group: Sequence[Summary]) -> Tensors:
     if MEAN not in fleet:
         return fleet
     mean, deviation = (fleet[name].astype(np.float64) for name in (MEAN, DEVIATION))
-    told = [each for each in group if len(each.means) == len(mean)]
-    if not told or 2 * len(told) <= len(group):
+    known = [each for each in group if len(each.means) == len(mean)]
+    if not known or 2 * len(known) <= len(group):
         return fleet
-    means, deviations = (np.array([getattr(each, name) for each in told]) for name in ("means", "deviations"))
+    means, deviations = (
+        np.array([getattr(each, name) for each in known]) for name in ("means", "deviations")
+    )
     own_mean, own = (each.astype(np.float64) for each in _pooled(means, deviations))
     varies = np.median(deviations, axis=0) > RESOLUTION * np.abs(np.median(means, axis=0))
     ratio = own / deviation
     unlike = (ratio < 1 / UNLIKE) | (ratio > UNLIKE) | (np.abs(own_mean - mean) > UNLIKE * deviation)
     agreed = np.ones(len(mean), bool)
-    if len(told) <= FEW:
+    if len(known) <= FEW:
         least, most = deviations.min(axis=0), deviations.max(axis=0)
         agreed = (most <= ALIKE * least) & (np.ptp(means, axis=0) <= ALIKE * least)
     chosen = varies & unlike & agreed

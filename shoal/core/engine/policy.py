@@ -88,7 +88,7 @@ class RoundPolicy:
         """Seconds to wait after this many abandoned rounds in a row, before the next one opens.
 
         Example:
-            >>> [RoundPolicy().pause(count) for count in (0, 1, 2, 3)]
-            [0.0, 5.0, 10.0, 20.0]
+            >>> RoundPolicy().pause(0), RoundPolicy().pause(1), RoundPolicy().pause(3)
+            (0.0, 5.0, 20.0)
         """
         return self.retry_after * min(2.0 ** (abandoned - 1), MOST_PAUSES) if abandoned else 0.0

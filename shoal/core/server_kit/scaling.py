@@ -44,11 +44,11 @@ def ask(present: Sequence[DeviceId]) -> Plan:
 
 def take(state: S, reports: Sequence[Report], forms: bool) -> S:
     """forms: whether the run forms clusters later, for which what each device said is kept until then."""
-    told = {each.device: each.message.summary for each in reports if isinstance(each.message, Summarized)}
-    scale = merged(list(told.values()))
+    heard = {each.device: each.message.summary for each in reports if isinstance(each.message, Summarized)}
+    scale = merged(list(heard.values()))
     # One model that is a mixture of those of several clusters can have one scale only.
     kept = forms and MEAN in scale and getattr(state.parameters, "mixing", "hard") != "soft"
-    taken: S = replace(cast(Any, state), scale=scale, summaries=told if kept else {})
+    taken: S = replace(cast(Any, state), scale=scale, summaries=heard if kept else {})
     return taken
 
 
@@ -60,9 +60,9 @@ def carried(before: Scaled, state: S) -> S:
         return state
     had = {key: scale_of(model) for key, model in before.models.items()}
     new = [key for key in state.models if key not in had]
-    own, told = {}, state.summaries
-    if told and new:
-        own, told = _of_groups(new, state.assignments, scale, told), {}
+    own, heard = {}, state.summaries
+    if heard and new:
+        own, heard = _of_groups(new, state.assignments, scale, heard), {}
     models = dict(state.models)  # which keeps them, so that no two have one identity
     scales = {key: had.get(key) or own.get(key, scale) for key in models}
     made: dict[tuple[int, int], Tensors] = {}
@@ -70,7 +70,7 @@ def carried(before: Scaled, state: S) -> S:
         key: made.setdefault((id(model), id(scales[key])), with_scale(model, scales[key]))
         for key, model in models.items()
     }
-    found: S = replace(cast(Any, state), scale=scale, models=after, summaries=told)
+    found: S = replace(cast(Any, state), scale=scale, models=after, summaries=heard)
     first: Tensors | None = getattr(state, "initial", None)  # of algorithms that begin clusters later
     return found if first is None else replace(cast(Any, found), initial=with_scale(first, scale))
 
@@ -79,12 +79,12 @@ def _of_groups(
     keys: Collection[ModelKey],
     assignments: Mapping[DeviceId, ModelKey],
     scale: Tensors,
-    told: Mapping[DeviceId, Summary],
+    heard: Mapping[DeviceId, Summary],
 ) -> dict[ModelKey, Tensors]:
     groups: dict[ModelKey, list[Summary]] = {key: [] for key in keys}
     for device, key in sorted(assignments.items()):
         if key in groups:
-            groups[key].append(told.get(device, Summary((), ())))
+            groups[key].append(heard.get(device, Summary((), ())))
     return {key: of_group(scale, group) for key, group in groups.items()}
 
 

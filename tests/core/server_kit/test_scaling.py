@@ -102,14 +102,14 @@ def test_a_run_goes_back_with_its_scale() -> None:
 
 
 def test_clusters_get_the_scales_of_their_own_groups_as_they_begin_and_keep_them() -> None:
-    told = {f"d{n}": Summary((1.0,), (0.1,)) if n % 2 else Summary((50.0,), (5.0,)) for n in range(12)}
+    given = {f"d{n}": Summary((1.0,), (0.1,)) if n % 2 else Summary((50.0,), (5.0,)) for n in range(12)}
     parameters = CARD.configure(changes={})
     before = Clustered(parameters=parameters, models={GLOBAL: model(0, 0)}, phase="train")
     before = scaling.take(
-        before, [Report(d, Summarized(one.means, one.deviations)) for d, one in told.items()], True
+        before, [Report(d, Summarized(one.means, one.deviations)) for d, one in given.items()], True
     )
     first = scaling.carried(before, before)
-    groups = {device: f"c{int(device[1:]) % 2}" for device in told}
+    groups = {device: f"c{int(device[1:]) % 2}" for device in given}
     split = replace(first, models=dict.fromkeys(("c0", "c1"), first.models[GLOBAL]), assignments=groups)
     found = scaling.carried(first, split)
     assert {key: scale_of(one)[DEVIATION].tolist() for key, one in found.models.items()} == {
