@@ -13,7 +13,7 @@ from fedserver.store.journal.watched import Answer
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull, NotFound, ShoalError
 from shoal.core.exchange.choosing.watching import Moved
-from shoal.core.exchange.link import run_of
+from shoal.core.exchange.link import AT, run_of
 from shoal.core.privacy.noise.response import EVERY_DAYS
 from shoal.core.server_kit.moved import Day, movement
 from shoal.core.types import DeviceId, ModelKey
@@ -82,7 +82,8 @@ def _notice(subject: str, found: WatchedCluster) -> str:
     of = f"cluster {found.key} of {subject}" if found.key else f"devices that chose a model of {subject}"
     since = time.strftime("%Y-%m-%d", time.gmtime(found.since))
     share = f"{100 * found.share:.0f} ± {100 * found.error:.0f} %"
-    cure = f"train again: fedserver run start --like {run_of(subject)}"
+    again = f"NAME --from {subject}" if AT in subject else f"--like {subject}"
+    cure = f"train again: fedserver run start {again}"
     return (
         f"{of}: since {since}, {share} of them have other data than its model was made for; {cure}. "
         "Until then, fedclient place may find them a better model"

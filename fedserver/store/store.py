@@ -130,7 +130,8 @@ class Store:
         with self.database.transaction():
             reports = self.reports.forget(device)
             self.journal.timeline.forget(device)
-            self.database.execute("DELETE FROM newcomers WHERE device = ?", (device,))
+            for table in ("newcomers", "rollout_counts", "answered"):
+                self.database.execute(f"DELETE FROM {table} WHERE device = ?", (device,))  # noqa: S608
             crash.point("server.device-forgetting")
         return reports
 

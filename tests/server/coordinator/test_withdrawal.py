@@ -301,11 +301,19 @@ def test_a_report_in_the_open_round_does_not_count_and_what_is_stored_is_gone(tm
             await each.do(await each.task(), honest(which))
         run, storage = found.coordinator.runs["toy"], found.coordinator.storage
         assert {"d1", "d2"} == {*run.engine.reported}
+        database = storage.store.database
+
+        def answered() -> None:
+            with database.transaction():
+                database.execute("INSERT INTO answered (device, day) VALUES ('d2', 1)")
+
+        await storage.call(answered)
         await withdrawn(found, "d2")
         assert run.engine.round == 3, "the open round is asked again"
         await finished(found, range(2))
-        query = "SELECT 1 FROM reports WHERE device = 'd2'"
-        assert await storage.call(lambda: list(storage.store.database.query(query))) == []
+        for table in ("reports", "answered"):
+            query = f"SELECT 1 FROM {table} WHERE device = 'd2'"
+            assert await storage.call(lambda asked: list(database.query(asked)), query) == []
         history = await OperatorApi(found.coordinator).history("toy")
         own = [each for found in history for each in found.devices if each.device == "d2"]
         assert {(each.loss, each.accuracy, each.examples) for each in own} == {(None, None, 0)}
