@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from shoal.core.algorithm import APART, Plan, Report, ends_by_itself, most_rounds
+from shoal.core.algorithm import Plan, Report, ends_by_itself, most_rounds
 from shoal.core.data.scale import Summary
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train, TrainingSettings
@@ -46,7 +46,8 @@ class Clustered:
     phase: a key of the algorithm's phases, or "done". progress: the number of completed rounds of training.
     summing: of a round with secure aggregation, how far it is; see `shoal.core.server_kit.summing`.
     scale: of the inputs, which every model carries; empty where they have none, None before the devices have
-    been asked. summaries: what they said, until clusters are formed. See `shoal.core.server_kit.scaling`.
+    been asked. summaries: what they said, until clusters are formed; else None. See
+    `shoal.core.server_kit.scaling`.
     ending: how far a run is from its end that is to end by itself.
     """
 
@@ -62,7 +63,7 @@ class Clustered:
     guard: Guard = field(default_factory=Guard)
     summing: Summing | None = None
     scale: Tensors | None = None
-    summaries: Mapping[DeviceId, Summary] = field(default_factory=dict, metadata=APART)
+    summaries: Mapping[DeviceId, Summary] | None = None
     ending: Ending = field(default_factory=Ending)
 
     @property

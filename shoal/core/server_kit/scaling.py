@@ -26,7 +26,7 @@ class Scaled(State, Protocol):
     @property
     def scale(self) -> Tensors | None: ...
     @property
-    def summaries(self) -> Mapping[DeviceId, Summary]: ...
+    def summaries(self) -> Mapping[DeviceId, Summary] | None: ...
 
 
 S = TypeVar("S", bound=Scaled)
@@ -48,7 +48,7 @@ def take(state: S, reports: Sequence[Report], forms: bool) -> S:
     scale = merged(list(heard.values()))
     # One model that is a mixture of those of several clusters can have one scale only.
     kept = forms and MEAN in scale and getattr(state.parameters, "mixing", "hard") != "soft"
-    taken: S = replace(cast(Any, state), scale=scale, summaries=heard if kept else {})
+    taken: S = replace(cast(Any, state), scale=scale, summaries=heard if kept else None)
     return taken
 
 
@@ -62,7 +62,7 @@ def carried(before: Scaled, state: S) -> S:
     new = [key for key in state.models if key not in had]
     own, heard = {}, state.summaries
     if heard and new:
-        own, heard = _of_groups(new, state.assignments, scale, heard), {}
+        own, heard = _of_groups(new, state.assignments, scale, heard), None
     models = dict(state.models)  # which keeps them, so that no two have one identity
     scales = {key: had.get(key) or own.get(key, scale) for key in models}
     made: dict[tuple[int, int], Tensors] = {}

@@ -46,7 +46,8 @@ def test_a_stale_diagram_is_found_and_drawn_again() -> None:
     script: dict[str, object] = {"__name__": "diagrams", "__file__": str(ROOT / "scripts" / "diagrams")}
     exec(compile((ROOT / "scripts" / "diagrams").read_text(), "diagrams", "exec"), script)
     page = "Stages:\n\n    WAITING --opened--> OVER\n\nUnrelated:\n\n    operator -- token --> owner\n"
-    drawn = script["drawn"](page)  # type: ignore[operator]
+    tables = script["PAGES"]["ARCHITECTURE.md"]  # type: ignore[index]
+    drawn = script["drawn"](page, tables)  # type: ignore[operator]
     assert "    OPEN --closed--> REDUCING\n" in drawn
     assert "WAITING --opened--> OVER" not in drawn
     assert drawn.endswith("\n\nUnrelated:\n\n    operator -- token --> owner\n")
