@@ -128,7 +128,7 @@ def test_a_folder_that_changes_raises_the_alarm(tmp_path: Path) -> None:
         assert abs(shown[0].share - 1.0) < 3.0 * shown[0].error
         (alarm,) = (each for each in operator.status().notices if release in each)
         assert "cluster global" in alarm
-        assert "fedserver run start --like toy" in alarm
+        assert f"fedserver run start NAME --from {release}" in alarm
         spent = operator.status().released
         for name in ("d0", "global-7"):
             assert spent[name].protected == pytest.approx(WATCHING, rel=0.05)
