@@ -48,6 +48,12 @@ USUAL, MORE, OTHER = (
 )
 
 
+@pytest.fixture(autouse=True)
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for a process of its own, and must not stay in this one."""
+    monkeypatch.setattr("fedclient.light.runtime.limit_memory", lambda most: None)
+
+
 class Device:
     """In a folder, with a clock that is set by hand."""
 

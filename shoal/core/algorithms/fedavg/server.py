@@ -11,7 +11,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.standard import mean_loss
+from shoal.core.server_kit.standard import mean_loss, trusts
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -51,7 +51,7 @@ def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_measure(state: State, reports: Sequence[Report]) -> State:
-    if (loss := mean_loss(reports)) < state.best_loss:
+    if (loss := mean_loss(reports, trusts(state.parameters))) < state.best_loss:
         state = replace(state, best=state.models[GLOBAL], best_loss=loss)
     if state.progress < state.rounds:
         return replace(state, phase="train")

@@ -10,7 +10,6 @@ from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
 from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
 from shoal.core.algorithms.fedrc.state import State, heaviest, table
-from shoal.core.data.trimmed import trimmed_mean
 from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
@@ -18,7 +17,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.initial import begun
-from shoal.core.server_kit.standard import training
+from shoal.core.server_kit.standard import mean_of, training, trusts
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 FIGURES = ("ensemble", "hard", "tuned")
@@ -122,10 +121,7 @@ def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
     measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
-    figures = {
-        name: float(trimmed_mean(np.array([getattr(each, name) for each in measured.values()])))
-        for name in FIGURES
-    }
+    figures = {name: mean_of(measured, name, trusts(state.parameters)) for name in FIGURES}
     metrics = {
         device: Evaluated(
             each.accuracy, each.loss, each.examples, baseline=each.baseline, classes=each.classes

@@ -42,6 +42,7 @@ from shoal.core.server_kit.standard import (
     measured,
     private_training,
     trained,
+    trusts,
 )
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -130,7 +131,7 @@ def _warmed_up(state: State, reports: Sequence[Report]) -> State:
     accuracies = {} if history.restarted else dict(state.accuracies)
     counts = parameters.measured_apart or (parameters.measured and not history.restarted)
     if counts and measured(reports):
-        accuracies[str(after)] = mean_accuracy(reports)
+        accuracies[str(after)] = mean_accuracy(reports, trusts(parameters))
     over = warm_up_is_over(parameters, accuracies, state.progress, history.lost)
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
