@@ -36,10 +36,13 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 LONGEST = (
+    "e2e/test_conformance.py",
     "histories/test_histories.py",
     "contract/test_every_algorithm.py",
     "e2e/test_bad_lines.py",
     "e2e/test_identity.py",
+    "e2e/test_withdrawal.py",
+    "e2e/test_rollout.py",
     "chaos/test_chaos_short.py",
     "e2e/test_three_drivers.py",
     "crash/test_faults.py",
