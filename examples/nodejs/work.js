@@ -4,7 +4,7 @@ import { ADAM, ADAMW, Network, SGD, built, moments } from "./learner.js";
 import { Failed, pack, sha256, strictly, type, unpack } from "./wire.js";
 
 const LEAVES = ["weights", "summary", "figures", "bounds", "off"]; // edit: what may leave without a guarantee
-const TERMS = ["algorithm", "asks", "package", "tasks"];
+const TERMS = ["algorithm", "asks", "package", "series", "tasks"];
 const ASKS = ["accuracies", "batch_size", "classes", "described_by", "descriptor", "epochs", "lessons", "noise", "opened",
   "reports", "rho", "sums", "training"];
 const [OFF, SCALAR, COORDINATE, RAW] = [1, 1, 2, 1];
