@@ -1,6 +1,7 @@
 """A simulated run as a folder from which a real fleet starts the same one."""
 
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -70,7 +71,9 @@ def _learner(learner: Learner, folder: Path, first: Tensors, seed: int) -> dict[
         return {"builtin": build.args[0], **({"options": dict(build.keywords)} if build.keywords else {})}
     for name, text in files_of(learner).items():
         disk.write(folder / name, text.encode())
-    if digest(initial_weights(from_file(folder / "learner.py"), seed)) != digest(first):
+    made = digest(initial_weights(from_file(folder / "learner.py"), seed))
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)  # that was for this machine only
+    if made != digest(first):
         raise ConfigError(f"{folder / 'learner.py'} makes other weights than the simulation began with", HINT)
     return {"file": "learner.py"}
 

@@ -32,7 +32,7 @@ FORBIDDEN = (
 )
 SEEDS = (
     "shoal.core.data",
-    *(f"shoal.core.data.{each}" for each in ("seeds", "scale", "histogram", "from_json")),
+    *(f"shoal.core.data.{each}" for each in ("seeds", "scale", "trimmed", "histogram", "from_json")),
 )
 """What the engine derives its seeds with, what is made of devices' figures, and what reads the terms of a
 run; they load no data."""
