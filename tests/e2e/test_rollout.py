@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ class Fleet:
         body = {"x": x.tolist(), "y": y.tolist()}
         for name in DEVICES:
             path, kind = str(self.place.root / name / "s"), {"Content-Type": "application/json"}
-            with suppress(OSError):
+            with suppress(OSError, HTTPException):  # a device may be killed while it answers
                 status, said = ask(path, json.dumps(body).encode(), kind)
                 if status == 503:  # a device that has just started is opening its model
                     continue
