@@ -58,9 +58,14 @@ TRANSITIONS: Mapping[tuple[State, Step], State] = {
 def first_wrong(calls: Iterable[Call]) -> str:
     """What the device did first that the table does not have; "" if it kept to it."""
     state = State.ABSENT
-    for call in sorted((each for each in calls if each.over < inf), key=lambda each: each.over):
+    over = sorted((each for each in calls if each.over < inf), key=lambda each: each.over)
+    reports = [each for each in over if each.name == "Report"]
+    for call in over:
         step = _step(call)
-        if step is None:
+        # A heartbeat that is answered while a report is under way may say that what the report brings is not
+        # wanted any more, since it is already counted. The device could not know when it sent the report.
+        crossed = step is Step.NOT_WANTED and any(each.at <= call.over < each.over for each in reports)
+        if step is None or crossed:
             continue
         if (state, step) not in TRANSITIONS:
             return f"{call.name} was {step.value} while it was {state.value}"

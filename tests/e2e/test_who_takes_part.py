@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedserver.cli.models.weights import save
+from shoal.core.device_kit.learner import builtin, initial_weights
 from tests.e2e.places import Place
 
 NAMES = ("attic", "barn", "cellar", "dairy")
@@ -19,7 +21,11 @@ def test_run_start_and_status_say_who_takes_part_and_why_not(tmp_path: Path) -> 
         for name, path in settings.items():
             agents.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path))
         place.wait_for(lambda: here(place) == len(NAMES))
-        start = ("run", "start", "trial", "--algorithm", "fedavg", "--set", "rounds=200")
+        # If a device were asked for them it could be the dairy's, and then the others had the wrong shape.
+        first = initial_weights(builtin("mlp", {"inputs": 4, "hidden": (4,), "classes": 2}), 0)
+        save(first, tmp_path / "first.safetensors", {})
+        start = ("run", "start", "trial", "--algorithm", "fedavg", "--set", "rounds=100000")
+        start += ("--initial-weights", "first.safetensors")
         said = place.call("fedserver", *start, "--state", place.state)
         assert said.returncode == 0, said.stderr
         assert (

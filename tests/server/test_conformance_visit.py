@@ -41,3 +41,12 @@ def test_the_first_call_that_is_out_of_order_is_named(
     made: tuple[tuple[str, object], ...], wrong: str
 ) -> None:
     assert first_wrong(calls(*made)) == wrong
+
+
+def test_a_heartbeat_that_crosses_with_a_report_does_not_make_the_receipt_wrong() -> None:
+    made = calls(HELLO, LEASED, RECEIPT, UNWANTED, SENT_AWAY)
+    report, heartbeat = made[2:4]
+    report.over = heartbeat.over + 0.1  # counted, and its receipt not yet sent
+    assert first_wrong(made) == ""
+    heartbeat.over = report.at - 0.1  # the device had the answer, and reported all the same
+    assert first_wrong(made) == "Report was receipt while it was idle"
