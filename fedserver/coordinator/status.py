@@ -42,6 +42,8 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     if not run.active:
         return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far)
     waiting, stage = run.engine.waiting(known), run.engine.stage
+    if stage is Stage.OVER:  # complete, but that is not on the disk yet
+        stage = Stage.REDUCING
     title = "" if stage is Stage.WAITING else run.title
     return RunSummary(
         *common,

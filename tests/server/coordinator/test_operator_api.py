@@ -10,7 +10,11 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunStatus
+from fedserver.rpc.wire.operator_wire import SUMMARY
+from fedserver.store.integrity.records import Standing
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
 from shoal.core.exchange.link import Failure, Report
@@ -101,6 +105,24 @@ def test_a_run_says_what_it_waits_for_and_from_whom(tmp_path: Path) -> None:
         assert (await OperatorApi(coordinator).status()).devices[0].presence == "absent"
 
     scenario(story, tmp_path)
+
+
+def test_a_run_whose_end_is_not_on_the_disk_yet_can_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, end = [], Run.end
+
+    async def look_and_end(run: Run, standing: Standing, reason: str = "") -> None:
+        seen.append(SUMMARY.from_pb(SUMMARY.to_pb(summary_of(run, ()))).stage)
+        await end(run, standing, reason)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+
+    monkeypatch.setattr(Run, "end", look_and_end)
+    scenario(story, tmp_path)
+    assert seen == ["reducing"]
 
 
 def test_a_stopped_run_wants_nothing_any_more_and_keeps_its_models(tmp_path: Path) -> None:
