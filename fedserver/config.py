@@ -143,7 +143,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
+    """A run to start. Without initial_weights and learner, devices are asked for them. graph:
     the network for devices without a learner of their own. labels: of the devices that take part; {} for
     all. evaluate: a release to be measured, "" for the initial weights; None: the run trains. base,
     every: see `RunSpec`."""

@@ -71,7 +71,7 @@ class Client:
         """Start a run, and return at once.
 
         name: of the run; one is made from the algorithm's where it is left out. model, latent: as for
-        `shoal.simulate`; the initial weights are made here, with PyTorch. Without a model the first device is
+        `shoal.simulate`; the initial weights are made here, with PyTorch. Without a model, devices are
         asked for them. parameters: the algorithm's own, such as rounds=20, and those of the policy: devices,
         minimum, oversample, wait_for_devices, deadline, straggler_factor, device_timeout,
         max_abandoned_rounds and retry_after.

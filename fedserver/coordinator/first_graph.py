@@ -1,10 +1,12 @@
-"""The graph that came with a run's first weights, from the device that was asked for them.
+"""The graph that came with a run's first weights, from the devices that were asked for them.
 
 With it, a run's models can be exported as ONNX without anybody having thought of it before. Devices without a
-learner get only graphs that an operator gave: one device may have made this one to compute what it wants.
+learner get only graphs that an operator gave: where no other device made the same one, it may compute
+whatever its device wants.
 """
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,9 @@ from shoal.core.data.scale import RESERVED
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Build, Built
 from shoal.core.exchange.payload import Weights
-from shoal.core.exchange.tensors import check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest, manifest_of
 from shoal.core.inference.graph.model import MAX_BYTES, read_graph
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
 
 if TYPE_CHECKING:
@@ -24,31 +26,43 @@ REASON = 500
 """How many characters of what a device says are logged."""
 
 
-async def take(run: "Run", round: int) -> None:
-    """Before the end of a round is stored that made the first weights: give the run their graph, or log why
-    there is none. Repeated after a crash, it does the same."""
+async def take(run: "Run", round: int, models: Collection[Tensors]) -> None:
+    """Before the end of a round is stored that made the first weights: give the run the graph that most
+    devices made for a network of this shape, or log why there is none. Repeated after a crash, it does the
+    same. models: of the state that the round made."""
     if run.spec.lends_graph or not any(isinstance(task, Build) for task in run.engine.plan.tasks.values()):
         return
+    shapes = [without_reserved(manifest_of(model)) for model in models]
+    graphs, untraced = list[tuple[DeviceId, Weights]](), dict[DeviceId, str]()
     for record in await run.storage.call(run.storage.reports.of_round, run.run, round):
         found = record.payload.parts
         if record.payload.kind != Built.kind or record.device not in run.engine.reported:
             continue
-        graph, model = found.get("graph"), found.get("model")
+        graph, model, why = found.get("graph"), found.get("model"), found.get("untraced")
         if isinstance(graph, Weights) and isinstance(model, Weights):
-            await _take(run, record.device, graph, model)
-        elif isinstance(why := found.get("untraced"), str):
-            await run.note(f"there is no graph for ONNX files: {why[:REASON]}", record.device)
+            if without_reserved(model.manifest) in shapes:
+                graphs.append((record.device, graph))
+        elif isinstance(why, str):
+            untraced[record.device] = why
+    names = [graph.blob.sha256 for _, graph in graphs]
+    if graphs:
+        await _take(run, *max(graphs, key=lambda each: names.count(each[1].blob.sha256)), shapes[0])
+    for device, why in untraced.items() if not graphs else ():
+        await run.note(f"there is no graph for ONNX files: {why[:REASON]}", device)
 
 
-async def _take(run: "Run", device: DeviceId, graph: Weights, model: Weights) -> None:
+def without_reserved(manifest: Manifest) -> Manifest:
+    return tuple(spec for spec in manifest if spec.name not in RESERVED)
+
+
+async def _take(run: "Run", device: DeviceId, graph: Weights, shape: Manifest) -> None:
     storage, blob = run.storage, graph.blob
     try:
         if blob.size > MAX_BYTES:
             raise BadPayload(f"it has {blob.size} bytes, and at most {MAX_BYTES} are taken")
         data = await storage.call(storage.blobs.read, graph)
         read = await asyncio.to_thread(read_graph, data["graph"].tobytes())
-        own = tuple(spec for spec in model.manifest if spec.name not in RESERVED)
-        check_manifest(own, read.weights, "the initial model")
+        check_manifest(shape, read.weights, "the initial model")
     except BadPayload as bad:
         await run.note(f"its graph for ONNX files is not taken: {bad.message[:REASON]}", device)
         return

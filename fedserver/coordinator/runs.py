@@ -418,7 +418,7 @@ class Run:
             accuracy=None if self._abandoned else self.recorder.accuracy,
         )
         if not self._abandoned:
-            await first_graph.take(self, closed.round)
+            await first_graph.take(self, closed.round, [*effect.state.models.values()])
         with self._meter.phase(self.run, "checkpoint"):
             checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
         crash.point("server.state-stored")

@@ -63,7 +63,7 @@ def play(directory: Path, console: Console, page: bool = False) -> dict[str, Any
 
 
 def spec(algorithm: str) -> RunSpec:
-    """The run of the demo by one algorithm; the first device is asked for the initial weights."""
+    """The run of the demo by one algorithm; devices are asked for the initial weights."""
     return RunSpec(
         name=algorithm,
         algorithm=algorithm,

@@ -1,9 +1,12 @@
-"""Algorithms are found, named, and configured; initial weights are asked of the first device."""
+"""Algorithms are found, named, and configured; devices are asked for initial weights."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.core.algorithm import Report, discover, find
-from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted, agreed
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Build, Built, Train
 from shoal.core.exchange.tensors import digest
@@ -32,9 +35,9 @@ def test_a_whole_number_is_taken_where_a_number_is_due_and_nothing_else_is_guess
             card.configure("default", {name: value})
 
 
-def test_without_initial_weights_the_first_device_is_asked_and_then_the_algorithm_starts() -> None:
+def test_without_initial_weights_a_device_is_asked_and_then_the_algorithm_starts() -> None:
     server_half = Bootstrap(counting, 2)  # type: ignore[arg-type]
-    plan = server_half.plan(Unstarted(), ["d3", "d7"])
+    plan = server_half.plan(Unstarted(), ["d3"])
     assert plan is not None
     assert list(plan.tasks) == ["d3"]
     assert isinstance(plan.tasks["d3"], Build)
@@ -68,6 +71,41 @@ def test_where_several_initial_models_are_wanted_the_device_is_asked_for_as_many
     task.admit(built)
     server_half.reduce(Unstarted(), [Report("d3", built)])
     assert started == [1.0, 2.0, 3.0]
+
+
+def test_three_devices_are_asked_for_the_initial_weights_with_one_seed() -> None:
+    plan = Bootstrap(counting, 2).plan(Unstarted(), [f"d{number}" for number in range(9)])  # type: ignore[arg-type]
+    assert plan is not None
+    assert len(plan.tasks) == 3
+    assert all(isinstance(task, Build) and task.one_seed for task in plan.tasks.values())
+
+
+@given(st.integers(0, 2), st.integers(0, 2**32), st.sampled_from([0.0, 1e-4, 0.3, 1.0, 3.0, 1e6]))
+def test_one_that_lies_about_the_initial_weights_is_outvoted(place: int, seed: int, scale: float) -> None:
+    chance = np.random.default_rng(seed)
+    honest = {"w": chance.normal(size=(8, 4)).astype(np.float32), "n": np.array(0)}
+    rounded = {"w": honest["w"] * np.float32(1 + 1e-6), "n": np.array(0)}  # by another processor
+    lie = {"w": (scale * chance.normal(size=(8, 4))).astype(np.float32), "n": np.array(0)}
+    built = [Built(honest), Built(rounded)]
+    built.insert(place, Built(lie))
+    assert agreed(built).model is not lie
+
+
+@given(st.integers(0, 2), st.sampled_from([0.0, 1e-3, 1e3]))
+def test_where_no_two_agree_weights_that_are_too_small_or_too_large_do_not_count(
+    place: int, scale: float
+) -> None:
+    chance = np.random.default_rng(0)
+    built = [Built({"w": chance.normal(size=50)}) for _ in range(2)]
+    lie = Built({"w": scale * chance.normal(size=50)})
+    built.insert(place, lie)
+    assert agreed(built) is not lie
+
+
+def test_a_shape_that_only_one_device_has_does_not_count() -> None:
+    odd, usual = Built({"w": np.ones(3)}), Built({"w": np.ones(4)})
+    assert agreed([odd, usual, usual]) is usual
+    assert agreed([odd]) is odd
 
 
 def test_a_run_without_a_model_places_nobody() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedserver.coordinator.recipe import recipe_of
 from fedserver.store.integrity.records import RunSpec
-from shoal.core.engine.bootstrap import Unstarted
+from shoal.core.engine.bootstrap import ASKED, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import digest
@@ -74,7 +74,7 @@ def played(algorithm: str, seed: int, stop_at: int | None = None, lost: int = 0)
     fleet.run()
     shares = []
     for each in fleet.rounds:
-        asked = 1 if each.number == 1 and isinstance(state, Unstarted) else FLEET
+        asked = ASKED if each.number == 1 and isinstance(state, Unstarted) else FLEET
         here = min(count for since, count in there if since <= each.at)
         shares.append(len(each.reported) / min(here, asked))
     members: dict[str, set[DeviceId]] = {}

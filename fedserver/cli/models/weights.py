@@ -55,7 +55,7 @@ def _made(config: LearnerConfig) -> Tensors:
     except ImportError as error:
         raise ConfigError(
             f"a learner needs PyTorch, which is not installed here: {error}",
-            "omit --learner, so that the first device is asked for its weights, or give --initial-weights",
+            "omit --learner, so that devices are asked for the weights, or give --initial-weights",
         ) from None
     tensors: Tensors = learners.weights(config.file or config.builtin or "", config.options, config.seed)
     return tensors

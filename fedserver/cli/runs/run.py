@@ -101,8 +101,8 @@ def start(
     """Start a run.
 
     NAME must not be taken. Without NAME, the run is named after its algorithm, with a number if needed.
-    Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
-    options override --file.
+    Without --initial-weights and --learner, up to three devices make the initial weights, and what most of
+    them made counts. Command-line options override --file.
 
     With --evaluate, nothing is trained: each device measures the model of its group on samples that chose
     nothing, the run ends by itself, and `run show` and `release show` say how good each group's model is.

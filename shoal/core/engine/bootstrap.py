@@ -1,18 +1,34 @@
-"""Round 1 asks one device for the initial weights where the server has none; then the algorithm starts.
+"""Round 1 asks devices for the initial weights where the server has none; then the algorithm starts.
 
 `Bootstrap` wraps an algorithm's server half and is one itself, so the engine needs no special case for it.
+
+All models of a run grow from these weights, and one that lies could send some from which nothing is learned,
+or of a shape that nobody else has. So up to three devices are asked. They have the same seed, so that those
+with the same learner make the same weights, and what two of them agree on counts.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
+from statistics import median
 from typing import Any
 
+import numpy as np
+
 from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, begun_with, densities, independent, without
+from shoal.core.data.seeds import derive
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
-from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+from shoal.core.exchange.tensors import manifest_of
+from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
+
+ASKED = 3
+"""How many devices are asked: of three, one that lies or is unlike the others is outvoted."""
+SAME = 1e-3
+"""Up to which distance, relative to their length, two initial models are the same ones: other processors and
+versions of PyTorch round otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +72,18 @@ class Bootstrap:
     def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
         if isinstance(state, Unstarted):
             task = Build(self.models) if self.models > 1 else Build()
-            return Plan({present[0]: task}, "initial weights from the first device")
+            # Not the first by name, which often are all of one site.
+            asked = sorted(present, key=lambda device: derive(0, "initial weights", device))[:ASKED]
+            return Plan(dict.fromkeys(asked, task), "initial weights")
         return self.inner.plan(state, present)
 
     def reduce(self, state: Any, reports: Sequence[Report]) -> Any:
         if not isinstance(state, Unstarted):
             return self.inner.reduce(state, reports)
-        message = reports[0].message
-        assert isinstance(message, Built)
+        built = [each.message for each in reports if isinstance(each.message, Built)]
         # Copies, since the arrays of a report are views of a spooled file that is deleted after the round.
         first, *others = (
-            {name: array.copy() for name, array in model.items()}
-            for model in (message.model, *(message.others or ()))
+            {name: array.copy() for name, array in model.items()} for model in models_of(agreed(built))
         )
         return begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
 
@@ -85,3 +101,52 @@ class Bootstrap:
         if isinstance(state, Unstarted):
             raise Refused("the run has no model yet", "try again after its first round")
         return self.inner.place(state, evidence)
+
+
+def models_of(built: Built) -> tuple[Tensors, ...]:
+    return (built.model, *(built.others or ()))
+
+
+def agreed(built: Sequence[Built]) -> Built:
+    """The initial models that a run starts from: of the shape that most have; of these, such as most have.
+
+    Where no two agree, as with a learner that draws its weights without the seed, the lengths of the tensors
+    decide: those in the middle count, so that nothing can be made too small or too large to train.
+
+    built: at least one; of several that are as good, the first one counts.
+
+    Example:
+        >>> one, other = Built({"w": np.ones(2)}), Built({"w": np.zeros(2)})
+        >>> agreed([other, one, one]) is one
+        True
+    """
+    shapes = [manifest_of(each.model) for each in built]
+    alike = [each for each, shape in zip(built, shapes, strict=True) if shapes.count(shape) == _most(shapes)]
+    peers = [sum(_same(each, other) for other in alike) for each in alike]
+    if max(peers) > 1:
+        return alike[peers.index(max(peers))]
+    lengths = [[_length(array) for model in models_of(each) for array in model.values()] for each in alike]
+    middle = [median(each) for each in zip(*lengths, strict=True)]
+    off = [sum(abs(log(a / b)) for a, b in zip(own, middle, strict=True)) for own in lengths]
+    return alike[off.index(min(off))]
+
+
+def _most(shapes: Sequence[object]) -> int:
+    return max(map(shapes.count, shapes))
+
+
+def _same(one: Built, other: Built) -> bool:
+    pairs = [
+        (array, theirs[name])
+        for own, theirs in zip(models_of(one), models_of(other), strict=True)
+        for name, array in own.items()
+    ]
+    return all(
+        np.array_equal(a, b) or _length(np.subtract(a, b, dtype=np.float64)) <= SAME * _length(a)
+        for a, b in pairs
+    )
+
+
+def _length(array: Array) -> float:
+    """L2 norm, and more than 0."""
+    return float(np.linalg.norm(np.asarray(array, np.float64))) + np.finfo(float).tiny

@@ -270,8 +270,9 @@ class RoundEngine(View):
         session = self.sessions.take(device, Step.OFFERED)
         self._tasks.offered(device, self._now)
         # Without the attempt in it, so that a task done again after a crash gives the same bits.
-        seed = derive(self._seed, "round", self.round, device)
-        return [Offer(device, self.round, session.attempt, seed, self.plan.title, self.plan.tasks[device])]
+        task = self.plan.tasks[device]
+        seed = derive(self._seed, "round", self.round, "" if task.one_seed else device)
+        return [Offer(device, self.round, session.attempt, seed, self.plan.title, task)]
 
     def _close_if_complete(self) -> list[Effect]:
         if self.stage is not Stage.OPEN:

@@ -45,6 +45,8 @@ class Message:
 
     kind: ClassVar[str]
     reply: ClassVar["type[Message]"]
+    one_seed: ClassVar[bool] = False
+    """Whether all devices of a round have the same seed for it, and not each its own."""
 
     def admit(self, reply: "Message") -> None:
         """Raise BadPayload for a reply that does not answer this task.
@@ -161,13 +163,14 @@ class Built(Message):
 
 @dataclass(frozen=True, eq=False)
 class Build(Message):
-    """Make the learner's initial weights; one device is asked for them where the server has none.
+    """Make the learner's initial weights; up to three devices are asked for them where the server has none.
 
     models: how many, drawn independently, at most `MAX_BUILT`; None for one.
     """
 
     kind: ClassVar[str] = "build"
     reply: ClassVar[type[Message]] = Built
+    one_seed: ClassVar[bool] = True
     models: int | None = None
 
     def __post_init__(self) -> None:

@@ -161,7 +161,8 @@ def test_a_run_that_has_no_model_yet_can_start_over_but_has_no_cluster(tmp_path:
         devices = [await hands(coordinator, number) for number in range(DEVICES)]
         for device in devices:
             await device.link.next_task(0.0)
-        await devices[0].do(await devices[0].task(), honest(0))
+        for number, device in enumerate(devices):  # all of them make initial weights
+            await device.do(await device.task(), honest(number))
         assert (await devices[0].task()).round == 2
 
     scenario(story, tmp_path)

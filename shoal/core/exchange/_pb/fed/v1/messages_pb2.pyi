@@ -149,7 +149,7 @@ Global___AskedBounds: _TypeAlias = AskedBounds  # noqa: Y015
 class Build(_message.Message):
     """-- first models -----------------------------------------------------------------------------------------
 
-    Make the learner's initial weights. One device is asked, where the server has none. Answer: Built.
+    Make the learner's initial weights. Up to three devices are asked, where the server has none. Answer: Built.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
