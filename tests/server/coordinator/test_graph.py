@@ -117,11 +117,15 @@ def building(number: int, file: bytes | None, untraced: str | None = None) -> An
     return answer
 
 
-async def built(coordinator: Coordinator, file: bytes | None, untraced: str | None = None) -> list[str]:
-    """A run whose first weights devices make, to its end; its log."""
+async def built(
+    coordinator: Coordinator, file: bytes | None, untraced: str | None = None, first: bytes | None = None
+) -> list[str]:
+    """A run whose first weights devices make, to its end; its log. first: the file of the first device, if it
+    has another one."""
     await start(coordinator, None)
-    work = (serve(link(coordinator, number), building(number, file, untraced)) for number in range(DEVICES))
-    await asyncio.gather(*work)
+    files = [first or file, *[file] * (DEVICES - 1)]
+    work = [building(number, each, untraced) for number, each in enumerate(files)]
+    await asyncio.gather(*(serve(link(coordinator, number), each) for number, each in enumerate(work)))
     assert (await OperatorApi(coordinator).show("toy")).summary.stage == "finished"
     return [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
 
@@ -146,6 +150,16 @@ def test_the_graph_that_comes_with_the_first_weights_is_kept_for_files_and_lent_
         with pytest.raises(CannotPlace) as fault:
             await DeviceApi(coordinator, "newcomer").place("toy", Wish(4, graph=True))
         assert "--graph" in fault.value.hint
+
+    scenario(story, tmp_path)
+
+
+def test_a_graph_that_only_one_device_made_does_not_count(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await built(coordinator, FITTING, first=graph())
+        found = (await OperatorApi(coordinator).show("toy")).spec
+        assert found is not None
+        assert found.graph == hashlib.sha256(FITTING).hexdigest()
 
     scenario(story, tmp_path)
 
