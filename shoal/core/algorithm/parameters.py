@@ -301,21 +301,11 @@ class DescriptorParameters(TrainingParameters):
         at_least=1,
         rare=True,
     )
-    bounds: Literal["scalar", "coordinate"] = setting(
-        "scalar",
-        "scalar: one pair of bounds for all latents. coordinate: one pair for each. On ReLU latents both "
-        "give "
-        "the same clusters, and scalar reveals one value of one record instead of one for each latent.",
-        rare=True,
-    )
-    margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1, rare=True)
-    solver: Literal["auto", "full"] = setting(
-        "full", "Solver of the projector's PCA; auto uses a randomized one above 500 latents.", rare=True
-    )
-    absent: Literal["minus_one", "beyond"] = setting(
-        "beyond",
-        "Value for a class that a device lacks. minus_one: -1. beyond: one range of the values below the "
-        "lowest.",
+    as_published: bool = setting(
+        False,
+        "As the authors' code: the projector's PCA is randomized above 500 latents, a class that a device "
+        "lacks counts as -1, every newcomer gets a model, for which its descriptor needs no noise, and in "
+        "FLUX the gains of all rounds count in eq. 14.",
         rare=True,
     )
     privacy: str = setting(
@@ -337,9 +327,6 @@ class DescriptorParameters(TrainingParameters):
         at_least=1,
         rare=True,
     )
-    noise_at_test: bool = setting(
-        True, "Add noise to the descriptors of newcomers too; required with a privacy guarantee.", rare=True
-    )
 
     @property
     def asked_privacy(self) -> PrivacySettings:
@@ -352,6 +339,12 @@ class DescriptorParameters(TrainingParameters):
             return PrivacySettings(self.privacy, *numbers, self.group_size)
         except BadPayload as fault:
             raise ConfigError(fault.message, fault.hint) from None
+
+    @property
+    def asked_of_newcomers(self) -> PrivacySettings:
+        """The same of newcomers, whose descriptors always have the noise that a guarantee takes."""
+        asked = self.asked_privacy
+        return PrivacySettings() if self.as_published and not asked.calibrated else asked
 
     def check(self) -> None:
         super().check()

@@ -30,23 +30,20 @@ differ in:
     aggregation        mean       clipped       a hostile device must not take over the model; a fleet
                                                 without one gets the same model
     restart_momentum   True       False         the code created a new optimizer for every epoch
-    history            whole      from_earliest eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
-                                                in which a slow start looks like a small gain
     grouping           density    likelihood    the elbow chains unlike devices together where many differ,
                                                 and splits like ones: see `shoal.core.server_kit.fleet`
     steady             0          3             the model of one or two devices scatters from round to round,
                                                 and at a high learning rate it may fail
-    absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
-                                                scale of the latents, so two unlike devices may look alike
     placing            distance   own_models    the descriptor of a stranger, or of few samples, is often near
                                                 a wrong centroid, and it has to leave the device
     warm_up            accuracy   auto          the same accuracies come with the training of the next
                                                 round: one round more of warm-up, in half of the exchanges
-    solver             auto       full          "auto" is randomized above 500 latents, and gives another
-                                                projector with another version of scikit-learn
-    noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
-    abstain_beyond,    0, 0       2, 0.05       a newcomer that fits no cluster, or two equally well, should
-    least_confidence                            learn that; the code always gave it a model
+    as_published       True       False         eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
+                                                in which a slow start looks like a small gain. Its -1 for a
+                                                class that a device lacks lies among real means. Its PCA gives
+                                                another projector with another version of scikit-learn. C.1.3
+                                                promises noise to newcomers too. And one that fits no cluster,
+                                                or two equally well, should learn that
 
 `paper-fashion-mnist` is `paper` with scaling 0.95, `paper-cifar-100` with 0.98 (D.2 calibrates the radius for
 each data set) and as many coordinates as classes, as the authors' code has it. `private` is for owners who
@@ -93,11 +90,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "exchange of its own. rounds: after round `earliest`. auto: by the accuracies that come with the "
         "training of the next round, one round later and without further exchanges; with secure aggregation "
         "as accuracy, and with DP-SGD on the devices as rounds.",
-        rare=True,
-    )
-    history: Literal["from_earliest", "whole"] = setting(
-        "from_earliest",
-        "Which gains count: those from round `earliest` on, or those of all rounds.",
         rare=True,
     )
     grouping: Literal["likelihood", "density"] = setting(
@@ -166,17 +158,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         unit="rounds",
         at_least=0,
     )
-    abstain_beyond: float = setting(
-        2.0,
-        "A newcomer that is farther from its centroid than this, by more than chance, is not placed; 0: no "
-        "limit.",
-        unit="multiples of the cluster's radius",
-        at_least=0,
-        rare=True,
-    )
-    least_confidence: float = setting(
-        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1, rare=True
-    )
 
     @property
     def measured(self) -> bool:
@@ -224,10 +205,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 "with mixing=soft an update counts in several models, which a sum does not tell apart",
                 "set mixing=hard, or secure_aggregation=false",
             )
-        if private and not self.noise_at_test:
-            raise ConfigError(
-                f"privacy={self.privacy} also protects newcomers", "set noise_at_test=true, or privacy=off"
-            )
 
 
 PAPER = {
@@ -235,16 +212,11 @@ PAPER = {
     "warm_up": "accuracy",
     "restart_momentum": True,
     "aggregation": "mean",
-    "history": "whole",
     "grouping": "density",
     "steady": 0,
     "pooling": 0.0,
     "placing": "distance",
-    "absent": "minus_one",
-    "solver": "auto",
-    "noise_at_test": False,
-    "abstain_beyond": 0.0,
-    "least_confidence": 0.0,
+    "as_published": True,
 }
 
 

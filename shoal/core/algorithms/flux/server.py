@@ -21,7 +21,7 @@ from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
 from shoal.core.server_kit.aggregation.divergence import LossHistory
@@ -59,7 +59,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
     if evidence is None:
-        asked = state.parameters.asked_privacy if state.parameters.noise_at_test else PrivacySettings()
+        asked = state.parameters.asked_of_newcomers
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
     assert isinstance(evidence, Descriptor)
     return place_newcomer(state.parameters, state.clustering, evidence)
@@ -144,7 +144,7 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     if state.basis is not None:
         formed = _formed(state, state.basis.encoder, state.basis.projector, _described(state, reports))
         return replace(formed, phase="clustered")
-    bounds, width = merged_bounds(reports, state.parameters.asked_privacy, state.parameters.margin)
+    bounds, width = merged_bounds(reports, state.parameters.asked_privacy)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
 
@@ -152,10 +152,7 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 
 def _projector(state: State) -> Tensors:
-    parameters = state.parameters
-    return projector_of(
-        state.bounds, state.latents, parameters.asked_privacy, parameters.dims, parameters.solver
-    )
+    return projector_of(state.bounds, state.latents, state.parameters)
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
