@@ -7,12 +7,15 @@ from typing import Any, ClassVar, Literal
 from shoal.core.algorithm.settings import AUTO, checked, setting
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.encoding.updates import Encoding
-from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
+from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
 MOST_ROUNDS = 20
 """Of a run whose number of rounds is `auto`."""
+RHO_OF_ACCURACY = 0.01
+"""What each accuracy costs that is measured beside DP-SGD, in zero-concentrated differential privacy: noise
+of 7 samples."""
 
 Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
@@ -144,7 +147,12 @@ class TrainingParameters(RoundParameters):
         at_least=0,
     )
     dp_delta: float = setting(
-        1e-6, "DP-SGD on the devices: the delta for which epsilon holds.", above=0, below=1, rare=True
+        1e-6,
+        "The delta for which the epsilon of weights holds, of DP-SGD on the devices and of "
+        "aggregation=noised.",
+        above=0,
+        below=1,
+        rare=True,
     )
     dp_clip: float = setting(
         1.0,
@@ -163,15 +171,6 @@ class TrainingParameters(RoundParameters):
         rare=True,
     )
 
-    dp_accuracy: float = setting(
-        0.01,
-        "With DP-SGD on the devices: what each measured accuracy may cost, in zero-concentrated differential "
-        "privacy. 0.01 is noise of 7 samples.",
-        unit="rho",
-        at_least=MIN_RHO,
-        at_most=MAX_RHO,
-        rare=True,
-    )
     dp_open_figures: bool = setting(
         False,
         "With DP-SGD on the devices: run although the algorithm needs losses or descriptions of data that "
@@ -250,9 +249,6 @@ class NoisedParameters(TrainingParameters):
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
         rare=True,
-    )
-    central_delta: float = setting(
-        1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1, rare=True
     )
 
     secure_aggregation: bool = setting(

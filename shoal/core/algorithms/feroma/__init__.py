@@ -106,9 +106,6 @@ class Parameters(DescriptorParameters, PlacingParameters):
         at_most=1,
         rare=True,
     )
-    absence: int = setting(
-        5, "Rounds after which a device that is absent counts as gone.", unit="rounds", at_least=0, rare=True
-    )
     keep: int = setting(
         32,
         "Most models to keep of distributions that no device has any more.",

@@ -179,7 +179,7 @@ def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
     """The state without the rows that are not kept, and without their models. lost: rows that no device has
     any more, in addition to those in the state."""
     parameters = state.parameters
-    away = absent(state.rows, state.progress, parameters.absence)
+    away = absent(state.rows, state.progress)
     living = {key: row for key, row in state.rows.items() if row.device and key not in away}
     ownerless = {key: replace(row, device="") for key, row in state.rows.items() if key not in living}
     rows = {**living, **remembered({**ownerless, **lost}, living, parameters.keep)}

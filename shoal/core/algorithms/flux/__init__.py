@@ -53,7 +53,7 @@ together.
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.core.algorithm import (
     MOST_ROUNDS,
@@ -72,17 +72,13 @@ from shoal.core.errors import ConfigError
 class Parameters(DescriptorParameters, NoisedParameters):
     """The number of clusters is found, or given (flux-prior)."""
 
+    LATEST: ClassVar[float] = 0.8
+    """The warm-up ends after this share of the rounds at the latest (eq. 14)."""
+    THRESHOLD: ClassVar[float] = 0.06
+    """It ends at the first gain in accuracy below this (eq. 14)."""
+
     earliest: int = setting(
         3, "The warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1, rare=True
-    )
-    latest: float = setting(
-        0.8, "The warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0, rare=True
-    )
-    threshold: float = setting(
-        0.06,
-        "The warm-up ends at the first gain in accuracy below this (eq. 14).",
-        unit="share of samples",
-        rare=True,
     )
     warm_up: Literal["auto", "accuracy", "rounds"] = setting(
         "auto",
@@ -223,7 +219,7 @@ PAPER = {
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
     rounds = most_rounds(parameters)
-    longest = max(0, ceil(min(parameters.latest * rounds, rounds - 1)))
+    longest = max(0, ceil(min(parameters.LATEST * rounds, rounds - 1)))
     if not parameters.measured:
         shortest = longest = min(longest, parameters.earliest)
     else:

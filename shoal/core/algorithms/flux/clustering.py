@@ -30,14 +30,14 @@ ERROR = 0.01
 def warm_up_is_over(
     parameters: Parameters, accuracies: Mapping[str, float], progress: int, lost: bool = False
 ) -> bool:
-    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round, or
+    """Eq. 14, at the end of round `progress`: the global model gained less than `THRESHOLD` in some round, or
     little time is left. At least one round is left to form the clusters in.
 
     accuracies: by round; without any, as where devices hold nothing out, only `earliest` counts. lost:
     whether the model is worse than it was at first: nothing can be learned of data by such a model.
     """
     rounds = most_rounds(parameters)
-    if progress >= min(parameters.latest * rounds, rounds - 1):
+    if progress >= min(parameters.LATEST * rounds, rounds - 1):
         return True
     if progress < parameters.earliest or lost:
         return False
@@ -49,7 +49,7 @@ def warm_up_is_over(
         for later in range(first, progress + 1)
         if str(later) in accuracies and str(later - 1) in accuracies
     ]
-    return min(gains, default=np.inf) < parameters.threshold
+    return min(gains, default=np.inf) < parameters.THRESHOLD
 
 
 def form_clusters(
