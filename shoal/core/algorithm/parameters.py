@@ -17,7 +17,7 @@ RHO_OF_ACCURACY = 0.01
 """What each accuracy costs that is measured beside DP-SGD, in zero-concentrated differential privacy: noise
 of 7 samples."""
 
-Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
+Rule = Literal["mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
 
 
@@ -232,7 +232,7 @@ NOISED = "noised"
 class NoisedParameters(TrainingParameters):
     """For algorithms to whose models the server can add noise."""
 
-    aggregation: Literal["auto", "mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
+    aggregation: Literal["mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
     central_noise: float = setting(
         0.0,
         "With aggregation=noised: standard deviation of the noise that the server adds to the sum of the "
@@ -262,7 +262,7 @@ class NoisedParameters(TrainingParameters):
         if self.secure_aggregation and self.aggregation not in ("mean", NOISED):
             raise ConfigError(
                 f"aggregation={self.aggregation} has to see each update, and with secure aggregation there "
-                "are only sums: auto, clipped, trimmed and median are not possible",
+                "are only sums: clipped, trimmed and median are not possible",
                 "set aggregation=mean, or aggregation=noised with central_noise; each device then counts "
                 "once, and clips its own update to central_clip",
             )
@@ -301,7 +301,7 @@ class DescriptorParameters(TrainingParameters):
         False,
         "As the authors' code: the projector's PCA is randomized above 500 latents, a class that a device "
         "lacks counts as -1, every newcomer gets a model, for which its descriptor needs no noise, and in "
-        "FLUX the gains of all rounds count in eq. 14.",
+        "FLUX the gains of all rounds count in eq. 14, and clusters take whole steps to the end.",
         rare=True,
     )
     privacy: str = setting(

@@ -32,8 +32,6 @@ differ in:
     restart_momentum   True       False         the code created a new optimizer for every epoch
     grouping           density    likelihood    the elbow chains unlike devices together where many differ,
                                                 and splits like ones: see `shoal.core.server_kit.fleet`
-    steady             0          3             the model of one or two devices scatters from round to round,
-                                                and at a high learning rate it may fail
     placing            distance   own_models    the descriptor of a stranger, or of few samples, is often near
                                                 a wrong centroid, and it has to leave the device
     warm_up            accuracy   auto          the same accuracies come with the training of the next
@@ -43,7 +41,9 @@ differ in:
                                                 class that a device lacks lies among real means. Its PCA gives
                                                 another projector with another version of scikit-learn. C.1.3
                                                 promises noise to newcomers too. And one that fits no cluster,
-                                                or two equally well, should learn that
+                                                or two equally well, should learn that. It takes whole steps
+                                                to the end; but the model of one or two devices scatters from
+                                                round to round, and at a high learning rate it may fail
 
 `paper-fashion-mnist` is `paper` with scaling 0.95, `paper-cifar-100` with 0.98 (D.2 calibrates the radius for
 each data set) and as many coordinates as classes, as the authors' code has it. `private` is for owners who
@@ -129,15 +129,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "each of them with the same weights (D.3).",
         rare=True,
     )
-    steady: int = setting(
-        3,
-        "In the last fifth of the rounds, a cluster's model takes a round's whole step if this many of "
-        "its devices trained it; with fewer, m, it takes (m + 1) / (steady + 1) of the step. 0: always the "
-        "whole step.",
-        unit="devices",
-        at_least=0,
-        rare=True,
-    )
     pooling: float = setting(
         0.9,
         "Partial pooling: the largest share of the difference between a cluster's step and the mean of all "
@@ -209,7 +200,6 @@ PAPER = {
     "restart_momentum": True,
     "aggregation": "mean",
     "grouping": "density",
-    "steady": 0,
     "pooling": 0.0,
     "placing": "distance",
     "as_published": True,
