@@ -71,7 +71,6 @@ def main() -> None:
         folder, rule, cohort, megabytes = options.measure
         print(json.dumps(measure(Path(folder), rule, int(cohort), int(megabytes))))
         return
-    rules = [rule for rule in RULES if rule != "auto"]
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -81,10 +80,10 @@ def main() -> None:
                     file.write(piece)
         for cohort in options.cohorts:
             turns = [
-                {rule: in_a_process(folder, rule, cohort, options.megabytes) for rule in rules}
+                {rule: in_a_process(folder, rule, cohort, options.megabytes) for rule in RULES}
                 for _ in range(options.turns)
             ]
-            for rule in rules:
+            for rule in RULES:
                 rows.append(
                     {
                         "rule": rule,

@@ -49,7 +49,7 @@ MODEL = 4 * (64 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 10 + 10)
 BUDGET = Budget(epsilon=1000.0, total_epsilon=1000.0)
 """Of each device: for many more releases than the runs of a fleet can ask for."""
 TRAINING = {"epochs": 1, "batch_size": 32, "learning_rate": 0.05}
-FLUX = {**TRAINING, "rounds": 3, "earliest": 1, "latest": 0.4, "privacy": "off"}
+FLUX = {**TRAINING, "rounds": 3, "warm_up": "rounds", "earliest": 1, "privacy": "off"}
 RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {**TRAINING, "rounds": 3}),
     "flux": ("flux", FLUX),

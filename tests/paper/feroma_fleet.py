@@ -95,4 +95,4 @@ def row(place: float, round: int = 3, device: str = "", examples: int = 10, long
 
 
 def scaler(*places: float) -> BlockScaler:
-    return BlockScaler.fit([vector(profile(place), 2) for place in places], 2, "beyond")
+    return BlockScaler.fit([vector(profile(place), 2) for place in places], 2)

@@ -9,6 +9,7 @@ import pytest
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.feroma import ALGORITHM, Parameters
 from shoal.core.algorithms.feroma import server as server_half
+from shoal.core.algorithms.feroma.memory import ABSENCE
 from shoal.core.algorithms.feroma.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.context import DeviceContext
@@ -156,7 +157,7 @@ def test_a_device_that_stays_away_is_gone_and_its_distribution_is_not(seen: Seen
         assignments={"away": "gone", "d0": "x0", "d1": "x1"},
         profiles={"d0": profile(0.0)},
         starts={"d0": {"x0": 1.0}},
-        progress=state.parameters.absence,
+        progress=ABSENCE,
     )
     after = server_half.reduce(state, [Report("d0", _trained(0.0))])
     assert after.rows["gone"].device == ""
@@ -226,7 +227,7 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_s_always_gets_
     answer = placed(finished, noise)
     assert answer.abstained
     assert "no device has had such data" in answer.reason
-    lenient = replace(finished.parameters, abstain_beyond=0.0, least_confidence=0.0)
+    lenient = replace(finished.parameters, as_published=True)
     assert not placed(replace(finished, parameters=lenient), noise).abstained
 
 

@@ -210,7 +210,6 @@ def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySet
         ({"privacy": "explicit", "epsilon": 3.0}, "no delta"),
         ({"privacy": "balanced", "epsilon": 9.0, "delta": 1e-6}, "has epsilon 5.0"),
         ({"privacy": "strong"}, "privacy cannot be 'strong'; expected off, paper, balanced"),
-        ({"privacy": "balanced", "noise_at_test": False}, "noise_at_test=true"),
     ],
 )
 def test_a_mode_that_cannot_be_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:

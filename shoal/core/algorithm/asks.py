@@ -8,7 +8,7 @@ from typing import Any
 from shoal.core.algorithm.basis import Basis
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
-from shoal.core.algorithm.parameters import most_rounds
+from shoal.core.algorithm.parameters import RHO_OF_ACCURACY, most_rounds
 from shoal.core.algorithm.training import scales_inputs, settings_of_training
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
@@ -57,7 +57,7 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
     lessons = getattr(parameters, "lessons", most_rounds(parameters) if hasattr(parameters, "rounds") else 1)
     private = getattr(parameters, "private", False)
     measured = getattr(parameters, "measured", False)  # by which accuracies FLUX ends its warm-up
-    longest = math.ceil(most_rounds(parameters) * parameters.latest) if measured else 0
+    longest = math.ceil(most_rounds(parameters) * parameters.LATEST) if measured else 0
     accuracies = longest + int(getattr(parameters, "evaluate", True))
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     calibrated = asked is not None and asked.calibrated
@@ -73,7 +73,7 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
         descriptor=asked if calibrated else None,
         classes=getattr(parameters, "classes", 0) if calibrated else 0,
         accuracies=accuracies if private else 0,
-        rho=parameters.dp_accuracy if private and accuracies else 0.0,
+        rho=RHO_OF_ACCURACY if private and accuracies else 0.0,
         sums=secure,
         noise=parameters.central_noise if noised else 0.0,
         opened=opened,

@@ -7,14 +7,17 @@ from typing import Any, ClassVar, Literal
 from shoal.core.algorithm.settings import AUTO, checked, setting
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.encoding.updates import Encoding
-from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
+from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
 MOST_ROUNDS = 20
 """Of a run whose number of rounds is `auto`."""
+RHO_OF_ACCURACY = 0.01
+"""What each accuracy costs that is measured beside DP-SGD, in zero-concentrated differential privacy: noise
+of 7 samples."""
 
-Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
+Rule = Literal["mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
 
 
@@ -144,7 +147,12 @@ class TrainingParameters(RoundParameters):
         at_least=0,
     )
     dp_delta: float = setting(
-        1e-6, "DP-SGD on the devices: the delta for which epsilon holds.", above=0, below=1, rare=True
+        1e-6,
+        "The delta for which the epsilon of weights holds, of DP-SGD on the devices and of "
+        "aggregation=noised.",
+        above=0,
+        below=1,
+        rare=True,
     )
     dp_clip: float = setting(
         1.0,
@@ -163,15 +171,6 @@ class TrainingParameters(RoundParameters):
         rare=True,
     )
 
-    dp_accuracy: float = setting(
-        0.01,
-        "With DP-SGD on the devices: what each measured accuracy may cost, in zero-concentrated differential "
-        "privacy. 0.01 is noise of 7 samples.",
-        unit="rho",
-        at_least=MIN_RHO,
-        at_most=MAX_RHO,
-        rare=True,
-    )
     dp_open_figures: bool = setting(
         False,
         "With DP-SGD on the devices: run although the algorithm needs losses or descriptions of data that "
@@ -233,7 +232,7 @@ NOISED = "noised"
 class NoisedParameters(TrainingParameters):
     """For algorithms to whose models the server can add noise."""
 
-    aggregation: Literal["auto", "mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
+    aggregation: Literal["mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
     central_noise: float = setting(
         0.0,
         "With aggregation=noised: standard deviation of the noise that the server adds to the sum of the "
@@ -251,9 +250,6 @@ class NoisedParameters(TrainingParameters):
         at_most=MAX_SCALE,
         rare=True,
     )
-    central_delta: float = setting(
-        1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1, rare=True
-    )
 
     secure_aggregation: bool = setting(
         False,
@@ -266,7 +262,7 @@ class NoisedParameters(TrainingParameters):
         if self.secure_aggregation and self.aggregation not in ("mean", NOISED):
             raise ConfigError(
                 f"aggregation={self.aggregation} has to see each update, and with secure aggregation there "
-                "are only sums: auto, clipped, trimmed and median are not possible",
+                "are only sums: clipped, trimmed and median are not possible",
                 "set aggregation=mean, or aggregation=noised with central_noise; each device then counts "
                 "once, and clips its own update to central_clip",
             )
@@ -301,21 +297,11 @@ class DescriptorParameters(TrainingParameters):
         at_least=1,
         rare=True,
     )
-    bounds: Literal["scalar", "coordinate"] = setting(
-        "scalar",
-        "scalar: one pair of bounds for all latents. coordinate: one pair for each. On ReLU latents both "
-        "give "
-        "the same clusters, and scalar reveals one value of one record instead of one for each latent.",
-        rare=True,
-    )
-    margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1, rare=True)
-    solver: Literal["auto", "full"] = setting(
-        "full", "Solver of the projector's PCA; auto uses a randomized one above 500 latents.", rare=True
-    )
-    absent: Literal["minus_one", "beyond"] = setting(
-        "beyond",
-        "Value for a class that a device lacks. minus_one: -1. beyond: one range of the values below the "
-        "lowest.",
+    as_published: bool = setting(
+        False,
+        "As the authors' code: the projector's PCA is randomized above 500 latents, a class that a device "
+        "lacks counts as -1, every newcomer gets a model, for which its descriptor needs no noise, and in "
+        "FLUX the gains of all rounds count in eq. 14, and clusters take whole steps to the end.",
         rare=True,
     )
     privacy: str = setting(
@@ -337,9 +323,6 @@ class DescriptorParameters(TrainingParameters):
         at_least=1,
         rare=True,
     )
-    noise_at_test: bool = setting(
-        True, "Add noise to the descriptors of newcomers too; required with a privacy guarantee.", rare=True
-    )
 
     @property
     def asked_privacy(self) -> PrivacySettings:
@@ -352,6 +335,12 @@ class DescriptorParameters(TrainingParameters):
             return PrivacySettings(self.privacy, *numbers, self.group_size)
         except BadPayload as fault:
             raise ConfigError(fault.message, fault.hint) from None
+
+    @property
+    def asked_of_newcomers(self) -> PrivacySettings:
+        """The same of newcomers, whose descriptors always have the noise that a guarantee takes."""
+        asked = self.asked_privacy
+        return PrivacySettings() if self.as_published and not asked.calibrated else asked
 
     def check(self) -> None:
         super().check()

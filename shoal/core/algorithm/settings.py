@@ -18,7 +18,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from shoal.core.errors import ConfigError, near
 
@@ -51,9 +51,10 @@ class Written(str):
 class Setting:
     """The declaration of one parameter. type: bool, int, float or str. choices: the legal values of a string.
 
-    at_least, above, at_most, below: bounds of a number, None for no bound. zero: whether 0 is legal outside
-    the bounds. rare: whether it is for experiments and for a paper's own way, so that people see it only if
-    they ask for all. auto: whether "auto" is legal in place of a number.
+    unit: for example "rounds"; "" for a bare number. at_least, above, at_most, below: bounds of a number,
+    None for none. zero: whether 0 is legal outside the bounds. rare: whether it is for experiments and for a
+    paper's own way, so that people see it only if they ask for all. auto: whether "auto" is legal in place of
+    a number.
     """
 
     name: str
@@ -117,43 +118,30 @@ class Setting:
         )
 
 
-def setting(
-    default: Any,
-    meaning: str,
-    *,
-    unit: str = "",
-    choices: tuple[str, ...] = (),
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    zero: bool = False,
-    hint: str = "",
-    rare: bool = False,
-) -> Any:
-    """A field of a `Parameters` dataclass. meaning: one sentence. unit: for example "rounds"; "" for a bare
-    number.
+class Stated(TypedDict, total=False):
+    """What a declaration may state of a parameter besides its default and meaning; see `Setting`.
 
-    hint: how to correct an illegal value, if the list of legal values is not enough. The other arguments are
-    those of `Setting`; the legal values of a string are given by the field's type, a `Literal`, or by
-    `choices`.
+    hint: how to correct an illegal value, if the list of legal values is not enough."""
+
+    unit: str
+    choices: tuple[str, ...]
+    at_least: float
+    above: float
+    at_most: float
+    below: float
+    zero: bool
+    hint: str
+    rare: bool
+
+
+def setting(default: Any, meaning: str, **stated: Unpack[Stated]) -> Any:
+    """A field of a `Parameters` dataclass. meaning: one sentence. The legal values of a string are given by
+    the field's type, a `Literal`, or by `choices`.
 
     Example:
         clusters: int = setting(4, "K, the number of clusters.", unit="clusters", at_least=1)
     """
-    stated = {
-        "meaning": meaning,
-        "unit": unit,
-        "choices": choices,
-        "at_least": at_least,
-        "above": above,
-        "at_most": at_most,
-        "below": below,
-        "zero": zero,
-        "hint": hint,
-        "rare": rare,
-    }
-    return field(default=default, metadata={_KEY: stated})
+    return field(default=default, metadata={_KEY: {"meaning": meaning, **stated}})
 
 
 @functools.cache

@@ -36,10 +36,18 @@ INLINE, INLINE_ALL = 256 << 10, 1 << 20
 """Bytes of the largest blob that travels inside of a task or report, and of all of them in one message: a
 small model is there after one round trip, and a large one does not keep others from the line."""
 
-TYPED_PARTS = (
-    *(LatentBounds, Descriptor, ClusterAssignment, Scores, Prototypes, MixtureCounts, Ballot, Letters),
-    Extension,
+TypedPart = (
+    LatentBounds
+    | Descriptor
+    | ClusterAssignment
+    | Scores
+    | Prototypes
+    | MixtureCounts
+    | Ballot
+    | Letters
+    | Extension
 )
+TYPED_PARTS: tuple[type[TypedPart], ...] = typing.get_args(TypedPart)
 
 
 @dataclass(frozen=True)
@@ -73,22 +81,7 @@ class Settings:
     values: Mapping[str, Scalar]
 
 
-Part = (
-    Scalar
-    | Weights
-    | tuple[Weights, ...]
-    | tuple[float, ...]
-    | Settings
-    | LatentBounds
-    | Descriptor
-    | ClusterAssignment
-    | Scores
-    | Prototypes
-    | MixtureCounts
-    | Ballot
-    | Letters
-    | Extension
-)
+Part = Scalar | Weights | tuple[Weights, ...] | tuple[float, ...] | Settings | TypedPart
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,7 @@ def _fields_of(cls: Any) -> Mapping[str, tuple[tuple[Any, ...], bool]]:
 
 
 def _encode_part(value: Any, keep: Keep) -> Part:
-    if isinstance(value, (*TYPED_PARTS, bool, int, str)):
+    if isinstance(value, TypedPart | bool | int | str):
         return value
     if isinstance(value, float):
         return float(value)  # a numpy float64 is one too, and would not be taken for one at the other end

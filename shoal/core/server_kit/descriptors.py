@@ -117,12 +117,14 @@ class BlockScaler:
     absent: FloatArray
 
     @classmethod
-    def fit(cls, vectors: Sequence[FloatArray], width: int, absent: str) -> "BlockScaler":
+    def fit(
+        cls, vectors: Sequence[FloatArray], width: int, as_published: bool = False, noisy: bool = False
+    ) -> "BlockScaler":
         """The scaler of the vectors of all devices of the clustering round.
 
-        absent: the value of a missing class. "minus_one": -1, as in the authors' code. "beyond": one range of
-        the block's values below the lowest, which is far from any present class on every scale. "unknown": it
-        stays NaN, because noise hides which classes are missing.
+        A missing class counts as one range of the block's values below the lowest, which is far from any
+        present class on every scale; as_published: as -1, as in the authors' code. noisy: it stays NaN,
+        because noise hides which classes are missing.
         """
         stacked = np.stack(vectors)  # (devices, blocks x width)
         per_block = stacked.reshape(len(vectors), -1, width).swapaxes(0, 1)
@@ -132,9 +134,9 @@ class BlockScaler:
         high = np.where(gaps, -np.inf, blocks).max(axis=1)
         empty = gaps.all(axis=1)
         low[empty], high[empty] = 0.0, 0.0
-        if absent == "unknown":
+        if noisy:
             return cls(width, low, high, np.full(len(blocks), np.nan))
-        fill = np.full(len(blocks), -1.0) if absent == "minus_one" else low - (high - low)
+        fill = np.full(len(blocks), -1.0) if as_published else low - (high - low)
         some = gaps.any(axis=1)
         low, high = np.where(some, np.minimum(low, fill), low), np.where(some, np.maximum(high, fill), high)
         return cls(width, low, high, fill)

@@ -8,11 +8,11 @@ or only from public numbers, for the calibrated privacy modes.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
-from shoal.core.algorithm import Basis, Plan, Report
+from shoal.core.algorithm import Basis, DescriptorParameters, Plan, Report
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
@@ -21,6 +21,8 @@ from shoal.core.server_kit.estimates import MIN_COUNT
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import DeviceId, Tensors
 
+MARGIN = 1.02
+"""The factor by which merged bounds are widened (FLUX C.1.1, S1)."""
 POINTS = 200
 SEED = 1
 FAR = 10.0
@@ -38,7 +40,9 @@ def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
     if state.parameters.asked_privacy.calibrated:
         count = CountLatents(state.models[GLOBAL])
         return Plan(dict.fromkeys(present, count), "number of the latent values")
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=state.parameters.bounds)
+    # One pair for all latents: on those of ReLUs the clusters are the same as by a pair for each, which would
+    # reveal a value of a record for each of them.
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds="scalar")
     return Plan(dict.fromkeys(present, task), "bounds of the latent values")
 
 
@@ -50,9 +54,7 @@ def ask_described(basis: Basis, present: Sequence[DeviceId]) -> Plan:
     return Plan(dict.fromkeys(present, task), title, FORMING)
 
 
-def merged_bounds(
-    reports: Sequence[Report], privacy: PrivacySettings, margin: float
-) -> tuple[LatentBounds | None, int]:
+def merged_bounds(reports: Sequence[Report], privacy: PrivacySettings) -> tuple[LatentBounds | None, int]:
     """The merged bounds of all devices' latents, or None with a privacy guarantee; and the number of
     latents."""
     measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
@@ -62,7 +64,7 @@ def merged_bounds(
     if privacy.calibrated:
         return None, width
     found = [each.bounds for each in measured if each.bounds is not None and each.latents == width]
-    return merge_bounds(_usual(found), margin), width
+    return merge_bounds(_usual(found)), width
 
 
 def _usual(found: Sequence[LatentBounds]) -> Sequence[LatentBounds]:
@@ -117,21 +119,16 @@ def _bounded(bounds: LatentBounds, projector: Tensors, descriptor: Descriptor) -
     return replace(descriptor, statistics=Moments(means, deviations, found.counts))
 
 
-def projector_of(
-    bounds: LatentBounds | None, latents: int, privacy: PrivacySettings, dims: int, solver: str
-) -> Tensors:
-    """The projector of a run, from the merged bounds, or with a privacy guarantee from public numbers.
-
-    solver: of the PCA, "auto" or "full".
-    """
-    if privacy.calibrated:
-        return public_projector(latents, dims)
+def projector_of(bounds: LatentBounds | None, latents: int, parameters: DescriptorParameters) -> Tensors:
+    """The projector of a run, from the merged bounds, or with a privacy guarantee from public numbers."""
+    if parameters.asked_privacy.calibrated:
+        return public_projector(latents, parameters.dims)
     assert bounds is not None
-    return make_projector(bounds, latents, dims, cast(Literal["auto", "full"], solver))
+    return make_projector(bounds, latents, parameters.dims, "auto" if parameters.as_published else "full")
 
 
-def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
-    """The lowest low and the highest high of each coordinate (FLUX C.1.1, S1), widened by a factor `margin`.
+def merge_bounds(bounds: Iterable[LatentBounds]) -> LatentBounds:
+    """The lowest low and the highest high of each coordinate (FLUX C.1.1, S1), widened by `MARGIN`.
 
     The order of the parts does not matter. Raises BadPayload if they come from different encoders or have
     different widths.
@@ -141,7 +138,7 @@ def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
         raise BadPayload("latent bounds of different widths or encoders cannot be merged")
     low = np.min([part.low for part in parts], axis=0)
     high = np.max([part.high for part in parts], axis=0)
-    spread = margin - 1.0
+    spread = MARGIN - 1.0
     provenance = "raw" if any(part.provenance == "raw" for part in parts) else parts[0].provenance
     return LatentBounds(low - spread * np.abs(low), high + spread * np.abs(high), provenance, parts[0].epoch)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import Report, State, most_rounds
+from shoal.core.algorithm.parameters import RHO_OF_ACCURACY
 from shoal.core.algorithm.settings import AUTO
 from shoal.core.algorithm.training import settings_of_training
 from shoal.core.data.trimmed import trimmed_mean
@@ -81,7 +82,7 @@ def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None
 
 def accuracy_cost(parameters: Any) -> float | None:
     """rho of each accuracy that a run measures, among its parameters; None if it measures without noise."""
-    return parameters.dp_accuracy if getattr(parameters, "private", False) else None
+    return RHO_OF_ACCURACY if getattr(parameters, "private", False) else None
 
 
 def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:

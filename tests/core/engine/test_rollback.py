@@ -71,14 +71,13 @@ def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> No
     then = Guard({"c0": 1.0, "c1": 1.0}, histories={"c0": LossHistory(2.0, 1.5, 1.5, 2)})
     strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
     histories = {key: LossHistory(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
-    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, histories)
+    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, strikes, histories)
     state: Any = rolled_back(replace(NOW, guard=now, summing=Summing()), replace(EARLIER, guard=then), "c0")
     assert state.summing is None
     found = state.guard
     assert found == Guard(
         {"c0": 1.0, "c1": 6.0},
         {},
-        "few",
         {"c1": {"d1": 1}},
         {"c0": then.histories["c0"], "c1": histories["c1"]},
     )

@@ -76,8 +76,8 @@ def test_the_guard_says_which_models_fell_in_a_round() -> None:
 
 
 def test_clusters_are_measured_as_the_model_was_from_which_they_split() -> None:
-    guard = Guard({"global": 2.0}, {"global": ("old",)}, "few").split("global", ["c0", "c1"])
-    assert guard == Guard({"c0": 2.0, "c1": 2.0}, {}, "few")
+    guard = Guard({"global": 2.0}, {"global": ("old",)}).split("global", ["c0", "c1"])
+    assert guard == Guard({"c0": 2.0, "c1": 2.0})
 
 
 def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
@@ -94,16 +94,6 @@ def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
     alone = [*honest, trained("x", 1, 0, examples=1000)]
     _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
     assert guard.remarks == (f"{said}: x",)
-
-
-def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
-    guard = Guard()
-    for devices in (4, 3, 7, 2):
-        reports = [trained(f"d{i}", 1, 0) for i in range(devices)]
-        _, guard = next_models({"c0": MODELS["c0"]}, reports, "auto", guard)
-        assert len(guard.remarks) == 1
-        assert guard.remarks[0].startswith("model c0 is trained by fewer than 5 devices")
-    assert next_models({"c0": MODELS["c0"]}, reports, "clipped", Guard())[1].remarks == ()
 
 
 def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_model() -> None:
@@ -135,7 +125,7 @@ def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_m
 
 
 def test_a_guard_survives_its_checkpoint() -> None:
-    guard = Guard({"c0": 0.1 + 0.2, "c1": float("inf")}, {"c0": ("a", "b")}, "few", {"c0": {"a": 2}})
+    guard = Guard({"c0": 0.1 + 0.2, "c1": float("inf")}, {"c0": ("a", "b")}, {"c0": {"a": 2}})
     stored = checkpoint.encode(Guard, guard, lambda tensors: None)  # type: ignore[arg-type, return-value]
     again = json.loads(json.dumps(stored))
     assert checkpoint.decode(Guard, again, lambda weights: {}) == guard
@@ -143,7 +133,7 @@ def test_a_guard_survives_its_checkpoint() -> None:
 
 def test_a_round_that_is_combined_twice_gives_the_same_bits() -> None:
     reports = [trained(f"d{i}", i, 1.5 * i, examples=10 + i) for i in range(12)]
-    for rule in ("mean", "clipped", "trimmed", "median", "auto"):
+    for rule in ("mean", "clipped", "trimmed", "median"):
         first, guard = next_models(MODELS, reports, rule, Guard())
         second, again = next_models(MODELS, list(reversed(reports)), rule, Guard())
         assert {key: digest(one) for key, one in first.items()} == {
@@ -187,10 +177,8 @@ def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -
 
 
 def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> None:
-    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("a remark",)}, "of the run")
-    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}, {}, {}) == Guard(
-        {"c0": 2.0, "c5": 2.0}, {}, "of the run"
-    )
+    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("a remark",)})
+    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}, {}, {}) == Guard({"c0": 2.0, "c5": 2.0})
 
 
 def test_a_model_of_few_devices_goes_a_part_of_the_way_and_others_go_all_of_it() -> None:

@@ -32,7 +32,7 @@ def test_a_label_free_descriptor_keeps_its_only_row_however_few_samples() -> Non
 def test_scaling_is_that_of_scikit_learn_block_by_block() -> None:
     chance = np.random.default_rng(0)
     vectors = [chance.normal(size=24) for _ in range(7)]
-    scaler = BlockScaler.fit(vectors, 4, "beyond")
+    scaler = BlockScaler.fit(vectors, 4)
     blocks = np.stack(vectors).reshape(7, 6, 4)
     for index, one in enumerate(vectors):
         scaled = scaler.transform(one).reshape(6, 4)
@@ -42,34 +42,34 @@ def test_scaling_is_that_of_scikit_learn_block_by_block() -> None:
             np.testing.assert_allclose(scaled[block], expected, atol=1e-12)
 
 
-@pytest.mark.parametrize(("absent", "low", "expected"), [("minus_one", -1.0, 0.0), ("beyond", 0.0, 0.0)])
-def test_an_absent_class_is_a_place_of_its_own(absent: str, low: float, expected: float) -> None:
+@pytest.mark.parametrize(("as_published", "low", "expected"), [(True, -1.0, 0.0), (False, 0.0, 0.0)])
+def test_an_absent_class_is_a_place_of_its_own(as_published: bool, low: float, expected: float) -> None:
     present, missing = np.array([2.0, 4.0]), np.array([np.nan, np.nan])
-    scaler = BlockScaler.fit([present, missing], 2, absent)
+    scaler = BlockScaler.fit([present, missing], 2, as_published)
     assert scaler.low[0] == low
     assert scaler.transform(missing).tolist() == [expected, expected]
     assert (scaler.transform(present) > 0.0).all()
 
 
-def test_minus_one_may_lie_among_real_means_and_beyond_never_does() -> None:
+def test_minus_one_may_lie_among_real_means_and_what_is_beyond_all_never_does() -> None:
     vectors = [np.array([-3.0, 1.0]), np.array([np.nan, np.nan])]
-    assert BlockScaler.fit(vectors, 2, "minus_one").transform(vectors[1])[0] == 0.5
-    assert BlockScaler.fit(vectors, 2, "beyond").transform(vectors[1])[0] == 0.0
+    assert BlockScaler.fit(vectors, 2, as_published=True).transform(vectors[1])[0] == 0.5
+    assert BlockScaler.fit(vectors, 2).transform(vectors[1])[0] == 0.0
 
 
 def test_a_block_without_spread_does_not_divide_by_zero() -> None:
-    scaler = BlockScaler.fit([np.array([5.0, 5.0])], 2, "beyond")
+    scaler = BlockScaler.fit([np.array([5.0, 5.0])], 2)
     assert scaler.transform(np.array([5.0, 5.0])).tolist() == [0.0, 0.0]
 
 
 def test_a_class_that_nobody_has_is_the_same_for_all() -> None:
     missing = np.array([np.nan, np.nan])
-    scaler = BlockScaler.fit([missing, missing], 2, "beyond")
+    scaler = BlockScaler.fit([missing, missing], 2)
     assert np.isfinite(scaler.transform(missing)).all()
     assert np.isfinite(scaler.transform(np.array([1.0, 2.0]))).all()
 
 
 def test_the_label_free_part_is_scaled_like_the_full_vector() -> None:
     vectors = [np.arange(12.0), np.arange(12.0) * 2]
-    scaler = BlockScaler.fit(vectors, 3, "beyond")
+    scaler = BlockScaler.fit(vectors, 3)
     assert scaler.transform(vectors[1][:6]).tolist() == scaler.transform(vectors[1])[:6].tolist()

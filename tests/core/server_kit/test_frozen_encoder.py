@@ -10,7 +10,7 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import CountLatents, Evaluate, Evaluated, LatentsCounted, Message
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.frozen_encoder import ask_bounds, merged_bounds, projector_of
+from shoal.core.server_kit.frozen_encoder import MARGIN, ask_bounds, merged_bounds, projector_of
 
 OFF, BALANCED = PrivacySettings(), PrivacySettings("balanced", 5.0, 1e-6)
 
@@ -39,17 +39,15 @@ def test_with_a_guarantee_the_number_of_latents_is_asked_for_and_nothing_of_thei
     plan, task = asked("balanced")
     assert isinstance(task, CountLatents)
     assert plan.title.startswith("number")
-    assert merged_bounds([Report("a", LatentsCounted(8))], BALANCED, 1.02) == (None, 8)
-    assert "radius" in projector_of(None, 8, BALANCED, 3, "full")
+    assert merged_bounds([Report("a", LatentsCounted(8))], BALANCED) == (None, 8)
+    assert "radius" in projector_of(None, 8, DescriptorParameters(privacy="balanced", dims=3))
 
 
 def test_one_device_of_another_width_does_not_count() -> None:
-    found, width = merged_bounds(
-        [measured("a", 1.0, 8), measured("b", 99.0, 9), measured("c", 2.0, 8)], OFF, 1.5
-    )
+    found, width = merged_bounds([measured("a", 1.0, 8), measured("b", 99.0, 9), measured("c", 2.0, 8)], OFF)
     assert width == 8
     assert found is not None
-    assert found.high.tolist() == [3.0]
-    projector = projector_of(found, width, OFF, 3, "full")
+    assert found.high.tolist() == [2.0 * MARGIN]
+    projector = projector_of(found, width, DescriptorParameters(privacy="off", dims=3))
     assert projector["components"].shape == (3, 8)
     assert "radius" not in projector

@@ -7,7 +7,7 @@ from shoal.core.algorithm import Report
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds, Moments, PrivacySettings
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.frozen_encoder import bounded, make_projector, merged_bounds
+from shoal.core.server_kit.frozen_encoder import MARGIN, bounded, make_projector, merged_bounds
 
 LATENTS, OFF = 6, PrivacySettings()
 
@@ -18,9 +18,9 @@ def bounds(low: float, high: float) -> LatentBounds:
 
 def merged(*parts: LatentBounds) -> tuple[float, float]:
     reports = [Report(f"d{i}", Evaluated(0.5, 1.0, 9, each, LATENTS)) for i, each in enumerate(parts)]
-    found, _ = merged_bounds(reports, PrivacySettings(), 1.0)
+    found, _ = merged_bounds(reports, PrivacySettings())
     assert found is not None
-    return float(found.low.min()), float(found.high.max())
+    return float(found.low.min()) / MARGIN, float(found.high.max()) / MARGIN
 
 
 @pytest.mark.parametrize("lie", [bounds(-1e30, 1e30), bounds(500, 501), bounds(-40, 1)])

@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import FloatArray, LatentBounds
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.frozen_encoder import make_projector, merge_bounds, public_projector
+from shoal.core.server_kit.frozen_encoder import MARGIN, make_projector, merge_bounds, public_projector
 
 
 def bounds(low: list[float], high: list[float], epoch: int = 0) -> LatentBounds:
@@ -17,13 +17,13 @@ def bounds(low: list[float], high: list[float], epoch: int = 0) -> LatentBounds:
 def test_bounds_merge_coordinate_by_coordinate_in_any_order() -> None:
     parts = [bounds([0, -2], [1, 5]), bounds([-1, 0], [2, 3]), bounds([0, 0], [0, 0])]
     for order in (parts, parts[::-1]):
-        merged = merge_bounds(order, 1.0)
-        assert merged.low.tolist() == [-1, -2]
-        assert merged.high.tolist() == [2, 5]
+        merged = merge_bounds(order)
+        assert merged.low.tolist() == [-1 * MARGIN, -2 * MARGIN]
+        assert merged.high.tolist() == [2 * MARGIN, 5 * MARGIN]
 
 
 def test_the_margin_widens_and_leaves_zero_alone() -> None:
-    merged = merge_bounds([bounds([0, -1], [10, 1])], 1.02)
+    merged = merge_bounds([bounds([0, -1], [10, 1])])
     assert merged.low.tolist() == [0.0, -1.02]
     np.testing.assert_allclose(merged.high, [10.2, 1.02])
 
@@ -31,7 +31,7 @@ def test_the_margin_widens_and_leaves_zero_alone() -> None:
 def test_bounds_of_different_widths_or_encoders_are_refused() -> None:
     for other in (bounds([0], [1]), bounds([0, 0], [1, 1], epoch=1)):
         with pytest.raises(BadPayload, match="different"):
-            merge_bounds([bounds([0, 0], [1, 1]), other], 1.0)
+            merge_bounds([bounds([0, 0], [1, 1]), other])
 
 
 def test_the_projector_is_the_authors_pca() -> None:

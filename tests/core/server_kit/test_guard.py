@@ -21,7 +21,6 @@ def moved(before: Mapping[str, str], after: Mapping[str, str], sources: Mapping[
     guard = Guard(
         dict.fromkeys(before, 1.0),
         {key: (f"a remark on {key}",) for key in before},
-        "of the run",
         {"c0": {"z": STRIKES, "b": 1}},
         dict.fromkeys(before, HISTORY),
     )

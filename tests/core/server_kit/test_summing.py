@@ -175,7 +175,7 @@ def test_clusters_that_are_too_small_are_refused_by_name() -> None:
         fleet.run(rounds=4, earliest=1, warm_up="rounds", privacy="off", classes=3, clusters=10)
 
 
-@pytest.mark.parametrize("rule", ["auto", "clipped", "trimmed", "median"])
+@pytest.mark.parametrize("rule", ["clipped", "trimmed", "median"])
 def test_robust_rules_are_refused_before_the_run_starts(rule: str) -> None:
     card = algorithm.discover()["fedavg"]
     with pytest.raises(ConfigError, match=f"aggregation={rule} has to see each update"):

@@ -43,12 +43,8 @@ for. Here both are kept by device. `default` is what we recommend. They differ i
     served             trained    mixed       a model from one device's last epochs on its own data is worse
                                               than the mean of all models of one distribution
     aggregation        mean       clipped     a hostile device must not take over others' models
-    restart_momentum   True       False       as in FLUX, and likewise absent, solver and noise_at_test
-    absent             minus_one  beyond
-    solver             auto       full
-    noise_at_test      False      True
-    abstain_beyond,    0, 0       1, 0.05     a newcomer that fits no profile, or two equally well, should
-    least_confidence                          learn that
+    restart_momentum   True       False       as in FLUX, and likewise as_published
+    as_published       True       False
 
 In both, profiles leave devices without a privacy guarantee, where FLUX's default gives one to descriptors.
 `privacy=balanced` gives it to profiles, too; profiles of unchanged data are then paid for once.
@@ -110,9 +106,6 @@ class Parameters(DescriptorParameters, PlacingParameters):
         at_most=1,
         rare=True,
     )
-    absence: int = setting(
-        5, "Rounds after which a device that is absent counts as gone.", unit="rounds", at_least=0, rare=True
-    )
     keep: int = setting(
         32,
         "Most models to keep of distributions that no device has any more.",
@@ -129,25 +122,15 @@ class Parameters(DescriptorParameters, PlacingParameters):
         False,
         "Newcomers describe their classes too, for which they need about 20 labeled samples of each class.",
     )
-    abstain_beyond: float = setting(
-        1.0,
-        "A newcomer is not placed if its distance from the nearest profile is more than this many times that "
-        "profile's distance from the next distribution; 0: no limit.",
-        at_least=0,
-        rare=True,
-    )
-    least_confidence: float = setting(
-        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1, rare=True
-    )
 
     def check(self) -> None:
         super().check()
         likeness = self.weighting == self.distance_at_test == "likeness"
-        if self.asked_privacy.calibrated and not (likeness and self.noise_at_test):
+        if self.asked_privacy.calibrated and not likeness:
             raise ConfigError(
                 f"with privacy={self.privacy}, profiles can be compared only by a measure that accounts for "
                 "their noise",
-                "set weighting=likeness, distance_at_test=likeness and noise_at_test=true",
+                "set weighting=likeness and distance_at_test=likeness",
             )
         if self.asked_privacy.rules.unknown_noise and "likeness" in (self.weighting, self.distance_at_test):
             raise ConfigError(
@@ -186,11 +169,7 @@ ALGORITHM = Algorithm(
             "aggregation": "mean",
             "placing": "paper",
             "restart_momentum": True,
-            "absent": "minus_one",
-            "solver": "auto",
-            "noise_at_test": False,
-            "abstain_beyond": 0.0,
-            "least_confidence": 0.0,
+            "as_published": True,
         },
     },
     messages=(Profile,),

@@ -18,6 +18,8 @@ from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3
 """In units of an equal share: a smaller weight is dropped, so that its model need not be read."""
+SURE = 0.05
+"""A newcomer is not placed with less confidence."""
 NEAREST = 1e-8
 """Added to distances before they are inverted, as in the authors' code."""
 
@@ -189,8 +191,10 @@ def place(
     second = float(apart[next_best] ** root)
     confidence = max(0.0, 1.0 - first / second) if second > 0.0 else 0.0
     answer = ClusterAssignment(keys[best], first, keys[next_best], second, confidence)
+    if parameters.as_published:
+        return answer
     gap = np.inf
-    if parameters.abstain_beyond and not profile.noisy:
+    if not profile.noisy:
         seen = seen_as(profile, profiles[best])
         between = distances(measure, [seen], profiles, scaler, profile.classes)[0]
         gap = float(between[unlike].min() ** root)
@@ -209,13 +213,13 @@ def doubted(parameters: Parameters, answer: ClusterAssignment, gap: float) -> Cl
     likeness = parameters.distance_at_test == "likeness"
     alike = f"{answer.cluster} and {answer.runner_up}"
     reason = ""
-    if parameters.abstain_beyond and answer.distance > max(parameters.abstain_beyond * gap, float(likeness)):
+    if answer.distance > max(gap, float(likeness)):
         reason = (
             f"its data are {answer.distance:.2f} away from those of the nearest model {answer.cluster}, "
             f"which are {gap:.2f} away from others: no device has had such data"
         )
-    elif parameters.least_confidence and likeness and answer.runner_up_distance <= 1.0:
+    elif likeness and answer.runner_up_distance <= 1.0:
         reason = f"its data could be those of {alike}: set labels_at_test=true to use labels"
-    elif answer.confidence < parameters.least_confidence:
+    elif answer.confidence < SURE:
         reason = f"the models {alike} are equally near"
     return replace(answer, abstained=True, reason=reason) if reason else answer

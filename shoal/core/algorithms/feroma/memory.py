@@ -14,11 +14,13 @@ from shoal.core.algorithms.feroma.state import Row
 from shoal.core.types import DeviceId, ModelKey
 
 Rows = Mapping[ModelKey, Row]
+ABSENCE = 5
+"""Rounds after which a device that is absent counts as gone."""
 
 
-def absent(rows: Rows, progress: int, absence: int) -> set[ModelKey]:
-    """The rows of devices that took no part for more than `absence` rounds."""
-    return {key for key, row in rows.items() if row.device and progress - row.round > absence}
+def absent(rows: Rows, progress: int) -> set[ModelKey]:
+    """The rows of devices that took no part for more than `ABSENCE` rounds."""
+    return {key for key, row in rows.items() if row.device and progress - row.round > ABSENCE}
 
 
 def remembered(lost: Rows, living: Rows, keep: int) -> dict[ModelKey, Row]:

@@ -18,7 +18,7 @@ from shoal.core.algorithms.feroma.state import Encoder, Row, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Describe, Described, Message, Train
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit import clustered, descriptors
 from shoal.core.server_kit.aggregation.averaging import held_back, next_models
@@ -45,9 +45,8 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
         raise Refused("the run has no models for different data yet", "try again in a few rounds")
     encoder, parameters = _encoder(state), state.parameters
     if descriptor is None:
-        asked = parameters.asked_privacy if parameters.noise_at_test else PrivacySettings()
         classes = parameters.classes if parameters.labels_at_test else 0
-        return Describe(encoder.model, encoder.projector, classes, asked)
+        return Describe(encoder.model, encoder.projector, classes, parameters.asked_of_newcomers)
     assert encoder.scaler is not None
     return place_newcomer(parameters, descriptor, state.rows, state.progress, encoder.scaler)
 
@@ -92,11 +91,10 @@ def _with_encoder(state: State) -> State:
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     if state.basis is not None:
         return _take_profile(_with_encoder(state), reports)
-    parameters, asked = state.parameters, state.parameters.asked_privacy
-    bounds, latents = merged_bounds(reports, asked, parameters.margin)
-    projector = projector_of(bounds, latents, asked, parameters.dims, parameters.solver)
+    bounds, latents = merged_bounds(reports, state.parameters.asked_privacy)
+    projector = projector_of(bounds, latents, state.parameters)
     encoder = Encoder(state.models[GLOBAL], projector)
-    basis = Basis.of(encoder.model, projector, parameters)
+    basis = Basis.of(encoder.model, projector, state.parameters)
     return replace(state, bounds=bounds, encoder=encoder, basis=basis, phase="profile")
 
 
@@ -181,7 +179,7 @@ def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
     """The state without the rows that are not kept, and without their models. lost: rows that no device has
     any more, in addition to those in the state."""
     parameters = state.parameters
-    away = absent(state.rows, state.progress, parameters.absence)
+    away = absent(state.rows, state.progress)
     living = {key: row for key, row in state.rows.items() if row.device and key not in away}
     ownerless = {key: replace(row, device="") for key, row in state.rows.items() if key not in living}
     rows = {**living, **remembered({**ownerless, **lost}, living, parameters.keep)}
@@ -236,8 +234,9 @@ def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
         return encoder
     vectors = [descriptors.vector(one, parameters.classes) for _, one in sorted(profiles.items())]
     width = encoder.projector["components"].shape[0]
-    absent = "unknown" if parameters.asked_privacy.calibrated else parameters.absent
-    return replace(encoder, scaler=descriptors.BlockScaler.fit(vectors, width, absent))
+    noisy = parameters.asked_privacy.calibrated
+    scaler = descriptors.BlockScaler.fit(vectors, width, parameters.as_published, noisy)
+    return replace(encoder, scaler=scaler)
 
 
 def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:

@@ -30,23 +30,20 @@ differ in:
     aggregation        mean       clipped       a hostile device must not take over the model; a fleet
                                                 without one gets the same model
     restart_momentum   True       False         the code created a new optimizer for every epoch
-    history            whole      from_earliest eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
-                                                in which a slow start looks like a small gain
     grouping           density    likelihood    the elbow chains unlike devices together where many differ,
                                                 and splits like ones: see `shoal.core.server_kit.fleet`
-    steady             0          3             the model of one or two devices scatters from round to round,
-                                                and at a high learning rate it may fail
-    absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
-                                                scale of the latents, so two unlike devices may look alike
     placing            distance   own_models    the descriptor of a stranger, or of few samples, is often near
                                                 a wrong centroid, and it has to leave the device
     warm_up            accuracy   auto          the same accuracies come with the training of the next
                                                 round: one round more of warm-up, in half of the exchanges
-    solver             auto       full          "auto" is randomized above 500 latents, and gives another
-                                                projector with another version of scikit-learn
-    noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
-    abstain_beyond,    0, 0       2, 0.05       a newcomer that fits no cluster, or two equally well, should
-    least_confidence                            learn that; the code always gave it a model
+    as_published       True       False         eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
+                                                in which a slow start looks like a small gain. Its -1 for a
+                                                class that a device lacks lies among real means. Its PCA gives
+                                                another projector with another version of scikit-learn. C.1.3
+                                                promises noise to newcomers too. And one that fits no cluster,
+                                                or two equally well, should learn that. It takes whole steps
+                                                to the end; but the model of one or two devices scatters from
+                                                round to round, and at a high learning rate it may fail
 
 `paper-fashion-mnist` is `paper` with scaling 0.95, `paper-cifar-100` with 0.98 (D.2 calibrates the radius for
 each data set) and as many coordinates as classes, as the authors' code has it. `private` is for owners who
@@ -56,7 +53,7 @@ together.
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.core.algorithm import (
     MOST_ROUNDS,
@@ -75,17 +72,13 @@ from shoal.core.errors import ConfigError
 class Parameters(DescriptorParameters, NoisedParameters):
     """The number of clusters is found, or given (flux-prior)."""
 
+    LATEST: ClassVar[float] = 0.8
+    """The warm-up ends after this share of the rounds at the latest (eq. 14)."""
+    THRESHOLD: ClassVar[float] = 0.06
+    """It ends at the first gain in accuracy below this (eq. 14)."""
+
     earliest: int = setting(
         3, "The warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1, rare=True
-    )
-    latest: float = setting(
-        0.8, "The warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0, rare=True
-    )
-    threshold: float = setting(
-        0.06,
-        "The warm-up ends at the first gain in accuracy below this (eq. 14).",
-        unit="share of samples",
-        rare=True,
     )
     warm_up: Literal["auto", "accuracy", "rounds"] = setting(
         "auto",
@@ -93,11 +86,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "exchange of its own. rounds: after round `earliest`. auto: by the accuracies that come with the "
         "training of the next round, one round later and without further exchanges; with secure aggregation "
         "as accuracy, and with DP-SGD on the devices as rounds.",
-        rare=True,
-    )
-    history: Literal["from_earliest", "whole"] = setting(
-        "from_earliest",
-        "Which gains count: those from round `earliest` on, or those of all rounds.",
         rare=True,
     )
     grouping: Literal["likelihood", "density"] = setting(
@@ -141,15 +129,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "each of them with the same weights (D.3).",
         rare=True,
     )
-    steady: int = setting(
-        3,
-        "In the last fifth of the rounds, a cluster's model takes a round's whole step if this many of "
-        "its devices trained it; with fewer, m, it takes (m + 1) / (steady + 1) of the step. 0: always the "
-        "whole step.",
-        unit="devices",
-        at_least=0,
-        rare=True,
-    )
     pooling: float = setting(
         0.9,
         "Partial pooling: the largest share of the difference between a cluster's step and the mean of all "
@@ -165,17 +144,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "guarantee, a device describes its data again only when its owner's window (window_days) is over.",
         unit="rounds",
         at_least=0,
-    )
-    abstain_beyond: float = setting(
-        2.0,
-        "A newcomer that is farther from its centroid than this, by more than chance, is not placed; 0: no "
-        "limit.",
-        unit="multiples of the cluster's radius",
-        at_least=0,
-        rare=True,
-    )
-    least_confidence: float = setting(
-        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1, rare=True
     )
 
     @property
@@ -224,10 +192,6 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 "with mixing=soft an update counts in several models, which a sum does not tell apart",
                 "set mixing=hard, or secure_aggregation=false",
             )
-        if private and not self.noise_at_test:
-            raise ConfigError(
-                f"privacy={self.privacy} also protects newcomers", "set noise_at_test=true, or privacy=off"
-            )
 
 
 PAPER = {
@@ -235,23 +199,17 @@ PAPER = {
     "warm_up": "accuracy",
     "restart_momentum": True,
     "aggregation": "mean",
-    "history": "whole",
     "grouping": "density",
-    "steady": 0,
     "pooling": 0.0,
     "placing": "distance",
-    "absent": "minus_one",
-    "solver": "auto",
-    "noise_at_test": False,
-    "abstain_beyond": 0.0,
-    "least_confidence": 0.0,
+    "as_published": True,
 }
 
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
     rounds = most_rounds(parameters)
-    longest = max(0, ceil(min(parameters.latest * rounds, rounds - 1)))
+    longest = max(0, ceil(min(parameters.LATEST * rounds, rounds - 1)))
     if not parameters.measured:
         shortest = longest = min(longest, parameters.earliest)
     else:

@@ -19,6 +19,10 @@ from shoal.core.server_kit.fleet.differences import differences, kin
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
+BEYOND = 2.0
+"""In radii of its cluster: a newcomer that is farther away, by more than chance, is not placed."""
+SURE = 0.05
+"""A newcomer is not placed with less confidence."""
 ERROR = 0.01
 """How often, by chance, samples of a cluster may look as if they belonged to no cluster."""
 
@@ -26,26 +30,26 @@ ERROR = 0.01
 def warm_up_is_over(
     parameters: Parameters, accuracies: Mapping[str, float], progress: int, lost: bool = False
 ) -> bool:
-    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round, or
+    """Eq. 14, at the end of round `progress`: the global model gained less than `THRESHOLD` in some round, or
     little time is left. At least one round is left to form the clusters in.
 
     accuracies: by round; without any, as where devices hold nothing out, only `earliest` counts. lost:
     whether the model is worse than it was at first: nothing can be learned of data by such a model.
     """
     rounds = most_rounds(parameters)
-    if progress >= min(parameters.latest * rounds, rounds - 1):
+    if progress >= min(parameters.LATEST * rounds, rounds - 1):
         return True
     if progress < parameters.earliest or lost:
         return False
     if not accuracies:
         return True
-    first = 2 if parameters.history == "whole" else parameters.earliest
+    first = 2 if parameters.as_published else parameters.earliest
     gains = [
         accuracies[str(later)] - accuracies[str(later - 1)]
         for later in range(first, progress + 1)
         if str(later) in accuracies and str(later - 1) in accuracies
     ]
-    return min(gains, default=np.inf) < parameters.threshold
+    return min(gains, default=np.inf) < parameters.THRESHOLD
 
 
 def form_clusters(
@@ -59,8 +63,8 @@ def form_clusters(
     devices = sorted(described)
     chosen = [described[device] for device in devices]
     raw = [descriptors.vector(one, parameters.classes) for one in chosen]
-    absent = "unknown" if chosen[0].noisy else parameters.absent
-    scaler = descriptors.BlockScaler.fit(raw, projector["components"].shape[0], absent)
+    width = projector["components"].shape[0]
+    scaler = descriptors.BlockScaler.fit(raw, width, parameters.as_published, chosen[0].noisy)
     labels = find_groups(parameters, scaler, chosen)
     names = cluster_names(int(labels.max()) + 1)
     assignments = {device: names[label] for device, label in zip(devices, labels, strict=True)}
@@ -267,9 +271,10 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
     cluster that is nearest by distance.
     """
     answer, chance = _placed(parameters, clustering, descriptor)
+    if parameters.as_published:
+        return answer
     radius = float(clustering.reach[clustering.names.index(answer.cluster)])
-    farthest = parameters.abstain_beyond * radius
-    if parameters.abstain_beyond and answer.distance**2 > farthest**2 + chance:
+    if answer.distance**2 > (BEYOND * radius) ** 2 + chance:
         reason = (
             f"its data are {answer.distance:.2f} away from the best cluster {answer.cluster}, whose radius "
             "is "
@@ -278,7 +283,7 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
         return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
     if answer.abstained:
         return answer
-    if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
+    if len(clustering.names) > 1 and answer.confidence < SURE:
         reason = f"clusters {answer.cluster} and {answer.runner_up} are equally near"
         return replace(answer, abstained=True, reason=reason)
     return answer

@@ -57,14 +57,6 @@ class Parameters(TrainingParameters, PlacingParameters):
     search: Literal["window", "all"] = setting(
         "all", "Which numbers of clusters to try: those of the paper's window, or all up to ten.", rare=True
     )
-    alpha: float = setting(
-        1.0,
-        "Exponent of the factor by which a small overlap of classes increases a distance (Algorithm 3).",
-        at_least=0,
-        rare=True,
-    )
-    beta: float = setting(100.0, "Upper limit of the same factor.", above=0, rare=True)
-    epsilon: float = setting(1e-3, "Keeps the same factor, and the distances, finite.", above=0, rare=True)
     disjoint: Literal["shared", "classes"] = setting(
         "classes",
         "Distance of devices that share no class. shared: D_big of the paper. classes: the same, but at "
@@ -73,7 +65,10 @@ class Parameters(TrainingParameters, PlacingParameters):
         rare=True,
     )
     overlap: bool = setting(
-        True, "Use the factor for small overlaps; false is the paper's ablation.", rare=True
+        True,
+        "Whether a small overlap of classes increases a distance (Algorithm 3); false is the paper's "
+        "ablation.",
+        rare=True,
     )
 
 

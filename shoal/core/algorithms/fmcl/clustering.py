@@ -13,6 +13,9 @@ from shoal.core.types import DeviceId, ModelKey
 
 MAX_CLUSTERS = 10
 """The largest number of groups that Algorithm 5 tries: the end of its last window."""
+LONGEST, TINY = 100.0, 1e-3
+"""beta, the upper limit of the factor by which a small overlap of classes increases a distance, and epsilon,
+which keeps distances finite (Algorithm 3). alpha, the exponent of the factor, is 1."""
 WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MAX_CLUSTERS))
 """Below a coefficient of variation: the smallest and the largest K to try (section 4.5)."""
 
@@ -25,14 +28,13 @@ def distances(parameters: Parameters, held: Sequence[Prototypes]) -> FloatArray:
             continue
         rows, means, weights = _of_class(held, holders)
         norms = np.linalg.norm(means, axis=1)
-        cosine = 1.0 - means @ means.T / (np.outer(norms, norms) + parameters.epsilon)
+        cosine = 1.0 - means @ means.T / (np.outer(norms, norms) + TINY)
         shared = np.minimum(weights[:, None], weights[None])
         overlap[np.ix_(rows, rows)] += shared
         summed[np.ix_(rows, rows)] += shared * cosine
-    found = summed / (overlap + parameters.epsilon)
+    found = summed / (overlap + TINY)
     if parameters.overlap:
-        longer = np.maximum(overlap, parameters.epsilon) ** -parameters.alpha
-        found *= np.minimum(longer, parameters.beta)
+        found *= np.minimum(1.0 / np.maximum(overlap, TINY), LONGEST)
     found = np.where(overlap > 0.0, np.maximum(found, 0.0), np.inf)
     np.fill_diagonal(found, 0.0)
     return found

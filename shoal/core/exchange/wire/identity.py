@@ -98,13 +98,7 @@ def challenge_from_pb(pb: pb2.ChallengeResponse) -> Challenge:
 
 
 def joining_to_pb(joining: Joining) -> pb2.JoinRequest:
-    return pb2.JoinRequest(
-        token=joining.token,
-        nonce=joining.nonce,
-        csr=joining.csr,
-        proof=joining.proof,
-        device=joining.device,
-    )
+    return pb2.JoinRequest(**vars(joining))
 
 
 def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
@@ -118,12 +112,7 @@ def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
 
 
 def returning_to_pb(returning: Returning) -> pb2.ReturnRequest:
-    return pb2.ReturnRequest(
-        certificate=returning.certificate,
-        nonce=returning.nonce,
-        csr=returning.csr,
-        signature=returning.signature,
-    )
+    return pb2.ReturnRequest(**vars(returning))
 
 
 def returning_from_pb(pb: pb2.ReturnRequest) -> Returning:
@@ -166,14 +155,7 @@ def _pending_to_pb(pending: Pending) -> pb2.Pending:
 
 
 def identity_to_pb(issued: IssuedIdentity) -> pb2.Identity:
-    return pb2.Identity(
-        certificate=issued.certificate,
-        authority=issued.authority,
-        federation=issued.federation,
-        device=issued.device,
-        role=ROLES[issued.role],
-        address=issued.address,
-    )
+    return pb2.Identity(**vars(issued) | {"role": ROLES[issued.role]})
 
 
 def identity_from_pb(pb: pb2.Identity) -> IssuedIdentity:

@@ -19,17 +19,10 @@ STAGES: Mapping[int, str] = {number: stage for stage, number in NUMBERS.items()}
 
 
 def observation_to_pb(observation: Observation) -> pb2.ObserveRunsResponse:
-    runs = [
-        pb2.ObservedRun(
-            run=run.run,
-            algorithm=run.algorithm,
-            stage=NUMBERS[run.stage],
-            round=run.round,
-            title=run.title,
-        )
-        for run in observation.runs[:MAX_RUNS]
-    ]
-    return pb2.ObserveRunsResponse(runs=runs)
+    runs = observation.runs[:MAX_RUNS]
+    return pb2.ObserveRunsResponse(
+        runs=[pb2.ObservedRun(**vars(run) | {"stage": NUMBERS[run.stage]}) for run in runs]
+    )
 
 
 def observation_from_pb(pb: pb2.ObserveRunsResponse) -> Observation:

@@ -130,17 +130,8 @@ def _sums_from_pb(pb: pb2.Descriptor) -> NoisySums:
 
 
 def assignment_to_pb(assignment: ClusterAssignment) -> pb2.ClusterAssignment:
-    return pb2.ClusterAssignment(
-        cluster=assignment.cluster,
-        distance=None if math.isnan(assignment.distance) else assignment.distance,
-        runner_up=assignment.runner_up,
-        runner_up_distance=None
-        if math.isnan(assignment.runner_up_distance)
-        else assignment.runner_up_distance,
-        confidence=assignment.confidence,
-        abstained=assignment.abstained,
-        reason=for_people(assignment.reason),
-    )
+    known = {name: value for name, value in vars(assignment).items() if value == value}  # a NaN stays unset
+    return pb2.ClusterAssignment(**known | {"reason": for_people(assignment.reason)})
 
 
 def assignment_from_pb(pb: pb2.ClusterAssignment) -> ClusterAssignment:
@@ -170,7 +161,7 @@ def scores_from_pb(pb: pb2.Scores) -> Scores:
 
 
 def ballot_to_pb(ballot: Ballot) -> pb2.Ballot:
-    return pb2.Ballot(cluster=ballot.cluster, epsilon=ballot.epsilon)
+    return pb2.Ballot(**vars(ballot))
 
 
 def ballot_from_pb(pb: pb2.Ballot) -> Ballot:

@@ -53,12 +53,7 @@ class Lease(NamedTuple):
 
 
 def hello_to_pb(hello: Hello) -> device_service_pb2.HelloRequest:
-    return device_service_pb2.HelloRequest(
-        software=hello.software,
-        oldest_protocol=hello.oldest_protocol,
-        newest_protocol=hello.newest_protocol,
-        mark=hello.mark,
-    )
+    return device_service_pb2.HelloRequest(**vars(hello))
 
 
 def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
@@ -103,7 +98,7 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
 
 
 def lease_to_pb(lease: Lease) -> task_pb2.Lease:
-    return task_pb2.Lease(run=lease.run, round=lease.round, attempt=lease.attempt)
+    return task_pb2.Lease(**lease._asdict())
 
 
 def lease_from_pb(pb: task_pb2.Lease) -> Lease:

@@ -18,7 +18,6 @@ from shoal.core.server_kit.aggregation.influence import opposed
 from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
 from shoal.core.server_kit.aggregation.robust import (
     BOUND,
-    MIN_TO_OUTVOTE,
     Combined,
     Update,
     combine,
@@ -111,7 +110,7 @@ def combined_models(
     An update of weight 0 does not count. A model none of whose updates counts is unchanged.
     """
     found = dict(models)
-    references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
+    references, of_round = dict(guard.references), dict(guard.of_round)
     strikes, histories, spreads = dict(guard.strikes), dict(guard.histories), {}
     if isinstance(rule, Noise) and rule.by_devices:
         rule = "mean"
@@ -144,17 +143,12 @@ def combined_models(
             references[key], of_round[key] = combined.reference, _remarks(key, combined)
         if combined.spread is not None:
             spreads[key] = combined.spread
-        if rule == "auto" and len(own) < MIN_TO_OUTVOTE and not of_run:
-            of_run = (
-                f"model {key} is trained by fewer than {MIN_TO_OUTVOTE} devices: a hostile one among them is "
-                "limited, but not outvoted"
-            )
     histories = {
         key: history
         for key, history in histories.items()
         if (history.rounds or history.knows) and key in models
     }
-    return found, Guard(references, of_round, of_run, strikes, histories, spreads)
+    return found, Guard(references, of_round, strikes, histories, spreads)
 
 
 def held_back(

@@ -53,8 +53,7 @@ class Guard:
     """What averaging remembers from round to round: one field of an algorithm's state.
 
     references: for each model, the norm with which the updates of its last round were compared; see `robust`.
-    of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
-    that holds for the whole run.
+    of_round: for each model, remarks on the updates that were bounded in its last round.
     strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
     on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
     roll back to an earlier round ends that, and so does `readmitted`. That the device leaves the model does
@@ -64,7 +63,6 @@ class Guard:
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
     of_round: Mapping[ModelKey, tuple[str, ...]] = field(default_factory=dict)
-    of_run: str = ""
     strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
     histories: Mapping[ModelKey, LossHistory] = field(default_factory=dict)
     spreads: Mapping[ModelKey, Spread] = field(default_factory=dict)
@@ -86,7 +84,7 @@ class Guard:
         of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
         held = [f"{device} is quarantined: {why}" for device, why in self.quarantined.items()]
         histories = [text for key, each in sorted(self.histories.items()) for text in each.remarks(key)]
-        return tuple(filter(None, (self.of_run, *held, *histories, *of_rounds)))
+        return (*held, *histories, *of_rounds)
 
     @property
     def facts(self) -> dict[str, int]:
@@ -134,7 +132,7 @@ class Guard:
                     known |= {device: max(count, known.get(device, 0)) for device, count in counts.items()}
         references = {key: self.references[old] for key, old in sources.items() if old in self.references}
         of_round = {key: texts for key, texts in self.of_round.items() if sources.get(key) == key}
-        return Guard(references, of_round, self.of_run, strikes, histories)
+        return Guard(references, of_round, strikes, histories)
 
     def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
         """The guard after one model went back to what it was when `earlier` was the guard.
@@ -150,7 +148,6 @@ class Guard:
         return Guard(
             of(self.references, earlier.references),
             of(self.of_round, earlier.of_round),
-            self.of_run,
             of(self.strikes, earlier.strikes),
             of(self.histories, earlier.histories),
         )

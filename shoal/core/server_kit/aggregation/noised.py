@@ -78,7 +78,7 @@ def rule_of(parameters: Any) -> str | Noise:
     if parameters.aggregation != NOISED:
         return str(parameters.aggregation)
     by_devices = parameters.secure_aggregation
-    return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta, by_devices)
+    return Noise(parameters.central_clip, parameters.central_noise, parameters.dp_delta, by_devices)
 
 
 def charged(

@@ -8,7 +8,6 @@ An update is the model that a device reported minus the model that its round beg
     trimmed   the mean of each coordinate without its highest and lowest tenth: within the range of the honest
               values, as long as at most as many devices are hostile as are left out at one end
     median    the median of each coordinate: the same, as long as fewer than half are hostile
-    auto      `clipped`
     mean      the weighted mean, which bounds nothing
 
 One or two updates have no middle. There, every rule but `mean` shortens them to `BOUND` times a reference:
@@ -37,8 +36,6 @@ RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest of one or two updates, and the largest growth of the reference in a
 round."""
-MIN_TO_OUTVOTE = 5
-"""Updates from which on one liar is less than a quarter of them."""
 
 
 @dataclass(frozen=True, eq=False)
