@@ -323,10 +323,6 @@ class AuthorityClient(OperatorClient):
         with self._errors():  # all histories are read, and reports that are being combined are waited for
             return authority_wire.withdrawn_from_pb(self._stub.WithdrawDevice(request))
 
-    def rename(self, device: DeviceId, display: str) -> Known:
-        request = authority_pb.RenameDeviceRequest(device=device, display=display)
-        return authority_wire.device_from_pb(self._answer(self._stub.RenameDevice, request).device)
-
     def rotate(self) -> Rotated:
         found = self._answer(self._stub.RotateAuthority, authority_pb.RotateAuthorityRequest())
         return Rotated(found.fingerprint, tuple(found.operators))

@@ -238,7 +238,6 @@ CREATE TABLE tokens (
 );
 CREATE TABLE identities (
     device TEXT PRIMARY KEY,
-    display TEXT NOT NULL,
     role TEXT NOT NULL,
     labels TEXT NOT NULL,                -- JSON
     standing TEXT NOT NULL,

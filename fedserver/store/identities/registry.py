@@ -117,14 +117,6 @@ class Registry:
         if found.standing is not DeviceStanding.WITHDRAWN:
             self.set_standing(found.device, standing)
 
-    def rename(self, device: DeviceId, display: str) -> Registered:
-        """Change the displayed name; the permanent name stays. Raises NotFound."""
-        with self._db.transaction():
-            self.get(device)
-            self._db.execute("UPDATE identities SET display = ? WHERE device = ?", (display, device))
-            self._audit.record(Event.RENAMED, device=device, display=display)
-            return self.get(device)
-
     def spend_placement(self, device: DeviceId, most: int) -> bool:
         """Count a placement of today. Returns whether the device stays within `most` a day."""
         day = _today()
@@ -190,10 +182,9 @@ class Registry:
     def enter(self, device: DeviceId, standing: DeviceStanding, asked: Successor) -> None:
         """Inside a transaction: add a device with this key."""
         self._db.execute(
-            "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO identities (device, role, labels, standing, created, spki, token)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                device,
                 device,
                 asked.role.value,
                 json.dumps(asked.labels),
@@ -220,7 +211,6 @@ class Registry:
         waiting = self._db.rows("successors", "WHERE device = ?", (row["device"],))
         return Registered(
             row["device"],
-            row["display"],
             Role(row["role"]),
             json.loads(row["labels"]),
             DeviceStanding(row["standing"]),

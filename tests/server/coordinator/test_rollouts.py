@@ -214,8 +214,8 @@ def test_what_a_revoked_device_has_counted_counts_no_more(tmp_path: Path) -> Non
         database = coordinator.storage.store.database
         with database.transaction():
             database.execute(
-                "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
-                " VALUES ('liar', '', 'infer-only', '{}', 'revoked', 0, '', '')"
+                "INSERT INTO identities (device, role, labels, standing, created, spki, token)"
+                " VALUES ('liar', 'infer-only', '{}', 'revoked', 0, '', '')"
             )
 
     async def check(coordinator: Coordinator) -> None:

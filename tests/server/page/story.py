@@ -104,7 +104,7 @@ class Story:
         for number, device in enumerate(self.names):
             labels = {"site": self.names[number % 2]}
             standing = DeviceStanding.APPROVED
-            found.append(Known(Registered(device, device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
+            found.append(Known(Registered(device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
         return found
 
     def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]], list[RolloutStatus]]:
