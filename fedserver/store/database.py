@@ -57,7 +57,7 @@ class Database(ABC):
         rest: what follows the table in the query. Raises DamagedRow if a row cannot be restored.
 
         Example:
-            >>> database.rows("rounds", "WHERE run = ? ORDER BY round", ("digits",))
+            >>> database.rows("reports", "WHERE run = ? ORDER BY round", ("digits",))
         """
 
     @abstractmethod
