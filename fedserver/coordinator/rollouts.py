@@ -12,10 +12,10 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedserver.coordinator.status_types import RolloutCluster, RolloutStatus
+from fedserver.coordinator.status_types import RolloutStatus
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import released
 from fedserver.store.releases import Card
@@ -23,7 +23,7 @@ from fedserver.store.rollouts import Rollout
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DiskFull, NotFound, Refused
 from shoal.core.exchange.choosing import Counted
 from shoal.core.exchange.link import Trial
-from shoal.core.rollout import PROMOTED, STOPPED, Counts, Decision, decide, summed, takes_part
+from shoal.core.rollout import PROMOTED, STOPPED, Counts, Decision, Sum, decide, summed, takes_part
 from shoal.core.types import DeviceId, ModelKey
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Rollouts:
         if going is None:
             margin = MARGIN if margin is None else margin
             name, now = secrets.token_hex(8), time.time()
-            going = Rollout(name, channel, present.release, new, share, margin, pinned, now)
+            going = Rollout(name, channel, present.release, new, share, margin, now, pinned)
         elif going.new != new or share < going.share or margin not in (None, going.margin):
             raise Refused(
                 f"a rollout of {going.new} goes on in channel {channel}, to {100.0 * going.share:g} % of the "
@@ -180,7 +180,7 @@ class Rollouts:
         return found
 
     async def _status(self, each: Rollout) -> RolloutStatus:
-        why, clusters = each.why, tuple[RolloutCluster, ...]()
+        why, clusters = each.why, dict[ModelKey, Sum]()
         try:
             rows, card = await self._rows(each), await self._card(each.old)
         except (NotFound, DataFault, DamagedRow) as error:
@@ -188,11 +188,8 @@ class Rollouts:
         else:
             devices = _by_cluster(card, rows)
             why = why or decide(devices, each.margin, len(card.models)).why
-            sums = {key: summed(own, len(card.models)) for key, own in devices.items()}
-            clusters = tuple(RolloutCluster(key, **asdict(own)) for key, own in sums.items())
-        facts = asdict(each) | {"why": why}
-        facts.pop("pinned")
-        return RolloutStatus(**facts, clusters=clusters)
+            clusters = {key: summed(own, len(card.models)) for key, own in devices.items()}
+        return RolloutStatus(**(vars(each) | {"why": why}), clusters=clusters)
 
     async def notices(self) -> list[str]:
         """Rollouts that need a person: the last one of a channel, if it was stopped by its counts, and those
@@ -209,7 +206,7 @@ class Rollouts:
             is_old = not each.outcome and time.time() - each.began > DAY
             if each.outcome == STOPPED and name in moves and moves[name].at < each.ended:
                 found.append(f"{head} was stopped {each.why}; to end this notice: {use} {each.old}")
-            elif is_old and not all(cluster.labeled for cluster in each.clusters):
+            elif is_old and not all(cluster.labeled for cluster in each.clusters.values()):
                 found.append(f"{head}: {each.why}; promote it: {use} {each.new}; go back: {use} {each.old}")
         return found
 

@@ -37,8 +37,8 @@ class Rollout:
     new: str
     share: float
     margin: float
-    pinned: bool
     began: float
+    pinned: bool = False
     ended: float = 0.0
     outcome: str = ""
     why: str = ""
@@ -54,8 +54,8 @@ class Rollouts:
         """Store a rollout, or the larger share of one that goes on."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, pinned,"
-                " began, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, began,"
+                " pinned, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (rollout) DO UPDATE SET share = excluded.share, pinned = excluded.pinned",
                 tuple(int(each) if isinstance(each, bool) else each for each in astuple(new)),
             )
@@ -116,8 +116,8 @@ def _rollout_of(row: Row) -> Rollout:
         row["new_release"],
         row["share"],
         row["margin"],
-        bool(row["pinned"]),
         row["began"],
+        bool(row["pinned"]),
         row["ended"],
         row["outcome"],
         row["why"],
