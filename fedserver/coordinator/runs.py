@@ -68,6 +68,8 @@ from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
+InTurn = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""Runs work while no other work runs in turn: see `Coordinator.in_turn`."""
 REASON = 2000
 """How many characters of an error a log line has."""
 WITHDRAWN = "its report was damaged on the server's disk"
@@ -101,7 +103,7 @@ class Run:
         storage: Storage,
         blobs: BlobCache,
         wake: Callable[[DeviceId], None],
-        in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        in_turn: InTurn,
         meter: Meter,
         released: Callable[["Run"], Awaitable[tuple[ReleaseRecord | None, Move | None, str]]],
         workers: Workers | None = None,
