@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 
-from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.errors import BadPayload, DataFault
@@ -109,16 +109,5 @@ COLUMNS = tuple(Counts.__dataclass_fields__)
 
 
 def _rollout_of(row: Row) -> Rollout:
-    return Rollout(
-        row["rollout"],
-        row["channel"],
-        row["old_release"],
-        row["new_release"],
-        row["share"],
-        row["margin"],
-        row["began"],
-        bool(row["pinned"]),
-        row["ended"],
-        row["outcome"],
-        row["why"],
-    )
+    names = {"old": row["old_release"], "new": row["new_release"]}
+    return record_of(Rollout, row, **names, pinned=bool(row["pinned"]))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs, References
-from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
@@ -378,21 +378,14 @@ class Runs:
 def _run_of(row: Row) -> RunRecord:
     # The devices that a round asked first, and then a list for each group that stepped in.
     asked = json.loads(row["asked"])
-    return RunRecord(
-        row["run"],
-        decode(RunSpec, json.loads(row["spec"]), _no_tensors),
-        row["created"],
-        Standing(row["standing"]),
-        row["reason"],
-        row["round"],
-        tuple(each for each in asked if isinstance(each, str)),
-        row["title"],
-        row["abandoned_in_a_row"],
-        tuple(tuple(each) for each in asked if not isinstance(each, str)),
-        row["opened"],
-        decode(Memory, json.loads(row["memory"]), _no_tensors),
-        row["paused"],
-        row["ended"],
+    return record_of(
+        RunRecord,
+        row,
+        spec=decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+        standing=Standing(row["standing"]),
+        asked=tuple(each for each in asked if isinstance(each, str)),
+        stepped_in=tuple(tuple(each) for each in asked if not isinstance(each, str)),
+        memory=decode(Memory, json.loads(row["memory"]), _no_tensors),
     )
 
 

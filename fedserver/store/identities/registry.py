@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Collection
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import DeadKeys
 from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Successor
@@ -209,15 +209,13 @@ class Registry:
 
     def _registered(self, row: Row) -> Registered:
         waiting = self._db.rows("successors", "WHERE device = ?", (row["device"],))
-        return Registered(
-            row["device"],
-            Role(row["role"]),
-            json.loads(row["labels"]),
-            DeviceStanding(row["standing"]),
-            row["created"],
-            row["spki"],
-            row["token"],
-            _successor(waiting[0]) if waiting else None,
+        return record_of(
+            Registered,
+            row,
+            role=Role(row["role"]),
+            labels=json.loads(row["labels"]),
+            standing=DeviceStanding(row["standing"]),
+            successor=_successor(waiting[0]) if waiting else None,
         )
 
     def set_standing(self, device: DeviceId, standing: DeviceStanding) -> None:
@@ -231,5 +229,4 @@ def _today() -> int:
 
 
 def _successor(row: Row) -> Successor:
-    labels = json.loads(row["labels"])
-    return Successor(row["spki"], Role(row["role"]), labels, row["token"], row["created"])
+    return record_of(Successor, row, role=Role(row["role"]), labels=json.loads(row["labels"]))
