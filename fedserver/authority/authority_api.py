@@ -14,9 +14,8 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding, Registered, Terms, Token
-from shoal.core.errors import DiskFull, Refused
+from shoal.core.errors import DiskFull
 from shoal.core.identity.join import JoinString
-from shoal.core.identity.joining import NAME
 from shoal.core.types import DeviceId, RunId
 
 LONGEST_REASON = 500
@@ -73,24 +72,11 @@ class AuthorityApi:
         return await self._seen(device)
 
     @to_the_end
-    async def rename(self, device: DeviceId, display: str) -> Known:
-        if not NAME.fullmatch(display):
-            raise Refused(
-                f"{display[:64]!r} is not a valid display name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-            )
-        return await self._changed(
-            await self._storage.call(self._storage.identities.registry.rename, device, display)
-        )
-
-    @to_the_end
     async def refuse(self, device: DeviceId, reason: str) -> Known:
         """Revoke only the key that waits to take the place of a device's key."""
-        return await self._changed(
-            await self._storage.call(
-                self._storage.identities.registry.refuse, device, reason[:LONGEST_REASON]
-            )
-        )
+        registry = self._storage.identities.registry
+        self._peers.learn(await self._storage.call(registry.refuse, device, reason[:LONGEST_REASON]))
+        return await self._seen(device)
 
     @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
@@ -160,10 +146,6 @@ class AuthorityApi:
             raise
         self._peers.learn(known)
         return self._peers.cut(device)
-
-    async def _changed(self, device: Registered) -> Known:
-        self._peers.learn(device)
-        return await self._seen(device.device)
 
     async def _seen(self, device: DeviceId) -> Known:
         return next(each for each in await self.devices() if each.device.device == device)

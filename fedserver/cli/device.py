@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def device() -> None:
-    """List, approve, rename, revoke and withdraw devices."""
+    """List, approve, revoke and withdraw devices."""
 
 
 @device.command("ls", epilog="Example: fedserver device ls --json")
@@ -34,7 +34,6 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
     rows = [
         (
             known.device.device,
-            known.device.display,
             known.device.role.value,
             known.device.standing.value,
             ago(known.last_seen),
@@ -43,7 +42,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
         )
         for known in found
     ]
-    text = table(("device", "display name", "role", "state", "last seen", "labels", "key"), rows)
+    text = table(("device", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
     return Result({"devices": list(map(facts, found))}, text if found else none)
 
@@ -160,23 +159,11 @@ def withdraw(
     return Result(data, shown(done, yes))
 
 
-@device.command(epilog="Example: fedserver device rename ward-3 icu-monitor")
-@verb
-@connected
-@click.argument("name", metavar="DEVICE")
-@click.argument("display", metavar="NEW")
-def rename(console: Console, client: "AuthorityClient", name: str, display: str) -> Result:
-    """Change the display name of a device. Models and logs keep its name."""
-    known = client.rename(name, display)
-    return Result(facts(known), f"device {name} is displayed as {display}")
-
-
 def facts(known: "Known") -> dict[str, Any]:
     """A device as JSON. Clock times are seconds since 1970."""
     device = known.device
     return {
         "device": device.device,
-        "display": device.display,
         "role": device.role.value,
         "labels": dict(device.labels),
         "standing": device.standing.value,
@@ -219,8 +206,7 @@ def _text(known: "Known") -> str:
     device = known.device
     waits = "; compare the key with what the device shows, then run: fedserver device approve"
     lines = [
-        f"{device.device}, displayed as {device.display}: {device.role.value}, {device.standing.value}"
-        f"{waits if device.waits else ''}",
+        f"{device.device}: {device.role.value}, {device.standing.value}{waits if device.waits else ''}",
         f"key       {fingerprint(device.spki)}",
         f"joined    {clock(device.created)}{f' with token {device.token}' if device.token else ''}",
         f"last seen {ago(known.last_seen)}",

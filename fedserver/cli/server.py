@@ -2,25 +2,19 @@
 
 import asyncio
 import logging
-import signal
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected, state_option, wait_option
-from shoal.shell.console import Console, Result, printable, verb
+from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
-
-WATCH, CLEAR = 2.0, "\x1b[H\x1b[2J"
-"""Seconds between two looks of `status --watch`, and what clears a terminal before each."""
 
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
@@ -136,36 +130,10 @@ def up(console: Console, **flags: Any) -> Result:
 @verb
 @connected
 @wait_option
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
-def status(console: Console, client: "OperatorClient", watch: bool) -> Result:
+def status(console: Console, client: "OperatorClient") -> Result:
     """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
 
-    With --watch it leaves out what devices have released, which takes longest to find. Exits with code 4 at
-    once if no server is running.
+    Exits with code 4 at once if no server is running.
     """
-    if watch:
-        _watch(client)
     found = client.status()
     return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))
-
-
-def _watch(client: "OperatorClient") -> None:
-    """Show the server again and again. Raises KeyboardInterrupt at Ctrl-C.
-
-    Python drops an exception that is raised in a callback of the garbage collector or of gRPC. So the signal
-    is noted, too, and looked at after each round.
-    """
-    pressed = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    while not pressed:
-        found = client.status(released=False)
-        shown = f"{text.clock(time.time())}\n{text.server(found, released=False)}"
-        click.echo((CLEAR if sys.stdout.isatty() else "") + printable(shown))
-        time.sleep(WATCH)
-    raise KeyboardInterrupt

@@ -277,8 +277,8 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
     return table(("cluster", "devices", "model", "after round N"), rows)
 
 
-def server(found: ServerStatus, *, released: bool = True) -> str:
-    """The server, its runs and its devices. released: whether to say what devices have released."""
+def server(found: ServerStatus) -> str:
+    """The server, its runs and its devices, and what these have released."""
     count = Counter(device.presence for device in found.devices)
     here, never = count["idle"] + count["working"], count["expected"]
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
@@ -298,7 +298,6 @@ def server(found: ServerStatus, *, released: bool = True) -> str:
             for each in found.devices
         ]
         parts.append(table(("device", "state", "last seen", "works on", "software"), rows))
-    if found.devices and released:
         parts.append(f"privacy over all runs\n{privacy_table(found.released)}")
     return "\n".join(parts)
 

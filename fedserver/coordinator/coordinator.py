@@ -19,6 +19,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.answers import NOTHING_NEW, UNKNOWN
 from fedserver.coordinator.history.meter import Meter
+from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.published import Published
 from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.coordinator.repair.caretaker import Caretaker
@@ -26,6 +27,8 @@ from fedserver.coordinator.repair.damage import lost_blob
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.rollouts import Rollouts
 from fedserver.coordinator.runs import Lease, Run
+from fedserver.coordinator.series import Series
+from fedserver.coordinator.starting import Starting
 from fedserver.coordinator.status import DEPOSED, problems, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
@@ -66,8 +69,8 @@ class Coordinator:
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
     labels_of: what each device is labeled with; nothing in plain text.
-    published: the releases and channels. rollouts: what devices try beside them. series: the runs that start
-    by themselves. withdrawals: of devices whose data are to count no more.
+    published: the releases and channels. rollouts: what devices try beside them. starting: how runs begin.
+    series: those that start by themselves. withdrawals: of devices whose data are to count no more.
     signatures: checks what devices sign for each other; in plain text they are believed.
     attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
@@ -75,22 +78,23 @@ class Coordinator:
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
-        self.runs: dict[RunId, Run] = {}
         self.conflicts: dict[DeviceId, str] = {}
         self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
-        self.published = Published(self)
-        self.rollouts = Rollouts(self)
+        self.runs = KnownRuns(self.recovery)
+        self.published = Published(storage, self.runs)
+        self.barred: set[DeviceId] = set()
+        self.rollouts = Rollouts(
+            storage, self.published, self.in_turn, self.barred, lambda: not self.conflicts
+        )
         self.caretaker = Caretaker(
             storage, lambda: list(self.runs.values()), self.in_turn, lambda: bool(self.recovery.pending)
         )
-        from fedserver.coordinator.series import Series  # which starts runs, as an operator does
-
-        self.series = Series(self)
-        self.withdrawals = Withdrawals(self)
+        self.starting = Starting(self)
+        self.series = Series(storage, self.runs, self.in_turn, self.starting)
+        self.withdrawals = Withdrawals(storage, self.runs, self.in_turn, self.restart)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
-        self.barred: set[DeviceId] = set()
         self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
@@ -138,7 +142,7 @@ class Coordinator:
         memory."""
         self.stop_serving()
         self.storage.stop_waiting()
-        await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
+        await asyncio.gather(*(run.settle(self.settings.grace) for run in self.runs.active()))
         for task in self._background:
             task.cancel()
             await asyncio.wait([task])
@@ -178,7 +182,7 @@ class Coordinator:
     def low_water(self) -> int:
         """How many bytes should stay free: the end of a round stores new models before it deletes older
         ones."""
-        models = (model for run in self.active() for model in run.engine.state.models.values())
+        models = (model for run in self.runs.active() for model in run.engine.state.models.values())
         return max(self.settings.low_water, 2 * sum(map(nbytes, models)))
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
@@ -215,7 +219,7 @@ class Coordinator:
             if device not in self.conflicts:
                 log.error("device %s has seen %s; from now on new work is refused", device, why)
             self.conflicts[device] = why
-            for run in self.active():
+            for run in self.runs.active():
                 run.held = True
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
@@ -248,24 +252,6 @@ class Coordinator:
 
     # -- runs -----------------------------------------------------------------------------------------------
 
-    def active(self) -> list[Run]:
-        """The active runs, oldest first."""
-        return [run for run in self.runs.values() if run.active]
-
-    def run(self, run: RunId) -> Run:
-        """The run of that name. Raises NotFound, or Unavailable while it is being restored after a start."""
-        if run not in self.runs:
-            self.check_recovered(run)
-            if run in self.recovery.unreadable:
-                raise NotFound(f"run {run!r} cannot be read: {self.recovery.unreadable[run][1]}")
-            raise NotFound(f"there is no run {run!r}", f"known runs: {', '.join(self.runs) or 'none'}")
-        return self.runs[run]
-
-    def check_recovered(self, run: RunId) -> None:
-        """Raises Unavailable while the files of this run are being checked after a start."""
-        if run in self.recovery.pending:
-            raise Unavailable(f"run {run} is being checked after the server's start", "try again in a moment")
-
     async def add(self, record: RunRecord, recipe: Recipe, state: State, blobs: BlobCache) -> None:
         """Add a run that is new, or that was found at the start."""
         reports = (
@@ -286,8 +272,7 @@ class Coordinator:
             self.published.of_finished,
             self.reducers,
         )
-        self.runs[run.run] = run
-        self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
+        self.runs.enter(run)
         run.held = bool(self.conflicts)
         expected = {*record.memory.fleet, *record.asked, *itertools.chain(*record.stepped_in)}
         for device, standing in (await self.storage.call(self.storage.journal.standings)).items():
@@ -301,7 +286,7 @@ class Coordinator:
 
     async def restart(self, run: RunId, why: str) -> None:
         """In turn: let a run that is over go on from its last checkpoint, as a start of the server does."""
-        found, storage = self.run(run), self.storage
+        found, storage = self.runs.named(run), self.storage
         names = (await storage.call(storage.runs.checkpoints, run))[0][1]
         if lost := await lost_blob(storage, names):
             raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
@@ -310,7 +295,7 @@ class Coordinator:
         recipe = await asyncio.to_thread(recipe_of, found.spec)
         record = await storage.when_space(storage.runs.reactivate, run, why)
         await self.add(record, recipe, state, blobs)
-        await self.run(run).note(why)
+        await self.runs.named(run).note(why)
 
     # -- devices --------------------------------------------------------------------------------------------
 
@@ -338,7 +323,7 @@ class Coordinator:
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
         visitor.seen()
-        for run in self.active():
+        for run in self.runs.active():
             run.heard(visitor.device)
 
     async def join(self, visitor: Visitor) -> None:
@@ -351,7 +336,7 @@ class Coordinator:
         if not self.may_train(visitor.device):
             return
         labels = self.labels_of(visitor.device).items()
-        for run in self.active():
+        for run in self.runs.active():
             is_in = run.run in visitor.joined and run.present(visitor.device)
             sits_out = run.answers.get(visitor.device) == NOTHING_NEW
             if not is_in and not sits_out and run.admits(labels):
@@ -364,14 +349,14 @@ class Coordinator:
 
     async def leave(self, visitor: Visitor) -> None:
         visitor.end()
-        for run in self.active():
+        for run in self.runs.active():
             await self.in_turn(self._feed_if_present(run, visitor.device, Left(visitor.device)))
 
     async def revoked(self, device: DeviceId, how: str = "revoked") -> None:
         """A device will not come back: no run waits for it."""
         if visitor := self.visitors.get(device):
             visitor.end()
-        for run in self.active():
+        for run in self.runs.active():
             await self.in_turn(run.advance(Left(device, f"it was {how}", for_good=True)))
 
     def end_sessions(self) -> None:
@@ -385,19 +370,19 @@ class Coordinator:
 
     def task_for(self, device: DeviceId) -> Task | None:
         """The task that is leased to a device, from the oldest run that has one for it."""
-        for run in self.active():
+        for run in self.runs.active():
             if lease := run.lease(device):
                 return lease.task
         return None
 
     def leases(self, visitor: Visitor) -> list[Lease]:
         """The tasks of a device: first the one that it was given last, then those that still wait for it."""
-        runs = sorted(self.active(), key=lambda run: run.run != visitor.given)
+        runs = sorted(self.runs.active(), key=lambda run: run.run != visitor.given)
         return [lease for run in runs if (lease := run.lease(visitor.device))]
 
     def idle(self) -> Idle:
         """The answer to a device for which there is no task."""
-        active = self.active()
+        active = self.runs.active()
         if not active and self.recovery.pending:
             return Idle("the server is checking its files after the start", 0.0, 1.0)
         # A run that has not been restored yet, or that cannot be read, may continue later.
@@ -424,7 +409,7 @@ class Coordinator:
         while True:
             await asyncio.sleep(self.settings.tick)
             await self.storage.until_reachable()
-            for run in self.active():
+            for run in self.runs.active():
                 run.hear_those_that(self.is_waiting)
                 if run.engine.stage is not Stage.REDUCING and not (run.held or run.paused):
                     await self.in_turn(run.advance())

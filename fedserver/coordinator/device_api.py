@@ -90,7 +90,7 @@ class DeviceApi(Link):
             self._coordinator.heard(visitor)  # its lease stays as it is, and nothing new is begun
         else:
             await self._coordinator.join(visitor)
-        self._coordinator.check_recovered(run)
+        self._coordinator.runs.check_recovered(run)
         known = self._coordinator.runs.get(run)
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)

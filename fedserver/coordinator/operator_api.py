@@ -1,10 +1,7 @@
 """The coordinator's interface for operators."""
 
 import asyncio
-import itertools
-import re
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Container
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,8 +10,9 @@ from fedserver.coordinator import watching
 from fedserver.coordinator.answers import notice
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.costs import cost_of
-from fedserver.coordinator.recipe import Recipe, may_share, recipe_of, with_readmitted, with_rounds
+from fedserver.coordinator.recipe import recipe_of, with_readmitted, with_rounds
 from fedserver.coordinator.runs import Run
+from fedserver.coordinator.starting import MISSED_HEARTBEATS, OWNER
 from fedserver.coordinator.status import (
     clusters_of,
     device_of,
@@ -33,37 +31,23 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.coordinator.visits import transfer
-from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.content.frames import Frame
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.store.integrity.records import LogLine, RunSpec, Standing
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
-from fedserver.store.releases import STABLE
-from shoal.core.algorithm import Basis, State, basis_of
-from shoal.core.data.scale import RESERVED
-from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
-from shoal.core.errors import ConfigError, DiskFull, Refused
+from shoal.core.errors import DiskFull, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.exchange.wire import Line
-from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import Bytes, DeviceId, ModelKey, RunId, Tensors
-from shoal.shell import crash
+from shoal.core.types import Bytes, DeviceId, ModelKey, RunId
 
-OWNER = "@operator"
-"""The device name under which an operator's uploads are stored. No device can have this name."""
 LARGEST = 1 << 40
 """The largest blob that is accepted from an operator, in bytes."""
 WATCH_INTERVAL = 0.1
 """The shortest time in seconds between two states of a watched run."""
-LONGEST_PERIOD = 366 * 86400.0
-"""The longest time from a run of a series to the next, in seconds."""
-MISSED_HEARTBEATS = 3
-"""How many heartbeats a device may miss before it counts as absent."""
 
 
 class OperatorApi:
@@ -79,23 +63,13 @@ class OperatorApi:
         Without a name, one is made from the algorithm. Raises ConfigError if the specification cannot work or
         the name is taken.
         """
-        spec, recipe = await self.prepared(spec)
-        return await self._coordinator.in_turn(self.begin(spec, recipe, initial))
-
-    async def prepared(self, spec: RunSpec) -> tuple[RunSpec, Recipe]:
-        """What is asked for with what the server knows of it, and how it is done. Raises as `start_run`."""
-        self._coordinator.check_serving()
-        self._coordinator.check_deciding()
-        self._check(spec)
-        if spec.evaluate is not None:
-            spec = replace(spec, policy=replace(spec.policy, devices=0))  # all are asked
-        if spec.evaluate or spec.base:
-            spec = await self._coordinator.published.of_release(spec)
-        return spec, await asyncio.to_thread(recipe_of, spec)
+        starting = self._coordinator.starting
+        spec, recipe = await starting.prepared(spec)
+        return await self._coordinator.in_turn(starting.begin(spec, recipe, initial))
 
     async def cost(self, run: RunId) -> str:
         """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
-        coordinator, found = self._coordinator, self._coordinator.run(run)
+        coordinator, found = self._coordinator, self._coordinator.runs.named(run)
         stated = await coordinator.storage.statements_of_all() or {}
         paid = [device for device, each in stated.items() if each.cost]
         able = coordinator.able(found, await self._storage.call(self._storage.journal.trainers))
@@ -104,7 +78,7 @@ class OperatorApi:
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
         """Stop a run permanently, and start no more of its series. Its last models stay. Safe to repeat."""
         self._coordinator.check_deciding()
-        await self._coordinator.in_turn(self._stop(self._coordinator.run(run), reason))
+        await self._coordinator.in_turn(self._stop(self._coordinator.runs.named(run), reason))
         return await self.show(run)
 
     async def pause_run(self, run: RunId, reason: str) -> RunStatus:
@@ -122,7 +96,7 @@ class OperatorApi:
         Raises Refused if it has finished or was stopped.
         """
         self._coordinator.check_deciding()
-        found = self._coordinator.run(run)
+        found = self._coordinator.runs.named(run)
         if found.standing is Standing.FAILED:
             await self._coordinator.in_turn(self._restart(run))
         else:
@@ -175,7 +149,7 @@ class OperatorApi:
 
     async def show(self, run: RunId) -> RunStatus:
         """Everything about one run. Raises NotFound."""
-        found, coordinator = self._coordinator.run(run), self._coordinator
+        found, coordinator = self._coordinator.runs.named(run), self._coordinator
         shown = await coordinator.storage.unless_full(lambda: coordinator.in_turn(self._show(found)))
         return shown or await self._show(found)
 
@@ -186,12 +160,12 @@ class OperatorApi:
         being combined.
         """
         self._coordinator.check_deciding()
-        await self._coordinator.in_turn(self._coordinator.run(run).roll_back(round, cluster))
+        await self._coordinator.in_turn(self._coordinator.runs.named(run).roll_back(round, cluster))
         return await self.show(run)
 
     async def clusters(self, run: RunId) -> list[ClusterVersions]:
         """The clusters of a run, with the versions of their models that are stored. Raises NotFound."""
-        found, coordinator = self._coordinator.run(run), self._coordinator
+        found, coordinator = self._coordinator.runs.named(run), self._coordinator
         listed = await coordinator.storage.unless_full(lambda: coordinator.in_turn(self._clusters(found)))
         return await self._clusters(found) if listed is None else listed
 
@@ -200,7 +174,7 @@ class OperatorApi:
         while run in self._coordinator.recovery.pending:  # its files are being checked after a start
             await asyncio.sleep(WATCH_INTERVAL)
             self._coordinator.check_serving()
-        found = self._coordinator.run(run)
+        found = self._coordinator.runs.named(run)
         while True:
             change = found.changed.next()
             status = await self.show(run)
@@ -213,7 +187,7 @@ class OperatorApi:
 
     async def log(self, run: RunId, after: int) -> list[LogLine]:
         """The next lines of a run's log with numbers above `after`; none if there are no more."""
-        self._coordinator.run(run)
+        self._coordinator.runs.named(run)
         return await self._storage.call(self._storage.journal.log_lines, run, after)
 
     async def history(
@@ -224,7 +198,7 @@ class OperatorApi:
         devices: whether to include the figures and positions of devices. most: how many rounds, 1 or more.
         Raises NotFound.
         """
-        self._coordinator.run(run)
+        self._coordinator.runs.named(run)
         return await self._storage.call(
             self._storage.journal.timeline.read, run, after, devices=devices, most=most
         )
@@ -233,14 +207,17 @@ class OperatorApi:
         """The next records of what newcomers were answered, with numbers above `after`; none if there are no
         more. run, device: only those of this run or device; "": of all. Raises NotFound."""
         if run:
-            self._coordinator.run(run)
+            self._coordinator.runs.named(run)
         return await self._storage.call(self._storage.journal.placements.read, run, device, after)
 
     async def status(self, *, released: bool = True) -> ServerStatus:
         """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
-        timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+        timeout, active = (
+            MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat),
+            coordinator.runs.active(),
+        )
         standings = await self._storage.call(self._storage.journal.standings)
         devices = []
         for record in await self._storage.call(self._storage.journal.devices):
@@ -294,38 +271,15 @@ class OperatorApi:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _check(self, spec: RunSpec) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
-            raise ConfigError(
-                f"{spec.name!r} is not a valid run name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores",
-            )
-        if spec.labels and self._coordinator.labels_of is unlabeled:
-            raise ConfigError("devices have labels only on a server with certificates", "leave them out")
-        if not 0.0 <= spec.every <= LONGEST_PERIOD or (spec.every and not spec.base):
-            raise ConfigError(
-                f"no run can follow every {spec.every:g} s"
-                if spec.base
-                else "nothing says what to go on from",
-                "name a channel and a period of up to 366 days: --from stable --every 1d",
-            )
-        shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
-        if spec.policy.device_timeout < shortest:
-            raise ConfigError(
-                f"a device timeout of {spec.policy.device_timeout:g} s is too short: devices call every "
-                f"{self._coordinator.settings.heartbeat:g} s while they work",
-                f"use {shortest:g} s or more",
-            )
-
     def _going_on(self, run: RunId) -> Run:
         self._coordinator.check_deciding()
-        found = self._coordinator.run(run)
+        found = self._coordinator.runs.named(run)
         if not found.active:
             raise Refused(f"run {run} is over: {found.reason}", "start another run with its model")
         return found
 
     def _over(self, run: RunId) -> Run:
-        found = self._coordinator.run(run)
+        found = self._coordinator.runs.named(run)
         if found.active:
             raise Refused(f"run {run} is not over", f"stop it first: fedserver run stop {run}")
         return found
@@ -336,7 +290,7 @@ class OperatorApi:
         await self._coordinator.series.end(run)
 
     async def _restart(self, run: RunId) -> None:
-        if self._coordinator.run(run).standing is Standing.FAILED:
+        if self._coordinator.runs.named(run).standing is Standing.FAILED:
             await self._coordinator.restart(run, "an operator resumed it after its failure")
 
     async def _change(self, run: RunId, change: RunChange) -> None:
@@ -345,7 +299,7 @@ class OperatorApi:
             raise Refused(f"run {run} is combining the reports of a round", "try again in a moment")
         state = found.engine.state
         spec = replace(found.spec, policy=replace(found.spec.policy, **change.policy))
-        self._check(spec)
+        self._coordinator.starting.check(spec)
         if change.rounds is not None:
             state = with_rounds(state, change.rounds)
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
@@ -410,93 +364,6 @@ class OperatorApi:
             )
             for key, members in clusters_of(found.engine.state).items()
         ]
-
-    async def begin(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
-        """In turn: start a run that was prepared."""
-        storage = self._coordinator.storage
-        removed = await storage.call(storage.runs.removed)
-        run = self._id_of(spec, removed, await storage.call(storage.releases.moves))
-        name, given = initial.blob.sha256 if initial else "", spec.name or run
-        series = spec.series or (run if spec.every else "")
-        spec = replace(spec, name=given, series=series, software=shoal.__version__, initial=name)
-        blobs, model = storage.blob_cache(run), None
-        record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
-        try:
-            if spec.graph and not spec.release:
-                await self._adopt_graph(run, spec, initial)
-            if initial is not None:
-                await storage.call(storage.runs.adopt, run, OWNER, initial)
-                model = await storage.call(blobs.load, initial)
-            state = await self._first_state(spec, recipe, model)
-            checkpoint = await storage.call(blobs.store_state, recipe.state, state)
-            # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected = self._coordinator.connected(spec.labels)
-            waiting = self._coordinator.connected(spec.labels, polling=True)
-            await storage.call(storage.runs.add, replace(record, memory=Memory(connected)), checkpoint)
-        except Exception:
-            await storage.call(storage.runs.release, run)
-            raise
-        crash.point("server.run-stored")
-        await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
-        return run
-
-    async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
-        if spec.release:
-            return await self._coordinator.published.going_on(spec, recipe)
-        if spec.evaluate is None:
-            bases, groups = await self._bases_for(spec, recipe), self._groups_for(recipe)
-            return await asyncio.to_thread(recipe.start, model, bases, groups)
-        return await self._coordinator.published.measured(spec, recipe, model)
-
-    async def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
-        """By what the devices of earlier runs, which this one may share with them, have described their data:
-        for each network that of the newest run. None is made with a device that was withdrawn."""
-        found: dict[Manifest, Basis] = {}
-        coordinator = self._coordinator
-        gone = await coordinator.withdrawals.blobs(await coordinator.published.withdrawn())
-        for run in reversed(coordinator.runs.values()):
-            basis = basis_of(run.engine.state)
-            suits = basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec)
-            if basis and suits and (not gone or basis.names[0] not in gone):
-                found.setdefault(basis.network, basis)
-        return list(found.values())
-
-    def _groups_for(self, recipe: Recipe) -> dict[DeviceId, ModelKey] | None:
-        """The clusters of the earlier run that the parameters name; None where they name none. Raises
-        NotFound if there is no such run, Refused if it has no clusters."""
-        earlier: str = getattr(recipe.server_half.parameters, "of", "")
-        if not earlier:
-            return None
-        found = dict(self._coordinator.run(earlier).engine.state.assignments)
-        if not found:
-            raise Refused(f"run {earlier} has no clusters", "name a run that has trained, or leave out `of`")
-        return found
-
-    async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
-        """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
-        whose weights are not the run's."""
-        storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
-        await storage.call(storage.runs.adopt, run, OWNER, stored)
-        tensors = await asyncio.to_thread(storage.blobs.read, stored)
-        graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
-        if initial is not None:
-            own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
-            check_manifest(own, graph.weights, "the initial model")
-
-    def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
-        recovery = self._coordinator.recovery
-        if spec.name and (spec.name == STABLE or spec.name in channels):
-            raise ConfigError(f"{spec.name!r} is the name of a channel", "use another name")
-        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
-        if spec.name in taken:
-            why = "already exists"
-            if spec.name in removed:
-                why = "was removed; devices may still have results of it"
-            hint = "use another name, or leave it out to get one made from the algorithm"
-            raise ConfigError(f"a run named {spec.name!r} {why}", hint)
-        numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
-        names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
-        return next(run for run in names if run not in taken)
 
 
 def _name(device: DeviceStatus) -> DeviceId:

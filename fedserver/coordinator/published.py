@@ -13,8 +13,9 @@ import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
@@ -25,6 +26,7 @@ from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
+from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.bootstrap import Bootstrap
@@ -38,9 +40,6 @@ from shoal.core.server_kit.measuring import Measuring
 from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.core.verdict import why_not_instead
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What operators may call a release, after its run, and a channel."""
@@ -78,10 +77,10 @@ class Source:
 
 
 class Published:
-    """The releases and channels of a coordinator. signs: the authority, on a server with certificates."""
+    """The releases and channels of a server. signs: the authority, on a server with certificates."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator, self._storage = coordinator, coordinator.storage
+    def __init__(self, storage: Storage, runs: KnownRuns) -> None:
+        self._storage, self._runs = storage, runs
         self._loaded: OrderedDict[str, Source] = OrderedDict()
         self._loading = asyncio.Lock()
         self.signs: Signer | None = None
@@ -94,9 +93,9 @@ class Published:
         Raises NotFound, Unavailable while the run is being checked after a start, and Refused where the
         channel has no release or the release cannot be used.
         """
-        coordinator = self._coordinator
-        if name in (*coordinator.runs, *coordinator.recovery.pending, *coordinator.recovery.unreadable):
-            return Source.of(coordinator.run(name))
+        recovery = self._runs.recovery
+        if name in (*self._runs, *recovery.pending, *recovery.unreadable):
+            return Source.of(self._runs.named(name))
         release = await self.named(name or STABLE)
         async with self._loading:
             if release not in self._loaded:
@@ -120,7 +119,7 @@ class Published:
                 f"the channel {name} has no release yet",
                 "a run that finishes and has learned makes one; until then, name a run: --run NAME",
             )
-        everything = [*self._coordinator.runs, *known, STABLE, *moves]
+        everything = [*self._runs, *known, STABLE, *moves]
         raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))
 
     async def _load(self, name: str) -> Source:
@@ -136,7 +135,7 @@ class Published:
             ) from None
 
     async def _source_of(self, record: ReleaseRecord) -> Source:
-        card, run = record.card, self._coordinator.runs.get(record.card.run)
+        card, run = record.card, self._runs.get(record.card.run)
         is_over = run is not None and not run.active
         if (
             run
@@ -193,7 +192,7 @@ class Published:
 
     def measurements(self, release: str) -> list[Run]:
         """The runs that have measured a release, oldest first."""
-        runs = self._coordinator.runs.values()
+        runs = self._runs.values()
         return [run for run in runs if run.spec.evaluate == release and run.standing is Standing.FINISHED]
 
     # -- what operators do, in turn ----------------------------------------------------------------------
@@ -230,12 +229,12 @@ class Published:
         """The name of a release that a channel can have. Raises NotFound; ConfigError for a name that no
         channel can have, and Refused for models of another shape than those that it has, or for damaged
         ones."""
-        if not LABEL.fullmatch(channel) or channel in self._coordinator.runs:
+        if not LABEL.fullmatch(channel) or channel in self._runs:
             raise ConfigError(
                 f"{channel!r} cannot be a channel's name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores, and not the name of a run",
             )
-        if release in self._coordinator.runs:
+        if release in self._runs:
             raise NotFound(
                 f"{release!r} is a run", f"first make a release: fedserver release create {release}"
             )

@@ -34,7 +34,7 @@ class ReleaseApi:
     async def create(self, run: RunId, label: str = "") -> ReleaseSummary:
         """Make a release of a run as it is now, which is on disk on return. label: see `Published.create`."""
         self._coordinator.check_deciding()
-        found = self._coordinator.run(run)
+        found = self._coordinator.runs.named(run)
         record = await self._coordinator.in_turn(self._coordinator.published.create(found, label))
         return await self._summary(record.card.release)
 

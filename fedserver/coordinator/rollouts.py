@@ -11,23 +11,22 @@ from its model: where it cannot be counted, as on a full disk, the device is pla
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 
-from fedserver.coordinator.status_types import RolloutCluster, RolloutStatus
+from fedserver.coordinator.published import Published
+from fedserver.coordinator.runs import InTurn
+from fedserver.coordinator.status_types import RolloutStatus
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import released
 from fedserver.store.releases import Card
 from fedserver.store.rollouts import Rollout
+from fedserver.store.store import Storage
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DiskFull, NotFound, Refused
 from shoal.core.exchange.choosing import Counted
 from shoal.core.exchange.link import Trial
-from shoal.core.rollout import PROMOTED, STOPPED, Counts, Decision, decide, summed, takes_part
+from shoal.core.rollout import PROMOTED, STOPPED, Counts, Decision, Sum, decide, summed, takes_part
 from shoal.core.types import DeviceId, ModelKey
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
 
 log = logging.getLogger("shoal.server")
 
@@ -40,10 +39,22 @@ Rows = dict[DeviceId, tuple[ModelKey, Counts]]
 
 
 class Rollouts:
-    """The rollouts of a coordinator."""
+    """The rollouts of a server.
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator, self._storage = coordinator, coordinator.storage
+    in_turn: runs work while no other work runs in turn. barred: devices whose counts do not count. decides:
+    whether the server may decide anything at present.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        published: Published,
+        in_turn: InTurn,
+        barred: Container[DeviceId],
+        decides: Callable[[], bool],
+    ) -> None:
+        self._storage, self._published, self._in_turn = storage, published, in_turn
+        self._barred, self._decides = barred, decides
         self._known: tuple[str, Rows] = "", {}
         self._cards: dict[str, Card] = {}
         self._over: dict[str, RolloutStatus] = {}
@@ -64,8 +75,8 @@ class Rollouts:
             raise ConfigError(f"a share of {100.0 * share:g} % is none", "use more than 0, and at most 100")
         if margin is not None and not 0.0 <= margin < 1.0:
             raise ConfigError(f"{100.0 * margin:g} points cannot be a margin", "use 0 to 99")
-        published, releases = self._coordinator.published, self._storage.releases
-        new = await published.fitting(release, channel)
+        releases = self._storage.releases
+        new = await self._published.fitting(release, channel)
         present = (await self._storage.call(releases.channels)).get(channel)
         if present is None or present.release == new:
             why = "it has no release" if present is None else f"it has {new} already"
@@ -84,7 +95,7 @@ class Rollouts:
         if going is None:
             margin = MARGIN if margin is None else margin
             name, now = secrets.token_hex(8), time.time()
-            going = Rollout(name, channel, present.release, new, share, margin, pinned, now)
+            going = Rollout(name, channel, present.release, new, share, margin, now, pinned)
         elif going.new != new or share < going.share or margin not in (None, going.margin):
             raise Refused(
                 f"a rollout of {going.new} goes on in channel {channel}, to {100.0 * going.share:g} % of the "
@@ -111,7 +122,7 @@ class Rollouts:
             if counted.rollout == going.rollout:
                 known = (await self._rows(going)).get(device)
                 if known is None or known[1] != counted.counts:
-                    await self._coordinator.in_turn(self._count(device, going, counted))
+                    await self._in_turn(self._count(device, going, counted))
                     if (going := await self._going(channel)) is None:
                         return None
             return await self._trial(device, going)
@@ -130,7 +141,7 @@ class Rollouts:
 
     async def _count(self, device: DeviceId, going: Rollout, counted: Counted) -> None:
         """In turn: store the counts of a device, and what they decide."""
-        if await self._going(going.channel) != going or self._coordinator.conflicts or self._storage.full:
+        if await self._going(going.channel) != going or not self._decides() or self._storage.full:
             return
         rows, card = await self._rows(going), await self._card(going.old)
         earlier = rows.get(device)
@@ -165,7 +176,7 @@ class Rollouts:
         outcome, why = found.outcome, f"by its rollout, {found.why}"
         if outcome == PROMOTED:
             try:
-                await self._coordinator.published.fitting(going.new, going.channel)
+                await self._published.fitting(going.new, going.channel)
             except (Refused, NotFound, DataFault, DamagedRow) as error:
                 outcome, why = STOPPED, error.message
         return replace(going, ended=time.time(), outcome=outcome, why=why)
@@ -180,7 +191,7 @@ class Rollouts:
         return found
 
     async def _status(self, each: Rollout) -> RolloutStatus:
-        why, clusters = each.why, tuple[RolloutCluster, ...]()
+        why, clusters = each.why, dict[ModelKey, Sum]()
         try:
             rows, card = await self._rows(each), await self._card(each.old)
         except (NotFound, DataFault, DamagedRow) as error:
@@ -188,11 +199,8 @@ class Rollouts:
         else:
             devices = _by_cluster(card, rows)
             why = why or decide(devices, each.margin, len(card.models)).why
-            sums = {key: summed(own, len(card.models)) for key, own in devices.items()}
-            clusters = tuple(RolloutCluster(key, **asdict(own)) for key, own in sums.items())
-        facts = asdict(each) | {"why": why}
-        facts.pop("pinned")
-        return RolloutStatus(**facts, clusters=clusters)
+            clusters = {key: summed(own, len(card.models)) for key, own in devices.items()}
+        return RolloutStatus(**(vars(each) | {"why": why}), clusters=clusters)
 
     async def notices(self) -> list[str]:
         """Rollouts that need a person: the last one of a channel, if it was stopped by its counts, and those
@@ -209,7 +217,7 @@ class Rollouts:
             is_old = not each.outcome and time.time() - each.began > DAY
             if each.outcome == STOPPED and name in moves and moves[name].at < each.ended:
                 found.append(f"{head} was stopped {each.why}; to end this notice: {use} {each.old}")
-            elif is_old and not all(cluster.labeled for cluster in each.clusters):
+            elif is_old and not all(cluster.labeled for cluster in each.clusters.values()):
                 found.append(f"{head}: {each.why}; promote it: {use} {each.new}; go back: {use} {each.old}")
         return found
 
@@ -229,8 +237,7 @@ class Rollouts:
             found = {device: row for device, row in found.items() if device not in ended}
             if not rollout.outcome and self._known[0] != rollout.rollout:
                 self._known = rollout.rollout, found
-        barred = self._coordinator.barred
-        return {device: row for device, row in found.items() if device not in barred}
+        return {device: row for device, row in found.items() if device not in self._barred}
 
     async def _card(self, release: str) -> Card:
         """A card never changes."""

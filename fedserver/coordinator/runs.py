@@ -23,7 +23,7 @@ from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
-from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of
@@ -60,7 +60,7 @@ from shoal.core.errors import (
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Build, Message
 from shoal.core.server_kit.aggregation.parallel import Workers
-from shoal.core.server_kit.history.records import PAUSED, RESUMED
+from shoal.core.server_kit.history.records import PAUSED, RESUMED, RoundHistory
 from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import DeviceId, ModelKey
 from shoal.core.verdict import Verdict
@@ -68,6 +68,8 @@ from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
+InTurn = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""Runs work while no other work runs in turn: see `Coordinator.in_turn`."""
 REASON = 2000
 """How many characters of an error a log line has."""
 WITHDRAWN = "its report was damaged on the server's disk"
@@ -101,7 +103,7 @@ class Run:
         storage: Storage,
         blobs: BlobCache,
         wake: Callable[[DeviceId], None],
-        in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        in_turn: InTurn,
         meter: Meter,
         released: Callable[["Run"], Awaitable[tuple[ReleaseRecord | None, Move | None, str]]],
         workers: Workers | None = None,
@@ -407,15 +409,13 @@ class Run:
         self._wake(effect.device)
 
     async def _save(self, effect: Save) -> None:
-        closed = RoundRecord(
+        closed = RoundHistory(
             round=effect.round - 1,
             title=self.title,
+            seconds=time.monotonic() - self._opened,
             asked=len(self.engine.plan.tasks),
             reported=len(self.engine.reported),
-            missing=dict(effect.missing),
             abandoned=self._abandoned,
-            seconds=time.monotonic() - self._opened,
-            accuracy=None if self._abandoned else self.recorder.accuracy,
         )
         if not self._abandoned:
             await first_graph.take(self, closed.round, [*effect.state.models.values()])
@@ -423,29 +423,23 @@ class Run:
             checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
         crash.point("server.state-stored")
         with self._meter.phase(self.run, "save"):
-            history = self.recorder.closed(
+            closed = self.recorder.closed(
                 closed,
                 effect.state,
                 await self.storage.when_space(self.blobs.names_of, effect.state.models),
                 self.engine.plan.tasks,
+                effect.missing,
                 self._meter.take_round(self.run),
             )
-            await self.storage.when_space(
-                self.storage.runs.save_round,
-                self.run,
-                closed,
-                checkpoint,
-                effect.abandoned_in_a_row,
-                effect.memory,
-                history,
-            )
+            ended = (closed, checkpoint, effect.abandoned_in_a_row, effect.memory)
+            await self.storage.when_space(self.storage.runs.save_round, self.run, *ended)
         crash.point("server.round-tidied")
         if (basis := basis_of(effect.state)) is not self._basis:
             self.terms, self._basis = terms_of_run(self.spec, effect.state), basis
         self._meter.round_over(self.run, closed)
         self._abandoned, self.title = "", ""
         self._offered.clear()
-        for text in log_lines(closed, history):
+        for text in log_lines(closed):
             await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:

@@ -10,18 +10,16 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.runs import Run
+from fedserver.coordinator.known_runs import KnownRuns
+from fedserver.coordinator.runs import InTurn, Run
+from fedserver.coordinator.starting import Starting
 from fedserver.store.integrity.records import Standing
+from fedserver.store.store import Storage
 from shoal.core.engine.series import next_name, seconds_left
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ShoalError
 from shoal.core.types import RunId
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
 
 log = logging.getLogger("shoal.server")
 
@@ -31,10 +29,10 @@ SKIPPED = "skipped, as too few devices had new data by the time of the next run"
 
 
 class Series:
-    """The series of a coordinator. _failed: for the latest run of a series, when the next could not start."""
+    """The series of a server. _failed: for the latest run of a series, when the next could not start."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator = coordinator
+    def __init__(self, storage: Storage, runs: KnownRuns, in_turn: InTurn, starting: Starting) -> None:
+        self._storage, self._runs, self._in_turn, self._starting = storage, runs, in_turn, starting
         self._failed: dict[RunId, float] = {}
 
     def time_left(self, run: Run) -> float | None:
@@ -45,9 +43,9 @@ class Series:
 
     async def start_due(self) -> None:
         """Start what has to start now. What cannot be started is tried again later."""
-        if self._coordinator.recovery.pending:  # a later run of a series may be among those
+        if self._runs.recovery.pending:  # a later run of a series may be among those
             return
-        for run in [each for each in self._coordinator.runs.values() if self._is_due(each)]:
+        for run in [each for each in self._runs.values() if self._is_due(each)]:
             waits = min(TRY_AGAIN, run.spec.every)
             if time.monotonic() - self._failed.get(run.run, -waits) >= waits:
                 try:
@@ -70,14 +68,12 @@ class Series:
 
     def _of(self, run: Run) -> list[Run]:
         """The runs of the same series, the latest one first."""
-        return [
-            each for each in reversed(self._coordinator.runs.values()) if each.spec.series == run.spec.series
-        ]
+        return [each for each in reversed(self._runs.values()) if each.spec.series == run.spec.series]
 
     async def _let_end(self, run: Run) -> None:
         if _goes_on(run):
-            storage, spec = self._coordinator.storage, replace(run.spec, every=0.0)
-            await storage.when_space(storage.runs.respecify, run.run, spec)
+            spec = replace(run.spec, every=0.0)
+            await self._storage.when_space(self._storage.runs.respecify, run.run, spec)
             run.spec = spec
             await run.note("no run follows it")
             run.changed.fire()
@@ -87,24 +83,21 @@ class Series:
         if (run.active and not idle) or self.time_left(run) != 0.0:
             return False
         # A later run that cannot be read may be the one that an operator has stopped.
-        return not any(
-            name.startswith(f"{run.spec.series}-") for name in self._coordinator.recovery.unreadable
-        )
+        return not any(name.startswith(f"{run.spec.series}-") for name in self._runs.recovery.unreadable)
 
     async def _follow(self, run: Run) -> None:
-        coordinator, storage = self._coordinator, self._coordinator.storage
-        await coordinator.in_turn(asyncio.sleep(0))  # the end of the former run is stored, and its release
-        operator, removed = OperatorApi(coordinator), await storage.call(storage.runs.removed)
-        name = next_name(run.spec.series, {*coordinator.runs, *removed})
-        spec, recipe = await operator.prepared(replace(run.spec, name=name))
+        await self._in_turn(asyncio.sleep(0))  # the end of the former run is stored, and its release
+        removed = await self._storage.call(self._storage.runs.removed)
+        name = next_name(run.spec.series, {*self._runs, *removed})
+        spec, recipe = await self._starting.prepared(replace(run.spec, name=name))
 
         async def begin() -> None:
             if self._is_due(run):  # an operator may have ended the series meanwhile
                 if run.active:
                     await run.end(Standing.FINISHED, SKIPPED)
-                await operator.begin(spec, recipe, None)
+                await self._starting.begin(spec, recipe, None)
 
-        await coordinator.in_turn(begin())
+        await self._in_turn(begin())
 
 
 def _goes_on(run: Run) -> bool:

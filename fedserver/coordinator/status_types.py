@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedserver.store.integrity.records import RunSpec
+from fedserver.store.rollouts import Rollout
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement
+from shoal.core.rollout import Sum
 from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import Verdict
 
@@ -256,36 +258,11 @@ class Withdrawal:
 
 
 @dataclass(frozen=True)
-class RolloutCluster:
-    """What the devices of a cluster have counted: see `shoal.core.rollout.Sum`."""
+class RolloutStatus(Rollout):
+    """A rollout, with what the devices of each cluster have counted so far. why: why it ended, or what it
+    waits for."""
 
-    key: ModelKey
-    devices: int
-    predictions: int
-    agreement: float | None
-    labeled: int
-    old_right: int
-    new_right: int
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class RolloutStatus:
-    """A rollout, with what was counted so far: see `fedserver.store.rollouts.Rollout`. why: why it ended, or
-    what it waits for."""
-
-    rollout: str
-    channel: str
-    old: str
-    new: str
-    share: float
-    margin: float
-    began: float
-    ended: float = 0.0
-    outcome: str = ""
-    why: str = ""
-    clusters: tuple[RolloutCluster, ...] = ()
+    clusters: Mapping[ModelKey, Sum] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

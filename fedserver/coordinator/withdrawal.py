@@ -11,13 +11,13 @@ The registry is written first: from then on the device is refused, and its relea
 the devices. What follows can be repeated if the server dies in between.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from fedserver.coordinator.costs import again
-from fedserver.coordinator.runs import Run
+from fedserver.coordinator.known_runs import KnownRuns
+from fedserver.coordinator.runs import InTurn, Run
 from fedserver.coordinator.status_types import Withdrawal, WithdrawnRelease, WithdrawnRun
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.store import Storage
@@ -29,9 +29,6 @@ from shoal.core.server_kit.history.lineage import Lineage, lineage
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
-
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
 
 SETTLE = 5.0
 """Seconds after which it is looked again whether reports are combined."""
@@ -92,18 +89,27 @@ async def lineage_in(run: Run, device: DeviceId) -> Lineage:
 
 
 class Withdrawals:
-    """What the withdrawal of a device takes, and what it does to runs."""
+    """What the withdrawal of a device takes, and what it does to runs.
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator, self._storage = coordinator, coordinator.storage
+    in_turn: runs work while no other work runs in turn. restart: lets a run that is over go on, in turn.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        runs: KnownRuns,
+        in_turn: InTurn,
+        restart: Callable[[RunId, str], Awaitable[None]],
+    ) -> None:
+        self._storage, self._runs, self._in_turn, self._restart = storage, runs, in_turn, restart
 
     async def price(self, device: DeviceId) -> Withdrawal:
         """The runs and releases that have the device in them. Raises Unavailable after a start."""
-        for pending in self._coordinator.recovery.pending:
-            self._coordinator.check_recovered(pending)
+        for pending in self._runs.recovery.pending:
+            self._runs.check_recovered(pending)
         runs, releases = list[WithdrawnRun](), list[WithdrawnRelease]()
         tainted = dict[str, RunId]()
-        for run in list(self._coordinator.runs.values()):
+        for run in list(self._runs.values()):
             past = await past_of(self._storage, run.run, device)
             found = past.lineage(run, device)
             of_run = await self._releases(run, past, device)
@@ -121,7 +127,7 @@ class Withdrawals:
                 releases += of_run
         runs += [
             WithdrawnRun(run, unknown=f"it cannot be read: {why}")
-            for run, (_, why) in self._coordinator.recovery.unreadable.items()
+            for run, (_, why) in self._runs.recovery.unreadable.items()
         ]
         return Withdrawal(device, tuple(runs), tuple(releases))
 
@@ -191,7 +197,7 @@ class Withdrawals:
         found = set[str]()
         for device in devices:
             took_part = await self._storage.call(self._storage.journal.runs_of, device)
-            for run in [each for each in self._coordinator.runs.values() if each.run in took_part]:
+            for run in [each for each in self._runs.values() if each.run in took_part]:
                 own, basis = await lineage_in(run, device), basis_of(run.engine.state)
                 found |= own.blobs
                 if basis is not None and not own.known:
@@ -205,7 +211,7 @@ class Withdrawals:
         device was withdrawn before, and runs may have gone back then."""
         by_run = {each.run: each for each in found.runs}
         for run in replay:
-            self._coordinator.run(run)
+            self._runs.named(run)
             if run not in by_run and again:
                 continue
             if run not in by_run:
@@ -221,7 +227,7 @@ class Withdrawals:
         crash.point("server.device-withdrawn")
         back_to = {each.run: each.back_to for each in found.runs}
         for name in dict.fromkeys((*back_to, *replay)):
-            if (run := self._coordinator.runs.get(name)) is not None:
+            if (run := self._runs.get(name)) is not None:
                 await self._out_of(run, found.device, back_to.get(name, 0), name in replay)
         await self._storage.when_space(self._storage.store.forget, found.device)
 
@@ -230,7 +236,8 @@ class Withdrawals:
             if run.active and run.engine.stage is Stage.REDUCING:
                 await run.settle(SETTLE)
             try:
-                return await self._coordinator.in_turn(self._go_on_without(run, device, back_to, replayed))
+                await self._in_turn(self._go_on_without(run, device, back_to, replayed))
+                return
             except Refused:
                 if not (run.active and run.engine.stage is Stage.REDUCING):
                     raise
@@ -250,4 +257,4 @@ class Withdrawals:
             self._storage.runs.drop_versions, run.run, [number for number in stale if number != last]
         )
         if replayed and not run.active:  # also where the server died after the run had gone back
-            await self._coordinator.restart(run.run, f"it goes on without {device}")
+            await self._restart(run.run, f"it goes on without {device}")

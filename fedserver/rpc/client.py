@@ -1,15 +1,15 @@
 """The operators' side of their calls: what the command line and the page use."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from fedserver.authority.answers import Ended, IssuedOperator, Known, Rotated, Withdrawn
 from fedserver.coordinator.status_types import (
@@ -47,6 +47,7 @@ from shoal.core.identity.joining import OperatorRole
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 
+M = TypeVar("M", bound=Message)
 SLOW = (f"the server did not answer within {ANSWER:.0f} s", "look at its log, then try again")
 """The message and the hint of a call that took too long."""
 
@@ -86,64 +87,52 @@ class OperatorClient:
         if initial is not None:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
         hint = "the run may have been started: look with fedserver run ls"
-        with self._errors((SLOW[0], hint)):
-            answer = self._operator.StartRun(request, timeout=ANSWER)
+        answer = self._answer(self._operator.StartRun, request, (SLOW[0], hint))
         return Started(answer.run, answer.cost)
 
     def runs(self) -> list[RunSummary]:
-        with self._errors():
-            found = self._operator.ListRuns(pb.ListRunsRequest(), timeout=ANSWER)
+        found = self._answer(self._operator.ListRuns, pb.ListRunsRequest())
         return list(map(operator_wire.SUMMARY.from_pb, found.runs))
 
     def show(self, run: RunId) -> RunStatus:
-        with self._errors():
-            found = self._operator.GetRun(pb.GetRunRequest(run=run), timeout=ANSWER)
+        found = self._answer(self._operator.GetRun, pb.GetRunRequest(run=run))
         return operator_wire.status_from_pb(found.status)
 
     def stop_run(self, run: RunId, reason: str = "") -> RunStatus:
-        with self._errors():
-            found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=ANSWER)
+        found = self._answer(self._operator.StopRun, pb.StopRunRequest(run=run, reason=reason))
         return operator_wire.status_from_pb(found.status)
 
     def pause_run(self, run: RunId, reason: str = "") -> RunStatus:
-        with self._errors():
-            found = self._operator.PauseRun(pb.PauseRunRequest(run=run, reason=reason), timeout=ANSWER)
+        found = self._answer(self._operator.PauseRun, pb.PauseRunRequest(run=run, reason=reason))
         return operator_wire.status_from_pb(found.status)
 
     def resume_run(self, run: RunId) -> RunStatus:
-        with self._errors():
-            found = self._operator.ResumeRun(pb.ResumeRunRequest(run=run), timeout=ANSWER)
+        found = self._answer(self._operator.ResumeRun, pb.ResumeRunRequest(run=run))
         return operator_wire.status_from_pb(found.status)
 
     def change_run(self, run: RunId, change: RunChange) -> RunStatus:
         request = operator_wire.change_to_pb(run, change)
-        with self._errors():
-            return operator_wire.status_from_pb(self._operator.ChangeRun(request, timeout=ANSWER).status)
+        return operator_wire.status_from_pb(self._answer(self._operator.ChangeRun, request).status)
 
     def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
         """Delete the models of earlier rounds of a run, or of all runs that are over: how many, by run."""
-        with self._errors():
-            return dict(self._operator.RemoveRun(pb.RemoveRunRequest(run=run), timeout=ANSWER).deleted)
+        return dict(self._answer(self._operator.RemoveRun, pb.RemoveRunRequest(run=run)).deleted)
 
     def remove_run(self, run: RunId) -> None:
-        with self._errors():
-            self._operator.RemoveRun(pb.RemoveRunRequest(run=run, whole=True), timeout=ANSWER)
+        self._answer(self._operator.RemoveRun, pb.RemoveRunRequest(run=run, whole=True))
 
     def clusters(self, run: RunId) -> list[ClusterVersions]:
-        with self._errors():
-            found = self._operator.ListClusters(pb.ListClustersRequest(run=run), timeout=ANSWER)
+        found = self._answer(self._operator.ListClusters, pb.ListClustersRequest(run=run))
         return list(map(operator_wire.versions_from_pb, found.clusters))
 
     def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
         request = pb.RollBackRequest(run=run, round=round, cluster=cluster)
-        with self._errors():
-            return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=ANSWER).status)
+        return operator_wire.status_from_pb(self._answer(self._operator.RollBack, request).status)
 
     def status(self, *, released: bool = True) -> ServerStatus:
         """released: whether to include what devices have released, which takes longest to find."""
         request = pb.GetStatusRequest(without_released=not released)
-        with self._errors():
-            return operator_wire.SERVER.from_pb(self._operator.GetStatus(request, timeout=ANSWER))
+        return operator_wire.SERVER.from_pb(self._answer(self._operator.GetStatus, request))
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
         """The run now and at each change, until it is over. Raises TimedOut after `timeout` seconds."""
@@ -154,8 +143,7 @@ class OperatorClient:
     def log(self, run: RunId, after: int = 0) -> Iterator[LogLine]:
         """The lines of a run's log with a number above `after`, all that there are."""
         while True:
-            with self._errors():
-                found = self._operator.ReadLog(pb.ReadLogRequest(run=run, after=after), timeout=ANSWER)
+            found = self._answer(self._operator.ReadLog, pb.ReadLogRequest(run=run, after=after))
             for line in found.lines:
                 yield operator_wire.LINE.from_pb(line)
                 after = line.number
@@ -172,8 +160,7 @@ class OperatorClient:
         """
         while True:
             request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices, most=most)
-            with self._errors():
-                found = self._operator.ReadHistory(request, timeout=ANSWER)
+            found = self._answer(self._operator.ReadHistory, request)
             for each in map(operator_wire.ROUND.from_pb, found.rounds):
                 yield each
                 after = each.round
@@ -187,8 +174,7 @@ class OperatorClient:
         """
         while True:
             request = pb.ListPlacementsRequest(run=run, device=device, after=after)
-            with self._errors():
-                found = self._operator.ListPlacements(request, timeout=ANSWER)
+            found = self._answer(self._operator.ListPlacements, request)
             for each in map(operator_wire.PLACEMENT.from_pb, found.placements):
                 yield each
                 after = each.number
@@ -198,24 +184,19 @@ class OperatorClient:
     def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]], list[RolloutStatus]]:
         """All releases, newest first; by channel what it was given, oldest first; and the latest rollouts,
         newest first."""
-        with self._errors():
-            found = self._releases.ListReleases(release_pb.ListReleasesRequest(), timeout=ANSWER)
+        found = self._answer(self._releases.ListReleases, release_pb.ListReleasesRequest())
         channels = releases_wire.channels_from_pb(found.channels)
         rollouts = list(map(releases_wire.ROLLOUT.from_pb, found.rollouts))
         return list(map(releases_wire.SUMMARY.from_pb, found.releases)), channels, rollouts
 
     def release(self, name: str) -> ReleaseStatus:
         """All of the release of this name, or of the one that the channel of this name has."""
-        with self._errors():
-            found = self._releases.GetRelease(release_pb.GetReleaseRequest(release=name), timeout=ANSWER)
+        found = self._answer(self._releases.GetRelease, release_pb.GetReleaseRequest(release=name))
         return releases_wire.WHOLE.from_pb(found)
 
     def create_release(self, run: RunId, label: str = "") -> ReleaseSummary:
         request = release_pb.CreateReleaseRequest(run=run, label=label)
-        with self._errors():
-            return releases_wire.SUMMARY.from_pb(
-                self._releases.CreateRelease(request, timeout=ANSWER).release
-            )
+        return releases_wire.SUMMARY.from_pb(self._answer(self._releases.CreateRelease, request).release)
 
     def use_release(
         self,
@@ -230,14 +211,12 @@ class OperatorClient:
         request = release_pb.UseReleaseRequest(
             release=release, channel=channel, pin=pin, share=share, worse=worse
         )
-        with self._errors():
-            found = self._releases.UseRelease(request, timeout=ANSWER)
+        found = self._answer(self._releases.UseRelease, request)
         going = releases_wire.ROLLOUT.from_pb(found.rollout) if found.HasField("rollout") else None
         return releases_wire.channel_from_pb(found.channel), going
 
     def remove_release(self, name: str) -> None:
-        with self._errors():
-            self._releases.RemoveRelease(release_pb.RemoveReleaseRequest(name=name), timeout=ANSWER)
+        self._answer(self._releases.RemoveRelease, release_pb.RemoveReleaseRequest(name=name))
 
     def fetch(self, weights: Weights) -> Tensors:
         """A model, in memory. Raises BadPayload when its bytes are not those of its name."""
@@ -256,6 +235,11 @@ class OperatorClient:
         with self._errors():
             self._blobs.Upload(_requests(blob, tensors))
         return Weights(manifest_of(tensors), blob)
+
+    def _answer(self, call: Callable[..., M], request: Message, timed_out: tuple[str, str] = SLOW) -> M:
+        """The server's answer to a call that takes `ANSWER` seconds at most. Raises as `_errors`."""
+        with self._errors(timed_out):
+            return call(request, timeout=ANSWER)
 
     @contextmanager
     def _errors(self, timed_out: tuple[str, str] = SLOW) -> Iterator[None]:
@@ -304,36 +288,30 @@ class AuthorityClient(OperatorClient):
 
     def create_token(self, terms: Terms) -> tuple[Token, str]:
         """The token, and its join string."""
-        with self._errors():
-            found = self._stub.CreateToken(authority_wire.TERMS.to_pb(terms), timeout=ANSWER)
+        found = self._answer(self._stub.CreateToken, authority_wire.TERMS.to_pb(terms))
         return authority_wire.TOKEN.from_pb(found.token), found.join
 
     def tokens(self) -> list[Token]:
-        with self._errors():
-            found = self._stub.ListTokens(authority_pb.ListTokensRequest(), timeout=ANSWER)
+        found = self._answer(self._stub.ListTokens, authority_pb.ListTokensRequest())
         return list(map(authority_wire.TOKEN.from_pb, found.tokens))
 
     def revoke_token(self, token: str) -> Token:
-        with self._errors():
-            found = self._stub.RevokeToken(authority_pb.RevokeTokenRequest(token=token), timeout=ANSWER)
+        found = self._answer(self._stub.RevokeToken, authority_pb.RevokeTokenRequest(token=token))
         return authority_wire.TOKEN.from_pb(found.token)
 
     def devices(self) -> list[Known]:
-        with self._errors():
-            found = self._stub.ListDevices(authority_pb.ListDevicesRequest(), timeout=ANSWER)
+        found = self._answer(self._stub.ListDevices, authority_pb.ListDevicesRequest())
         return list(map(authority_wire.device_from_pb, found.devices))
 
     def approve(self, device: DeviceId, key: str = "") -> Known:
         """key: SHA-256, in hexadecimal, of the one that was looked at; "": whichever waits."""
         request = authority_pb.ApproveDeviceRequest(device=device, fingerprint=bytes.fromhex(key))
-        with self._errors():
-            found = self._stub.ApproveDevice(request, timeout=ANSWER)
+        found = self._answer(self._stub.ApproveDevice, request)
         return authority_wire.device_from_pb(found.device)
 
     def revoke(self, device: DeviceId, reason: str = "", waiting: bool = False) -> Ended:
         request = authority_pb.RevokeDeviceRequest(device=device, reason=reason, waiting=waiting)
-        with self._errors():
-            return authority_wire.ended_from_pb(self._stub.RevokeDevice(request, timeout=ANSWER))
+        return authority_wire.ended_from_pb(self._answer(self._stub.RevokeDevice, request))
 
     def withdraw(
         self, device: DeviceId, reason: str = "", confirmed: bool = False, replay: Sequence[RunId] = ()
@@ -345,31 +323,22 @@ class AuthorityClient(OperatorClient):
         with self._errors():  # all histories are read, and reports that are being combined are waited for
             return authority_wire.withdrawn_from_pb(self._stub.WithdrawDevice(request))
 
-    def rename(self, device: DeviceId, display: str) -> Known:
-        request = authority_pb.RenameDeviceRequest(device=device, display=display)
-        with self._errors():
-            return authority_wire.device_from_pb(self._stub.RenameDevice(request, timeout=ANSWER).device)
-
     def rotate(self) -> Rotated:
-        with self._errors():
-            found = self._stub.RotateAuthority(authority_pb.RotateAuthorityRequest(), timeout=ANSWER)
+        found = self._answer(self._stub.RotateAuthority, authority_pb.RotateAuthorityRequest())
         return Rotated(found.fingerprint, tuple(found.operators))
 
     def add_operator(self, name: str, role: OperatorRole, csr: bytes) -> IssuedOperator:
         request = authority_pb.AddOperatorRequest(operator=name, role=OPERATOR_ROLES[role], csr=csr)
-        with self._errors():
-            return authority_wire.ISSUED.from_pb(self._stub.AddOperator(request, timeout=ANSWER))
+        return authority_wire.ISSUED.from_pb(self._answer(self._stub.AddOperator, request))
 
     def operators(self) -> list[Operator]:
-        with self._errors():
-            found = self._stub.ListOperators(authority_pb.ListOperatorsRequest(), timeout=ANSWER)
+        found = self._answer(self._stub.ListOperators, authority_pb.ListOperatorsRequest())
         return list(map(authority_wire.OPERATOR.from_pb, found.operators))
 
     def revoke_operator(self, name: str, reason: str = "") -> tuple[Operator, int]:
         """The operator, and how many open calls were cut."""
         request = authority_pb.RevokeOperatorRequest(operator=name, reason=reason)
-        with self._errors():
-            found = self._stub.RevokeOperator(request, timeout=ANSWER)
+        found = self._answer(self._stub.RevokeOperator, request)
         return authority_wire.OPERATOR.from_pb(found.operator), found.cut
 
     def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:

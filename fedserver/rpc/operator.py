@@ -165,12 +165,6 @@ class Authorities(AuthorityServiceServicer):
         )
         return authority_wire.withdrawn_to_pb(found)
 
-    async def RenameDevice(
-        self, request: authority_pb.RenameDeviceRequest, context: Context
-    ) -> authority_pb.RenameDeviceResponse:
-        known = await self._authority.rename(request.device, request.display)
-        return authority_pb.RenameDeviceResponse(device=authority_wire.device_to_pb(known))
-
     async def RotateAuthority(
         self, request: authority_pb.RotateAuthorityRequest, context: Context
     ) -> authority_pb.RotateAuthorityResponse:

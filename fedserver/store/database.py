@@ -9,10 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import fields
+from typing import Any, Protocol, TypeVar
 
 from shoal.core.errors import StorageFault
 
+T = TypeVar("T")
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
@@ -24,6 +26,12 @@ class Row(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def keys(self) -> Sequence[str]: ...
+
+
+def record_of(kind: type[T], row: Row, **others: Any) -> T:
+    """The record that a row has. others: the fields that are not the column of their name, as it is."""
+    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
+    return kind(**others, **{name: row[name] for name in names})
 
 
 class Database(ABC):
@@ -57,7 +65,7 @@ class Database(ABC):
         rest: what follows the table in the query. Raises DamagedRow if a row cannot be restored.
 
         Example:
-            >>> database.rows("rounds", "WHERE run = ? ORDER BY round", ("digits",))
+            >>> database.rows("reports", "WHERE run = ? ORDER BY round", ("digits",))
         """
 
     @abstractmethod

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 
-from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.errors import BadPayload, DataFault
@@ -37,8 +37,8 @@ class Rollout:
     new: str
     share: float
     margin: float
-    pinned: bool
     began: float
+    pinned: bool = False
     ended: float = 0.0
     outcome: str = ""
     why: str = ""
@@ -54,8 +54,8 @@ class Rollouts:
         """Store a rollout, or the larger share of one that goes on."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, pinned,"
-                " began, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, began,"
+                " pinned, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (rollout) DO UPDATE SET share = excluded.share, pinned = excluded.pinned",
                 tuple(int(each) if isinstance(each, bool) else each for each in astuple(new)),
             )
@@ -109,16 +109,5 @@ COLUMNS = tuple(Counts.__dataclass_fields__)
 
 
 def _rollout_of(row: Row) -> Rollout:
-    return Rollout(
-        row["rollout"],
-        row["channel"],
-        row["old_release"],
-        row["new_release"],
-        row["share"],
-        row["margin"],
-        bool(row["pinned"]),
-        row["began"],
-        row["ended"],
-        row["outcome"],
-        row["why"],
-    )
+    names = {"old": row["old_release"], "new": row["new_release"]}
+    return record_of(Rollout, row, **names, pinned=bool(row["pinned"]))

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs, References
-from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
 from fedserver.store.journal.statements import Statements
-from fedserver.store.journal.timeline import Timeline, history_of
+from fedserver.store.journal.timeline import Timeline
 from fedserver.store.releases import Move, ReleaseRecord, Releases
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
@@ -52,7 +52,7 @@ class Runs:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit, self._releases = history, audit, releases
         self._timeline = Timeline(database)
-        self._outcomes = OutcomeCache(database, self._timeline)
+        self._outcomes = OutcomeCache(self._timeline)
         self._statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
@@ -163,8 +163,7 @@ class Runs:
                     (last, run, last),
                 )
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
-                for table in ("rounds", "timeline"):
-                    self._db.execute(f"DELETE FROM {table} WHERE run = ? AND round >= ?", (run, last))  # noqa: S608
+                self._db.execute("DELETE FROM timeline WHERE run = ? AND round >= ?", (run, last))
         self._outcomes.forget(run)
         self._references.remove_unneeded(before)
 
@@ -191,16 +190,12 @@ class Runs:
     def save_round(
         self,
         run: RunId,
-        closed: RoundRecord,
+        closed: RoundHistory,
         checkpoint: Structure,
         abandoned_in_a_row: int,
         memory: Memory,
-        history: RoundHistory | None = None,
     ) -> None:
-        """End a round; the next one will open with `checkpoint` and `memory`.
-
-        history: what happened in it; only what `closed` has, if that is all that is known.
-        """
+        """End a round; the next one will open with `checkpoint` and `memory`."""
         following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
@@ -208,23 +203,7 @@ class Runs:
                 " WHERE run = ?",
                 (following, abandoned_in_a_row, _stored(memory), run),
             )
-            self._db.execute(
-                "INSERT INTO rounds"
-                " (run, round, title, asked, reported, missing, abandoned, seconds, accuracy)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    run,
-                    closed.round,
-                    closed.title,
-                    closed.asked,
-                    closed.reported,
-                    json.dumps(dict(closed.missing)),
-                    closed.abandoned,
-                    closed.seconds,
-                    closed.accuracy,
-                ),
-            )
-            self._timeline.add(run, history or history_of(closed))
+            self._timeline.add(run, closed)
             before = self._references.of_run(run)
             if closed.abandoned:
                 # The next round opens with the same state. A second copy of it would only age the others, and
@@ -355,7 +334,6 @@ class Runs:
                 "log",
                 "traffic",
                 "timeline",
-                "rounds",
                 "reports",
                 "checkpoints",
             )
@@ -370,23 +348,6 @@ class Runs:
     def removed(self) -> set[RunId]:
         """The names of the runs that were removed."""
         return {row["run"] for row in self._db.rows("removed", "ORDER BY run")}
-
-    def rounds(self, run: RunId) -> list[RoundRecord]:
-        """The rounds that are over, oldest first."""
-        rows = self._db.rows("rounds", "WHERE run = ? ORDER BY round", (run,))
-        return [
-            RoundRecord(
-                row["round"],
-                row["title"],
-                row["asked"],
-                row["reported"],
-                json.loads(row["missing"]),
-                row["abandoned"],
-                row["seconds"],
-                row["accuracy"],
-            )
-            for row in rows
-        ]
 
     def outcomes(self, run: RunId) -> Outcomes:
         """What became of its rounds, in short."""
@@ -417,21 +378,14 @@ class Runs:
 def _run_of(row: Row) -> RunRecord:
     # The devices that a round asked first, and then a list for each group that stepped in.
     asked = json.loads(row["asked"])
-    return RunRecord(
-        row["run"],
-        decode(RunSpec, json.loads(row["spec"]), _no_tensors),
-        row["created"],
-        Standing(row["standing"]),
-        row["reason"],
-        row["round"],
-        tuple(each for each in asked if isinstance(each, str)),
-        row["title"],
-        row["abandoned_in_a_row"],
-        tuple(tuple(each) for each in asked if not isinstance(each, str)),
-        row["opened"],
-        decode(Memory, json.loads(row["memory"]), _no_tensors),
-        row["paused"],
-        row["ended"],
+    return record_of(
+        RunRecord,
+        row,
+        spec=decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+        standing=Standing(row["standing"]),
+        asked=tuple(each for each in asked if isinstance(each, str)),
+        stepped_in=tuple(tuple(each) for each in asked if not isinstance(each, str)),
+        memory=decode(Memory, json.loads(row["memory"]), _no_tensors),
     )
 
 

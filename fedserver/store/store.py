@@ -11,7 +11,7 @@ those that it uses.
 calls of the store's methods, which run one after another on the one thread that owns it.
 
     await storage.call(storage.reports.add, record)
-    await storage.when_space(storage.runs.save_round, run, closed, checkpoint, 0)
+    await storage.when_space(storage.runs.save_round, run, closed, checkpoint, 0, memory)
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import beside
 from fedserver.store.identities.identities import Identities
-from fedserver.store.integrity.records import RoundRecord, Standing
+from fedserver.store.integrity.records import Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
 from fedserver.store.releases import Releases
@@ -42,6 +42,7 @@ from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs
 from shoal.core.errors import BucketAway, DiskFull, TooManyFiles
 from shoal.core.privacy.report import Statement
+from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash, disk
 
@@ -153,7 +154,15 @@ class Store:
             if record.asked:
                 why = "the server was restored from an older state"
                 reported = len(self.reports.of_round(record.run, record.round))
-                closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
+                closed = RoundHistory(
+                    record.round,
+                    record.title,
+                    ended=time.time(),
+                    asked=len(record.asked),
+                    reported=reported,
+                    abandoned=why,
+                    digest=Digest(),
+                )
                 self.runs.save_round(
                     record.run,
                     closed,

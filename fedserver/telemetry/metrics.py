@@ -216,13 +216,12 @@ def _of_figures(found: Figures) -> Iterator["Metric"]:
         values = {(run.run, run.algorithm): value(run) for run in active}
         known = {labels: each for labels, each in values.items() if each is not None}
         yield _gauge(f"shoal_run_{name}", f"{text} Of runs that are not over.", known, "run", "algorithm")
-    going = [
-        (each.channel, cluster) for each in found.rollouts if not each.outcome for cluster in each.clusters
-    ]
     text = "Accuracy of the release that is tried less that of the present one, by the labels so far."
     gains = {
-        (channel, each.key): (each.new_right - each.old_right) / each.labeled
-        for channel, each in going
+        (rollout.channel, key): (each.new_right - each.old_right) / each.labeled
+        for rollout in found.rollouts
+        if not rollout.outcome
+        for key, each in rollout.clusters.items()
         if each.labeled
     }
     yield _gauge("shoal_rollout_gain", text, gains, "channel", "cluster")

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import shoal
 from fedserver.coordinator.history.meter import Meter, Phase
-from fedserver.store.integrity.records import RoundRecord
 from shoal.core.errors import ConfigError
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import RunId
 
 log = logging.getLogger("shoal.server")
@@ -68,7 +68,7 @@ class Rounds:
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
 
-    def __call__(self, run: RunId, closed: RoundRecord, phases: Sequence[Phase]) -> None:
+    def __call__(self, run: RunId, closed: RoundHistory, phases: Sequence[Phase]) -> None:
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         if not phases:

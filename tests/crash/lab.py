@@ -157,7 +157,7 @@ async def live(root: Path) -> None:
             await start(coordinator, None if (root / BUILT).exists() else MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
-        rounds = await storage.call(storage.runs.rounds, "toy")
+        rounds = await storage.call(storage.journal.timeline.read, "toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
             "graph": coordinator.runs["toy"].spec.graph,

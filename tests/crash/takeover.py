@@ -28,6 +28,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Device, simulate
 from shoal.core.errors import NotLeader, ShoalError
 from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.history.packed import unpack
 from shoal.core.types import ModelKey, Tensors
 from tests.buckets import buckets
 from tests.buckets import lacking as no_buckets
@@ -209,8 +210,9 @@ class Pair:
 def counted(url: str, server: Cluster) -> list[tuple[int, int, str]]:
     """How many reports each round asked for and counted, and why it was abandoned."""
     with server.session(url) as connection:
-        rows = connection.execute("SELECT asked, reported, abandoned FROM rounds ORDER BY round")
-        return [tuple(row) for row in rows]
+        rows = connection.execute("SELECT summary FROM timeline ORDER BY round")
+        found = [unpack(summary) for (summary,) in rows]
+    return [(each.asked, each.reported, each.abandoned) for each in found]
 
 
 def campaign(moments: int, seed: int, devices: int, rounds: int, stopped: float, bucket: bool) -> None:

@@ -152,7 +152,7 @@ def test_the_store_holds_what_it_told_whichever_call_fails(
         assert store.clean_up() == "" or outcomes[-1]
         assert blobs_in(Engine(None), state) == {digest(model(1.0)), digest(model(4.0))}
         assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
-        assert len(store.runs.rounds("mnist")) == 1
+        assert len(store.journal.timeline.read("mnist")) == 1
         for name in blobs_in(Engine(None), state):
             assert store.blobs.damage(name) == ""
         store.close()

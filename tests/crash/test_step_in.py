@@ -38,7 +38,7 @@ async def first_round(root: Path) -> None:
             task = await d2.task()
             assert task.round == 1
             await d2.do(task, honest(2))
-        while not (rounds := await storage.call(storage.runs.rounds, "toy")):  # noqa: ASYNC110 -- nothing tells it
+        while not (rounds := await storage.call(storage.journal.timeline.read, "toy")):  # noqa: ASYNC110 -- nothing tells it
             await asyncio.sleep(0.01)
         (found,) = rounds
         counted = [report.device for report in await storage.call(storage.reports.of_round, "toy", 1)]

@@ -169,7 +169,7 @@ def test_a_worse_release_is_stopped_and_a_better_one_promoted_over_kills(tmp_pat
             fleet.dies(dying)
         with fleet.server():
             stopped = fleet.until(STOPPED)
-            (cluster,) = stopped.clusters
+            (cluster,) = stopped.clusters.values()
             assert (stopped.rollout, cluster.devices <= len(trying)) == (begun.rollout, True)
             assert (cluster.high or 0.0) < -0.01 < 0.0 < cluster.labeled
             place.wait_for(lambda: not any(map(fleet.tries, DEVICES)))
@@ -191,7 +191,7 @@ def test_a_worse_release_is_stopped_and_a_better_one_promoted_over_kills(tmp_pat
             fleet.dies(dying)
         with fleet.server():
             promoted = fleet.until(PROMOTED)
-            assert (promoted.new, promoted.clusters[0].low or -1.0) > ("better@v1", -0.02)
+            assert (promoted.new, next(iter(promoted.clusters.values())).low or -1.0) > ("better@v1", -0.02)
             place.wait_for(lambda: all(fleet.used(each) == "better" for each in DEVICES))
             assert "release" in place.server("release", "show")
             assert place.server("release", "show")["release"] == "better@v1"

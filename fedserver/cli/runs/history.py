@@ -1,14 +1,13 @@
-"""`fedserver run history`: what happened in each round of a run, as text and as tables."""
+"""`fedserver run history`: what happened in each round of a run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedserver.cli import text
-from fedserver.cli.options import PATH, connected
+from fedserver.cli.options import connected
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.shell.console import Console, Result, continued, one_line, verb
 
@@ -19,45 +18,33 @@ LATEST = 30
 """How many rounds `run history` prints by default."""
 
 
-@click.command(
-    epilog="Examples: fedserver run history digits --rounds 100; fedserver run history digits --out digits"
-)
+@click.command(epilog="Example: fedserver run history digits --rounds 100")
 @verb
 @connected
 @click.argument("name", metavar="RUN")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
+    default=LATEST,
+    show_default=True,
     metavar="N",
-    help=f"Show the last N rounds.  [default: {LATEST}; all with --out]",
+    help="Show the last N rounds.",
 )
 @click.option(
     "--devices", is_flag=True, help="Show what each device reported, too, and why others are missing."
 )
-@click.option("--out", type=PATH, metavar="DIR", help="Write all that is known to the folder DIR instead.")
 def history(
     console: Console,
     client: "OperatorClient",
     name: str,
-    rounds: int | None,
+    rounds: int,
     devices: bool,
-    out: Path | None,
 ) -> Result:
     """Show the loss, the accuracy, the clusters and the events of each round of a run.
 
-    With --out, the tables rounds, clusters, devices, events and positions are written as CSV files, whose
-    rows have the number of the round, and what the run was asked for as run.json. `fedserver model export`
-    writes the models.
+    With --json, other programs read all that is known of them.
     """
-    if out is not None:
-        from fedserver.cli.runs.tables import write_tables
-
-        written = write_tables(
-            out, text.data(client.show(name)), list(client.history(name))[-(rounds or 0) :]
-        )
-        files = list(map(str, written))
-        return Result({"run": name, "files": files}, "\n".join(files))
-    found = list(client.history(name, devices=devices))[-(rounds or LATEST) :]
+    found = list(client.history(name, devices=devices))[-rounds:]
     verdict = client.show(name).verdict
     data = {"run": name, "verdict": verdict.facts() if verdict else None, "rounds": list(map(asdict, found))}
     return Result(data, "\n".join([*([str(verdict)] if verdict else []), _shown(found)]))

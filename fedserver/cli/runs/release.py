@@ -11,10 +11,11 @@ from fedserver.cli.options import connected
 from fedserver.coordinator.status_types import (
     ReleaseGroup,
     ReleaseSummary,
-    RolloutCluster,
     RolloutStatus,
     WatchedCluster,
 )
+from shoal.core.rollout import Sum
+from shoal.core.types import ModelKey
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
@@ -181,12 +182,12 @@ def _tried(found: RolloutStatus) -> str:
         f"rollout of {found.new} beside {found.old} in channel {found.channel}, to {100 * found.share:g} % "
         f"of the devices, may be worse by {100 * found.margin:g} points: {when}, {found.why}"
     )
-    return "\n".join([head, *map(_cluster, found.clusters)])
+    return "\n".join([head, *(_cluster(key, own) for key, own in found.clusters.items())])
 
 
-def _cluster(found: RolloutCluster) -> str:
+def _cluster(key: ModelKey, found: Sum) -> str:
     agreed = "" if found.agreement is None else f", {100 * found.agreement:.1f} % alike"
-    said = f"  cluster {found.key}: {found.devices} devices, {found.predictions} predictions{agreed}"
+    said = f"  cluster {key}: {found.devices} devices, {found.predictions} predictions{agreed}"
     if found.low is None or found.high is None:
         return f"{said}, no labels"
     old, new = (100 * right / found.labeled for right in (found.old_right, found.new_right))

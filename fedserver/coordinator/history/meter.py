@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedserver.store.integrity.records import RoundRecord, Traffic
+from fedserver.store.integrity.records import Traffic
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 
 MOST_PHASES = 64
@@ -22,7 +23,7 @@ class Phase:
     ended: float
 
 
-Trace = Callable[[RunId, RoundRecord, Sequence[Phase]], None]
+Trace = Callable[[RunId, RoundHistory, Sequence[Phase]], None]
 """Called with each round that is over, and its phases in the order in which they ended."""
 
 
@@ -83,7 +84,7 @@ class Meter:
             now = time.time()
             self._phases.setdefault(run, deque(maxlen=MOST_PHASES)).append(Phase(phase, now - seconds, now))
 
-    def round_over(self, run: RunId, closed: RoundRecord) -> None:
+    def round_over(self, run: RunId, closed: RoundHistory) -> None:
         """A round is over and stored."""
         self.rounds["abandoned" if closed.abandoned else "done"] += 1
         if self.trace is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fedserver.coordinator.history.pace import Pace
-from fedserver.store.integrity.records import RoundRecord
 from shoal.core.algorithm import State
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.server_kit.aggregation.guard import Guard
@@ -90,22 +89,19 @@ class Recorder:
         changed = any(before.get(device) is not descriptor for device, descriptor in after.items())
         self._notes.figures, self._notes.positions = figures, positions(after) if changed else {}
 
-    @property
-    def accuracy(self) -> float | None:
-        """The mean accuracy in the reports that were combined; None if no device measured it."""
-        return mean(self._notes.figures.values(), "accuracy")
-
     def closed(
         self,
-        record: RoundRecord,
+        record: RoundHistory,
         state: State,
         models: Mapping[ModelKey, str],
         asked: Iterable[DeviceId],
+        missing: Mapping[DeviceId, str],
         moved: Moved,
     ) -> RoundHistory:
-        """The history of the round, which is over; the next one opens with `state`.
+        """The whole history of the round, which is over; the next one opens with `state`.
 
-        models: the SHA-256 of each model. asked: the devices with a task. moved: since the round before.
+        record: what the run itself knows of it. models: the SHA-256 of each model. asked: the devices with a
+        task. missing: those whose reports do not count, and why. moved: since the round before.
         """
         notes, before, now = self._notes, self._state, self._clock()
         self._notes, self._state = _Notes(), state
@@ -116,24 +112,19 @@ class Recorder:
         if record.abandoned:
             notes.figures, notes.positions = {}, {}
         homes = {device: _home(state, device) for device in sorted(asked)}
-        found = RoundHistory(
-            record.round,
-            record.title,
-            time.time(),
-            record.seconds,
-            record.asked,
-            record.reported,
-            record.abandoned,
-            state.progress,
-            measured_on(notes.figures),
-            mean(notes.figures.values(), "loss"),
-            mean(notes.figures.values(), "accuracy"),
-            sum(up for up, _ in moved.values()),
-            sum(down for _, down in moved.values()),
-            _clusters(before, state, models, notes.figures, homes),
-            (*notes.events, *_events(record, before, state, notes)),
-            tuple(
-                _device(device, home, notes, record.missing.get(device, ""), moved.get(device, (0, 0)), now)
+        found = replace(
+            record,
+            ended=time.time(),
+            progress=state.progress,
+            measured_on=measured_on(notes.figures),
+            loss=mean(notes.figures.values(), "loss"),
+            accuracy=mean(notes.figures.values(), "accuracy"),
+            bytes_up=sum(up for up, _ in moved.values()),
+            bytes_down=sum(down for _, down in moved.values()),
+            clusters=_clusters(before, state, models, notes.figures, homes),
+            events=(*notes.events, *_events(record, before, state, notes)),
+            devices=tuple(
+                _device(device, home, notes, missing.get(device, ""), moved.get(device, (0, 0)), now)
                 for device, home in homes.items()
             ),
             back_to=notes.back_to if record.abandoned else 0,
@@ -144,22 +135,22 @@ class Recorder:
         return replace(found, digest=digest)
 
 
-def log_lines(closed: RoundRecord, history: RoundHistory) -> list[str]:
+def log_lines(closed: RoundHistory) -> list[str]:
     """The lines that the run's log has about a round that is over, its models and its clusters."""
-    texts = [event.text for event in history.events if event.kind in LOGGED]
+    texts = [event.text for event in closed.events if event.kind in LOGGED]
     more = [f"... and {len(texts) - MOST} more changes"] if len(texts) > MOST else []
-    return [_summary(closed, history), *texts[:MOST], *more]
+    return [_summary(closed), *texts[:MOST], *more]
 
 
-def _summary(closed: RoundRecord, history: RoundHistory) -> str:
+def _summary(closed: RoundHistory) -> str:
     """The log line about a round that is over."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:MAX_NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > MAX_NAMED else ""
-    loss = "" if history.loss is None else f"; loss {history.loss:.4f}"
-    before = " before" if history.measured_on == TRAIN else ""
+    loss = "" if closed.loss is None else f"; loss {closed.loss:.4f}"
+    before = " before" if closed.measured_on == TRAIN else ""
     accuracy = "" if closed.accuracy is None else f"; held-out accuracy{before} {closed.accuracy:.3f}"
     counted = f"{closed.reported} of {closed.asked} devices counted"
     return f"{end}; {counted}, {closed.seconds:.1f} s{loss}{accuracy}{missing}{more}"
@@ -212,7 +203,7 @@ def _clusters(
     )
 
 
-def _events(record: RoundRecord, before: State, state: State, notes: _Notes) -> list[RunEvent]:
+def _events(record: RoundHistory, before: State, state: State, notes: _Notes) -> list[RunEvent]:
     if record.abandoned:
         kind = ROLLED_BACK if notes.back_to else ABANDONED
         return [RunEvent(kind, record.abandoned, notes.went_back)]

@@ -53,7 +53,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
 async def _received(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
     run = coordinator.runs.get(report.run)
     if run is None:
-        coordinator.check_recovered(report.run)
+        coordinator.runs.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
     if (
         isinstance(report.result, Failure)

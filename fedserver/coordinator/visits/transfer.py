@@ -128,7 +128,7 @@ async def upload(
 def _check_recovered(coordinator: Coordinator) -> None:
     """Raises Unavailable while runs are checked after a start: an unknown task may be one of theirs."""
     for run in coordinator.recovery.pending:
-        coordinator.check_recovered(run)
+        coordinator.runs.check_recovered(run)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def _rollout(found: RolloutStatus) -> dict[str, Any]:
         "ended": found.ended,
         "outcome": found.outcome,
         "why": words(found.why),
-        "clusters": [{**asdict(each), "key": name(each.key)} for each in found.clusters],
+        "clusters": [{"key": name(key), **asdict(own)} for key, own in found.clusters.items()],
     }
 
 

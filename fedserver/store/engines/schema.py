@@ -115,19 +115,6 @@ CREATE TABLE rollout_counts (
 CREATE VIEW needed_blobs AS
     SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs
     UNION ALL SELECT run, sha256 FROM release_blobs;
-
-CREATE TABLE rounds (
-    run TEXT NOT NULL REFERENCES runs,
-    round INTEGER NOT NULL,
-    title TEXT NOT NULL,
-    asked INTEGER NOT NULL,
-    reported INTEGER NOT NULL,
-    missing TEXT NOT NULL,               -- JSON: device -> why it did not count
-    abandoned TEXT NOT NULL,             -- why there is no result; empty when there is one
-    seconds REAL NOT NULL,
-    accuracy REAL,                       -- mean held-out accuracy; NULL where no device measured it
-    PRIMARY KEY (run, round)
-);
 """
 
 JOURNAL = """
@@ -238,7 +225,6 @@ CREATE TABLE tokens (
 );
 CREATE TABLE identities (
     device TEXT PRIMARY KEY,
-    display TEXT NOT NULL,
     role TEXT NOT NULL,
     labels TEXT NOT NULL,                -- JSON
     standing TEXT NOT NULL,

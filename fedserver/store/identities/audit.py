@@ -72,7 +72,6 @@ class Event(Enum):
     APPROVED = "approved"
     REVOKED = "revoked"
     WITHDRAWN = "withdrawn"
-    RENAMED = "renamed"
     KEY_CHANGED = "key-changed"
     RETURNED = "returned"
     RETURN_REFUSED = "return-refused"

@@ -96,12 +96,11 @@ class Successor:
 class Registered:
     """A device.
 
-    device: its permanent name. display: the name that is displayed. spki: SHA-256 of its key, in hexadecimal.
+    device: its permanent name. spki: SHA-256 of its key, in hexadecimal.
     token: the token that admitted it; "" as of `Successor`. successor: the key that waits to replace its key.
     """
 
     device: DeviceId
-    display: str
     role: Role
     labels: Mapping[str, str]
     standing: DeviceStanding

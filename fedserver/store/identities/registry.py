@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Collection
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import DeadKeys
 from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Successor
@@ -117,14 +117,6 @@ class Registry:
         if found.standing is not DeviceStanding.WITHDRAWN:
             self.set_standing(found.device, standing)
 
-    def rename(self, device: DeviceId, display: str) -> Registered:
-        """Change the displayed name; the permanent name stays. Raises NotFound."""
-        with self._db.transaction():
-            self.get(device)
-            self._db.execute("UPDATE identities SET display = ? WHERE device = ?", (display, device))
-            self._audit.record(Event.RENAMED, device=device, display=display)
-            return self.get(device)
-
     def spend_placement(self, device: DeviceId, most: int) -> bool:
         """Count a placement of today. Returns whether the device stays within `most` a day."""
         day = _today()
@@ -190,10 +182,9 @@ class Registry:
     def enter(self, device: DeviceId, standing: DeviceStanding, asked: Successor) -> None:
         """Inside a transaction: add a device with this key."""
         self._db.execute(
-            "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO identities (device, role, labels, standing, created, spki, token)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                device,
                 device,
                 asked.role.value,
                 json.dumps(asked.labels),
@@ -218,16 +209,13 @@ class Registry:
 
     def _registered(self, row: Row) -> Registered:
         waiting = self._db.rows("successors", "WHERE device = ?", (row["device"],))
-        return Registered(
-            row["device"],
-            row["display"],
-            Role(row["role"]),
-            json.loads(row["labels"]),
-            DeviceStanding(row["standing"]),
-            row["created"],
-            row["spki"],
-            row["token"],
-            _successor(waiting[0]) if waiting else None,
+        return record_of(
+            Registered,
+            row,
+            role=Role(row["role"]),
+            labels=json.loads(row["labels"]),
+            standing=DeviceStanding(row["standing"]),
+            successor=_successor(waiting[0]) if waiting else None,
         )
 
     def set_standing(self, device: DeviceId, standing: DeviceStanding) -> None:
@@ -241,5 +229,4 @@ def _today() -> int:
 
 
 def _successor(row: Row) -> Successor:
-    labels = json.loads(row["labels"])
-    return Successor(row["spki"], Role(row["role"]), labels, row["token"], row["created"])
+    return record_of(Successor, row, role=Role(row["role"]), labels=json.loads(row["labels"]))

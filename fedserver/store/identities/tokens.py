@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import Terms, Token, TokenStanding
 from shoal.core.errors import ConfigError, NotFound
@@ -142,16 +142,11 @@ def check(terms: Terms) -> None:
 
 
 def token_of(row: Row) -> Token:
-    return Token(
-        row["token"],
-        Role(row["role"]),
-        row["uses"],
-        row["used"],
-        row["created"],
-        row["expires"],
-        json.loads(row["labels"]),
-        row["pattern"],
-        bool(row["hold"]),
-        row["wrong"],
-        TokenStanding(row["standing"]),
+    return record_of(
+        Token,
+        row,
+        role=Role(row["role"]),
+        labels=json.loads(row["labels"]),
+        hold=bool(row["hold"]),
+        standing=TokenStanding(row["standing"]),
     )

@@ -109,25 +109,6 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
-class RoundRecord:
-    """A round that is over.
-
-    missing: the devices that did not count, and why. abandoned: why the round has no result, "" if it has
-    one. seconds: from its opening until it was saved. accuracy: mean held-out accuracy over the devices that
-    measured it, from 0 to 1; None if no device did.
-    """
-
-    round: int
-    title: str
-    asked: int
-    reported: int
-    missing: Mapping[DeviceId, str]
-    abandoned: str
-    seconds: float
-    accuracy: float | None = None
-
-
-@dataclass(frozen=True)
 class ReportRecord:
     """A report that counts. data: the wire bytes of its payload, which are decoded only when they are
     used."""

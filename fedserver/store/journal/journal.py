@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from fedserver.store.journal.placements import Placements
@@ -42,10 +42,7 @@ class Journal:
 
     def devices(self) -> list[DeviceRecord]:
         """Every device that has ever called, sorted by name."""
-        return [
-            DeviceRecord(row["device"], row["software"], row["first_seen"], row["last_seen"])
-            for row in self._db.rows("devices", "ORDER BY device")
-        ]
+        return [record_of(DeviceRecord, row) for row in self._db.rows("devices", "ORDER BY device")]
 
     def trainers(self) -> list[DeviceId]:
         """Devices that may take part in runs: those admitted to train, and all that have called without
@@ -80,7 +77,7 @@ class Journal:
     def traffic(self, run: RunId) -> list[Traffic]:
         """How many bytes each device has sent and fetched in a run."""
         rows = self._db.rows("traffic", "WHERE run = ? ORDER BY device", (run,))
-        return [Traffic(row["device"], row["run"], row["up"], row["down"]) for row in rows]
+        return [record_of(Traffic, row) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
         """Record each release once; beyond `RELEASES`, record only that there are more."""
@@ -129,7 +126,7 @@ class Journal:
         rows = self._db.rows(
             "log", "WHERE run = ? AND number > ? ORDER BY number LIMIT ?", (run, after, PAGE)
         )
-        return [LogLine(row["number"], row["at"], row["device"], row["text"]) for row in rows]
+        return [record_of(LogLine, row) for row in rows]
 
 
 def release_of(row: Row) -> ReleaseRecord:

@@ -8,7 +8,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES = "nothing", "wish", "descriptor", "scores", "prototypes"
@@ -139,19 +139,4 @@ def _same(one: PlacementRecord, other: PlacementRecord) -> bool:
 
 
 def _record_of(row: Row) -> PlacementRecord:
-    return PlacementRecord(
-        row["run"],
-        row["device"],
-        row["evidence"],
-        row["outcome"],
-        row["cluster"],
-        row["runner_up"],
-        row["confidence"],
-        row["reason"],
-        tuple(json.loads(row["models"])),
-        row["progress"],
-        row["since"],
-        row["at"],
-        row["times"],
-        row["number"],
-    )
+    return record_of(PlacementRecord, row, models=tuple(json.loads(row["models"])))

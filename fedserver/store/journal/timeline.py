@@ -1,14 +1,12 @@
 """The history of each run on disk: one row for each round that is over, bounded, and removed with the run."""
 
-import time
 from dataclasses import replace
 
 from fedserver.store.database import Database, Row
-from fedserver.store.integrity.records import RoundRecord
 from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import bounded, pack, unpack
-from shoal.core.server_kit.history.records import DeviceRound, Digest, RoundHistory
+from shoal.core.server_kit.history.records import DeviceRound, RoundHistory
 from shoal.core.types import DeviceId, RunId
 
 LARGEST = 32 << 20
@@ -120,17 +118,3 @@ def _entries(found: RoundHistory) -> int:
     """How much of an answer a round takes."""
     assigned = found.digest.assigned if found.digest else ()
     return len(found.devices) + len(found.positions) + len(found.clusters) + len(assigned)
-
-
-def history_of(closed: RoundRecord) -> RoundHistory:
-    """What the history can have of a round of which only this is known."""
-    return RoundHistory(
-        closed.round,
-        closed.title,
-        time.time(),
-        closed.seconds,
-        closed.asked,
-        closed.reported,
-        closed.abandoned,
-        digest=Digest(),
-    )

@@ -22,7 +22,7 @@ def state(tmp_path: Path) -> Path:
     """A folder with a log of some lines, and no server on it."""
     with closing(Store(tmp_path / "s")) as store:
         for number in range(LINES):
-            store.identities.audit.note(Event.RENAMED, device=f"d{number}", display=f"ä\n{number}")
+            store.identities.audit.note(Event.APPROVED, device=f"d{number}", key=f"ä\n{number}")
     return tmp_path / "s"
 
 
@@ -67,7 +67,7 @@ def test_a_whole_log_is_whole(state: Path) -> None:
 def test_a_line_that_is_changed_taken_out_or_doubled_is_named(state: Path, at: int) -> None:
     good = lines(state)
     for changed in (
-        [*good[:at], good[at].replace("renamed", "revoked"), *good[at + 1 :]],
+        [*good[:at], good[at].replace("approved", "revoked"), *good[at + 1 :]],
         [*good[:at], *good[at + 1 :]],
         [*good[: at + 1], *good[at:]],
         [*good[:at], good[at].replace('"number":', '"number": '), *good[at + 1 :]],
@@ -100,7 +100,7 @@ def test_lines_that_were_made_up_are_not_in_the_database(state: Path) -> None:
 
 def test_rows_that_are_changed_are_found_too(state: Path) -> None:
     with closing(sqlite3.connect(state / "shoal.db")) as database, database:
-        database.execute("UPDATE audit SET line = replace(line, 'renamed', 'revoked') WHERE number = 3")
+        database.execute("UPDATE audit SET line = replace(line, 'approved', 'revoked') WHERE number = 3")
     assert verify(state).wrong == f"line 3 of {FILE} differs from the database"
 
 

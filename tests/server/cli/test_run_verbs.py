@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from tests.server.processes import PLAIN, add_settings, daemon
 from tests.server.servers import spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL
-from tests.waiting import HANG
 
 
 def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(
@@ -55,24 +51,6 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(
         assert verb("show", "toy", code=1)["code"] == "not-found"
         again = verb("start", "toy", "--algorithm", "fedavg", code=3)
         assert "was removed" in again["message"]
-
-
-def test_status_is_shown_again_and_again_until_it_is_interrupted(tmp_path: Path) -> None:
-    state = tmp_path / "s"
-    with daemon(state):
-        command = [sys.executable, "-m", "fedserver", "status", "--watch", "--state", str(state)]
-        looking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert looking.stdout is not None
-        try:
-            seen = 0
-            while seen < 2:
-                line = looking.stdout.readline()
-                assert line, "it has ended"
-                seen += "known devices are connected" in line
-        finally:
-            looking.send_signal(signal.SIGINT)
-            assert looking.wait(HANG) == 130
-            looking.stdout.close()
 
 
 def test_a_server_logs_json_and_serves_metrics_where_it_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from fedserver.cli.runs.release import _tried
 from fedserver.coordinator.status_types import (
     DeviceFigures,
     DeviceStatus,
-    RolloutCluster,
     RolloutStatus,
     RunStatus,
     RunSummary,
@@ -22,6 +21,7 @@ from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for
 from shoal.core.privacy.report import OPEN as OPEN_WAYS
 from shoal.core.privacy.report import WEIGHTS, CentralNoise, Statement
+from shoal.core.rollout import Sum
 
 OPEN = RunSummary(
     "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",
@@ -209,11 +209,13 @@ def test_no_text_of_a_device_looks_like_a_row_or_a_line() -> None:
 
 
 def test_a_rollout_is_said_with_what_was_counted() -> None:
-    counted = RolloutCluster("c0", 2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
-    found = RolloutStatus("4f", "stable", "a@1", "a@2", 0.1, 0.01, 1.0, why="too few", clusters=(counted,))
+    counted = Sum(2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
+    found = RolloutStatus(
+        "4f", "stable", "a@1", "a@2", 0.1, 0.01, 1.0, why="too few", clusters={"c0": counted}
+    )
     head, row = _tried(found).splitlines()
     assert "rollout of a@2 beside a@1 in channel stable, to 10 % of the devices" in head
     assert "2 devices, 500 predictions, 97.0 % alike, 400 labels: 75.0 % before, 77.5 % now" in row
     assert row.endswith("-1.0 to +6.0 points")
-    silent = replace(found, clusters=(RolloutCluster("c0", 1, 0, None, 0, 0, 0),))
+    silent = replace(found, clusters={"c0": Sum(1, 0, None, 0, 0, 0)})
     assert _tried(silent).endswith("cluster c0: 1 devices, 0 predictions, no labels")

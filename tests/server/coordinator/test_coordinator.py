@@ -313,7 +313,7 @@ def test_a_blob_that_is_lost_makes_its_run_unreadable_and_no_other(tmp_path: Pat
 def test_a_tick_that_fails_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         async with server(tmp_path) as coordinator:
-            monkeypatch.setattr(coordinator, "active", lambda: 1 / 0)
+            monkeypatch.setattr(coordinator.runs, "active", lambda: 1 / 0)
             assert isinstance(await coordinator.broken, ZeroDivisionError)
             monkeypatch.undo()
 

@@ -65,7 +65,8 @@ def test_a_damaged_current_model_is_restored_when_a_device_complains(tmp_path: P
         assert again == task
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
-        assert len(await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")) == ROUNDS + 1
+        storage = coordinator.storage
+        assert len(await storage.call(storage.journal.timeline.read, "toy")) == ROUNDS + 1
 
     scenario(story, tmp_path)
 
@@ -184,7 +185,7 @@ def test_without_the_device_the_round_goes_on_without_the_damaged_report(tmp_pat
         run = coordinator.runs["toy"]
         await until(lambda: run.engine.round == 2)
         await OperatorApi(coordinator).show("toy")  # in turn: after the round was stored
-        (closed,) = await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")
+        (closed,) = await coordinator.storage.call(coordinator.storage.journal.timeline.read, "toy")
         assert (closed.reported, closed.missing) == (2, {"d0": "its report was damaged on the server's disk"})
 
     scenario(story, tmp_path)
@@ -200,13 +201,13 @@ def test_the_caretaker_finds_damage_that_nobody_has_used(tmp_path: Path) -> None
         for name in (current, report):
             spoil(state, name)
         with closing(sqlite3.connect(state / "shoal.db")) as database, database:
-            database.execute("UPDATE rounds SET title = 'other'")
+            database.execute("UPDATE log SET text = 'other'")
         await caretaker.check()
         assert quarantined(state) == {current, report}
         assert coordinator.runs["toy"].engine.reported == set()
         assert await coordinator.storage.call(coordinator.storage.runs.versions, "toy") == [1, 2]
         with closing(sqlite3.connect(state / "shoal.db")) as database:
-            assert database.execute("SELECT count(*) FROM rounds WHERE title = 'other'").fetchone() == (0,)
+            assert database.execute("SELECT count(*) FROM log WHERE text = 'other'").fetchone() == (0,)
         copy = next((state / "copies").glob("??/*"))
         copy.write_bytes(b"rot")
         await caretaker.check()

@@ -97,7 +97,7 @@ def test_a_device_that_fails_has_its_reason_and_an_abandoned_round_its_event(tmp
         for device in devices:
             task = await device.task()
             await device.link.report(Report(task.run, task.round, task.attempt, Failure("broken", "no data")))
-        run = coordinator.run("toy")
+        run = coordinator.runs["toy"]
         change = run.changed.next()
         while len(await history(coordinator)) < 2:
             await change.wait()

@@ -99,10 +99,10 @@ def test_a_run_goes_back_to_the_newest_sound_checkpoint(tmp_path: Path, lost: in
             assert quarantined(tmp_path) == set(names)
             assert second.runs["toy"].engine.round == 3 - lost
             assert "the checkpoint that round 3 opens with is lost" in await lines(second)
-            assert len(await second.storage.call(second.storage.runs.rounds, "toy")) == 2 - lost
+            assert len(await second.storage.call(second.storage.journal.timeline.read, "toy")) == 2 - lost
             await serve_all(second)
             assert same_models(models(second), expected())
-            assert len(await second.storage.call(second.storage.runs.rounds, "toy")) == ROUNDS + 1
+            assert len(await second.storage.call(second.storage.journal.timeline.read, "toy")) == ROUNDS + 1
 
     asyncio.run(play())
 

@@ -59,7 +59,11 @@ def test_a_worse_release_is_stopped_and_a_better_one_promoted(tmp_path: Path) ->
         assert (await DeviceApi(coordinator, "once").place("", Wish(4))).trial is None, "it does not follow"
         assert await tell(coordinator, "pi", Counts(10, 9)) == Trial(rollout, NEW)
         shown = await latest(coordinator)
-        assert (shown.outcome, shown.clusters[0].agreement, shown.clusters[0].low) == ("", 0.9, None)
+        assert (shown.outcome, shown.clusters["global"].agreement, shown.clusters["global"].low) == (
+            "",
+            0.9,
+            None,
+        )
         assert "no labels come from cluster global" in shown.why
         assert await tell(coordinator, "pi", WORSE) is None
         ended = await latest(coordinator)
@@ -83,12 +87,12 @@ def test_counts_replace_earlier_ones_and_impossible_ones_change_nothing(tmp_path
         few = Counts(20, 18, 10, 5, 6, 4)
         for counts in (few, few, replace(few, predictions=30), few, Counts()):
             assert await tell(coordinator, "pi", counts) == Trial(rollout, NEW)
-        (cluster,) = (await latest(coordinator)).clusters
+        (cluster,) = (await latest(coordinator)).clusters.values()
         assert (cluster.devices, cluster.predictions, cluster.labeled) == (1, 30, 10), "none fell"
         assert await tell(coordinator, "pi", few, "of another time") == Trial(rollout, NEW)
         with pytest.raises(BadPayload, match="has no cluster 'c9'"):
             await follow(coordinator, "other", Counted(rollout, "c9", few))
-        assert (await latest(coordinator)).clusters == (cluster,)
+        assert (await latest(coordinator)).clusters == {"global": cluster}
 
     scenario(story, tmp_path)
 
@@ -101,13 +105,13 @@ def test_it_lasts_over_restarts_and_a_device_that_was_away_is_told_what_became_o
 
     async def between(coordinator: Coordinator, rollout: str) -> None:
         assert await follow(coordinator, "pi") == Trial(rollout, NEW)
-        assert (await latest(coordinator)).clusters[0].predictions == 20
+        assert (await latest(coordinator)).clusters["global"].predictions == 20
         assert await tell(coordinator, "pi", BETTER) is None
 
     async def after(coordinator: Coordinator, rollout: str) -> None:
         assert await tell(coordinator, "away", WORSE, rollout) is None
         assert ((await latest(coordinator)).outcome, (await given(coordinator))[0]) == (PROMOTED, NEW)
-        assert [each.devices for each in (await latest(coordinator)).clusters] == [1]
+        assert [each.devices for each in (await latest(coordinator)).clusters.values()] == [1]
 
     async def play() -> None:
         async with server(tmp_path / "state") as first:
@@ -214,12 +218,12 @@ def test_what_a_revoked_device_has_counted_counts_no_more(tmp_path: Path) -> Non
         database = coordinator.storage.store.database
         with database.transaction():
             database.execute(
-                "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
-                " VALUES ('liar', '', 'infer-only', '{}', 'revoked', 0, '', '')"
+                "INSERT INTO identities (device, role, labels, standing, created, spki, token)"
+                " VALUES ('liar', 'infer-only', '{}', 'revoked', 0, '', '')"
             )
 
     async def check(coordinator: Coordinator) -> None:
-        (cluster,) = (await latest(coordinator)).clusters
+        (cluster,) = (await latest(coordinator)).clusters.values()
         assert (cluster.devices, cluster.labeled, cluster.predictions) == (1, 1, 10)
 
     async def play() -> None:

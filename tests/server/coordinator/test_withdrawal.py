@@ -145,10 +145,10 @@ async def begun(found: World, rounds: int, late: int) -> tuple[list[Peer], list[
 
 async def finished(found: World, numbers: range, answer: Callable[[int], Answer] = honest) -> None:
     """Until every run is over. Rounds open once all of these devices are there."""
-    for run in found.coordinator.active():
+    for run in found.coordinator.runs.active():
         run.held = True
     serving = [asyncio.create_task(serve(DeviceApi(found.coordinator, f"d{n}"), answer(n))) for n in numbers]
-    for run in found.coordinator.active():
+    for run in found.coordinator.runs.active():
         await until(lambda run=run: all(run.present(f"d{n}") for n in numbers))  # type: ignore[misc]
         run.held = False
     await asyncio.gather(*serving)

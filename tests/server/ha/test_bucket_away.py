@@ -65,7 +65,7 @@ async def held(coordinator: Coordinator, let: asyncio.Event) -> list["asyncio.Ta
 
 async def check(coordinator: Coordinator) -> None:
     assert same_models(models(coordinator), expected())
-    rounds = await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")
+    rounds = await coordinator.storage.call(coordinator.storage.journal.timeline.read, "toy")
     assert [each.reported for each in rounds] == [DEVICES] * (ROUNDS + 1)
     assert not any(each.abandoned for each in rounds)
     assert not coordinator.storage.repaired
@@ -119,9 +119,9 @@ def test_a_round_that_was_combined_waits_for_the_bucket_to_store_its_models(
             monkeypatch.setattr(combining, "reduce", then_away)
             let.set()
             await until(lambda: coordinator.storage.full is not None)
-            assert [
-                each.round for each in await coordinator.storage.call(coordinator.storage.runs.rounds, "toy")
-            ] == [1]
+            storage = coordinator.storage
+            rounds = await storage.call(storage.journal.timeline.read, "toy")
+            assert [each.round for each in rounds] == [1]
             monkeypatch.undo()
             await asyncio.to_thread(unsteady.start)
             await asyncio.gather(*working)

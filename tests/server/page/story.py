@@ -19,7 +19,6 @@ from fedserver.coordinator.status_types import (
     DeviceStatus,
     ReleaseGroup,
     ReleaseSummary,
-    RolloutCluster,
     RolloutStatus,
     RunStatus,
     RunSummary,
@@ -39,6 +38,7 @@ from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement
+from shoal.core.rollout import Sum
 from shoal.core.server_kit.history.records import (
     ClusterRound,
     DeviceRound,
@@ -104,7 +104,7 @@ class Story:
         for number, device in enumerate(self.names):
             labels = {"site": self.names[number % 2]}
             standing = DeviceStanding.APPROVED
-            found.append(Known(Registered(device, device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
+            found.append(Known(Registered(device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
         return found
 
     def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]], list[RolloutStatus]]:
@@ -118,10 +118,18 @@ class Story:
             Move("stable", self.names[6], at=1_980.0),
             Move("stable", "flux@10", True, 1_990.0, self.names[2]),
         ]
-        counted = RolloutCluster(self.names[0], 2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
+        counted = Sum(2, 500, 0.97, 400, 300, 310, -0.01, 0.06)
         why = f"too few labels in {self.names[3]}"
         tried = RolloutStatus(
-            "4f", "stable", "flux@10", "flux@12", 0.1, 0.01, 1_995.0, why=why, clusters=(counted,)
+            "4f",
+            "stable",
+            "flux@10",
+            "flux@12",
+            0.1,
+            0.01,
+            1_995.0,
+            why=why,
+            clusters={self.names[0]: counted},
         )
         return [found], {"stable": moves}, [tried]
 

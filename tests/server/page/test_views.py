@@ -63,7 +63,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 
 
 def registered(device: str, standing: DeviceStanding = DeviceStanding.APPROVED, **labels: str) -> Known:
-    found = Registered(device, device, Role.TRAIN, labels, standing, NOW, "", "")
+    found = Registered(device, Role.TRAIN, labels, standing, NOW, "", "")
     return Known(found, NOW - 500.0)
 
 

@@ -177,14 +177,9 @@ async def revoked(found: World, peer: Peer) -> str:
     return session
 
 
-async def renamed(found: World, peer: Peer) -> str:
-    await found.api.rename(peer.name, "other")
-    return await said_hello(found, peer)
-
-
 STATES: Mapping[str, State] = {
     each.__name__.replace("_", "-"): each
-    for each in (stranger, made_up, said_hello, replaced, left, working, revoked, renamed)
+    for each in (stranger, made_up, said_hello, replaced, left, working, revoked)
 }
 
 

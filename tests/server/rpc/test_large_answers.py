@@ -15,7 +15,7 @@ DEVICES = 20_000
 def device(number: int) -> Registered:
     name, now = f"device-{number:06}", time.time()
     labels = {"site": "basel"}
-    return Registered(name, name, Role.TRAIN, labels, DeviceStanding.APPROVED, now, f"{number:064x}", "t")
+    return Registered(name, Role.TRAIN, labels, DeviceStanding.APPROVED, now, f"{number:064x}", "t")
 
 
 def test_operators_can_list_a_large_fleet(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run, its states and its reports, for the tests of the store."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 
 from fedserver.store.integrity.records import (
     ReportRecord,
-    RoundRecord,
     RunRecord,
     RunSpec,
     Standing,
@@ -18,6 +18,7 @@ from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import Structure, encode
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload, Weights
+from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import Tensors
 from tests.server.store.conftest import Engine
 
@@ -34,8 +35,9 @@ def checkpoint(store: Store, value: float, run: str = "mnist") -> Structure:
     return encode(State, state, lambda t: store.runs.keep(run, t))
 
 
-def closed(round: int, **changes: Any) -> RoundRecord:
-    return RoundRecord(**{**vars(RoundRecord(round, "training", 2, 2, {}, "", 0.5)), **changes})
+def closed(round: int, **changes: Any) -> RoundHistory:
+    found = RoundHistory(round, "training", seconds=0.5, asked=2, reported=2, digest=Digest())
+    return replace(found, **changes)
 
 
 def arrive(store: Store, device: str, tensors: Tensors) -> Weights:

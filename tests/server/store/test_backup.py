@@ -96,7 +96,7 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
             assert (await device.hello(Hello("toy", mark=mark))).mark
             await serve_all(third)
             assert third.runs["toy"].standing.value == "finished"
-            rounds = await third.storage.call(third.storage.runs.rounds, "toy")
+            rounds = await third.storage.call(third.storage.journal.timeline.read, "toy")
             assert [bool(each.abandoned) for each in rounds] == [False, True] + [False] * ROUNDS
             assert rounds[1].abandoned == "the server was restored from an older state"
 

@@ -79,7 +79,7 @@ def test_every_value_of_every_table_is_restored_at_the_start(state: Path) -> Non
         "runs",
         "checkpoints",
         "reports",
-        "rounds",
+        "timeline",
         "log",
         "meta",
         "boots",
@@ -114,11 +114,11 @@ def test_a_damaged_row_is_not_changed_but_restored_so_that_damage_never_gets_a_c
 
 def test_a_row_whose_copy_is_damaged_too_is_an_error_of_that_row_alone(state: Path) -> None:
     with closing(Store(state)) as store:
-        spoil(state, "rounds", "missing")
+        spoil(state, "log", "text")
         with closing(sqlite3.connect(state / "shoal.db.copy")) as copy, copy:
-            copy.execute("UPDATE copies SET data = x'00' WHERE tbl = 'rounds'")
-        with pytest.raises(DamagedRow, match="row 1 of table rounds is damaged"):
-            store.runs.rounds("toy")
+            copy.execute("UPDATE copies SET data = x'00' WHERE tbl = 'log'")
+        with pytest.raises(DamagedRow, match="row 1 of table log is damaged"):
+            store.journal.log_lines("toy")
         assert store.runs.get("toy").round == 2
     with closing(Store(state)) as store:
         assert "restore a backup" in store.database.repaired[0]
@@ -200,7 +200,7 @@ def test_the_bytes_of_a_row_are_exact() -> None:
 
 def test_a_checksum_is_good_for_one_row_only() -> None:
     data = packed(("d0", 1))
-    sums = {checksum(place, data) for place in (("reports", 1), ("reports", 2), ("rounds", 1))}
+    sums = {checksum(place, data) for place in (("reports", 1), ("reports", 2), ("timeline", 1))}
     assert len(sums) == 3
     assert checksum(("reports", 1), data) in sums
 

@@ -65,7 +65,7 @@ def test_a_run_goes_with_its_releases_and_none_of_it_is_left(engine: Engine, tmp
 
 
 def test_a_rollout_reads_as_it_was_written_and_a_device_counts_once(engine: Engine, tmp_path: Path) -> None:
-    begun = Rollout("4f", STABLE, "mnist@1", "mnist@2", 0.1, 0.01, True, 2.5)
+    begun = Rollout("4f", STABLE, "mnist@1", "mnist@2", 0.1, 0.01, 2.5, True)
     few, more = Counts(1 << 40, 5, 4, 3, 2, 1), Counts(1 << 40, 6, 10_000, 4, 3, 2)
     store = engine.open(tmp_path / "state")
     releases, rollouts = store.releases, store.releases.rollouts

@@ -108,7 +108,7 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
     kept = {digest(model(float(value))) for value in range(newest - VERSIONS + 1, newest + 1)}
     assert blobs_in(engine, state) == kept
     assert store.clean_up() == ""
-    assert [each.round for each in store.runs.rounds("mnist")] == list(range(1, newest + 1))
+    assert [each.round for each in store.journal.timeline.read("mnist")] == list(range(1, newest + 1))
     store.close()
 
 

@@ -39,7 +39,7 @@ def play(store: Store, rounds: int, devices: int = 20) -> None:
         history = RoundHistory(number, "training", clusters=(ClusterRound("c0"),), devices=found)
         history = replace(history, digest=digest_of(history, assigned))
         assigned |= history.digest.assigned if history.digest else {}
-        store.runs.save_round("mnist", closed(number), checkpoint(store, 1.0), 0, Memory(), history)
+        store.runs.save_round("mnist", history, checkpoint(store, 1.0), 0, Memory())
 
 
 def read(store: Store, *, devices: bool = True) -> list[RoundHistory]:
@@ -74,14 +74,13 @@ def test_without_devices_each_round_has_a_digest(store: Store) -> None:
 def test_outcomes_follow_the_rounds_and_forget_those_that_are_dropped(store: Store) -> None:
     play(store, 2)
     assert (store.runs.outcomes("mnist").last, store.runs.outcomes("other").last) == (2, 0)
-    lost = closed(3, abandoned="too few devices", missing={"d1": "it left"})
+    lost = closed(3, abandoned="too few devices", devices=(DeviceRound("d1", missing="it left"),))
     store.runs.save_round("mnist", lost, checkpoint(store, 1.0), 1, Memory())
-    measured = closed(4, accuracy=0.5)
-    history = RoundHistory(4, "final evaluation", progress=3, accuracy=0.5, measured_on="test")
-    store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory(), history)
+    measured = RoundHistory(4, "final evaluation", progress=3, accuracy=0.5, measured_on="test")
+    store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory())
     found = store.runs.outcomes("mnist")
     assert (found.last, found.abandoned, found.accuracies[3]) == (4, {3: "too few devices"}, 0.5)
-    assert found.missing == dict(measured.missing)
+    assert found.missing == {}
     store.runs.drop_checkpoint("mnist", 5)
     found = store.runs.outcomes("mnist")
     assert (found.last, found.missing, 3 in found.accuracies) == (3, {"d1": "it left"}, False)

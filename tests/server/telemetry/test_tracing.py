@@ -12,9 +12,9 @@ import pytest
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.history.meter import MOST_PHASES, Meter
-from fedserver.store.integrity.records import RoundRecord
 from fedserver.telemetry.tracing import tracing
 from shoal.core.errors import ConfigError
+from shoal.core.server_kit.history.records import RoundHistory
 from tests.server.servers import DEVICES, scenario, serve_all, start
 
 PHASES = ["plan", "devices", "combine", "checkpoint", "save"]
@@ -71,7 +71,7 @@ def test_each_round_is_a_trace_with_its_phases(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_round_says_why_and_a_collector_that_is_away_stops_nothing() -> None:
-    closed = RoundRecord(7, "train", 3, 1, {"d1": "it left"}, "too few reports", 2.0)
+    closed = RoundHistory(7, "train", seconds=2.0, asked=3, reported=1, abandoned="too few reports")
     with collector() as (address, spans):
         meter = Meter()
         with tracing(meter, address):

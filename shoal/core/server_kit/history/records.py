@@ -156,6 +156,11 @@ class RoundHistory:
     back_to: int = 0
 
     @property
+    def missing(self) -> Mapping[DeviceId, str]:
+        """The devices that were asked and whose reports do not count, and why."""
+        return {each.device: each.missing for each in self.devices if each.missing}
+
+    @property
     def began(self) -> int:
         """How many rounds of training were complete when it opened: its accuracies are of the models then."""
         return self.progress - (self.measured_on == TRAIN)

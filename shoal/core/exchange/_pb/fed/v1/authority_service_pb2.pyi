@@ -421,7 +421,6 @@ class Device(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     DEVICE_FIELD_NUMBER: _builtins.int
-    DISPLAY_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
@@ -432,8 +431,6 @@ class Device(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Set by the server: its name for good. Unset: never."""
-    display: _builtins.str
-    """Set by the server: what people call it. Unset: never."""
     role: _role_pb2.Role.ValueType
     """Set by the server: what it may do. Unset: never."""
     standing: Global___DeviceStanding.ValueType
@@ -462,7 +459,6 @@ class Device(_message.Message):
         self,
         *,
         device: _builtins.str = ...,
-        display: _builtins.str = ...,
         role: _role_pb2.Role.ValueType = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         standing: Global___DeviceStanding.ValueType = ...,
@@ -474,7 +470,7 @@ class Device(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "last_seen", b"last_seen", "successor", b"successor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "device", b"device", "display", b"display", "fingerprint", b"fingerprint", "labels", b"labels", "last_seen", b"last_seen", "role", b"role", "standing", b"standing", "successor", b"successor", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "device", b"device", "fingerprint", b"fingerprint", "labels", b"labels", "last_seen", b"last_seen", "role", b"role", "standing", b"standing", "successor", b"successor", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,56 +875,6 @@ class WithdrawnRelease(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WithdrawnRelease: _TypeAlias = WithdrawnRelease  # noqa: Y015
-
-@_typing.final
-class RenameDeviceRequest(_message.Message):
-    """Which device, and what to call it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DEVICE_FIELD_NUMBER: _builtins.int
-    DISPLAY_FIELD_NUMBER: _builtins.int
-    device: _builtins.str
-    """Set by the operator: its name for good. Unset: refused."""
-    display: _builtins.str
-    """Set by the operator: what people call it from now on, 1 to 64 characters. Unset: refused."""
-    def __init__(
-        self,
-        *,
-        device: _builtins.str = ...,
-        display: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "display", b"display"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RenameDeviceRequest: _TypeAlias = RenameDeviceRequest  # noqa: Y015
-
-@_typing.final
-class RenameDeviceResponse(_message.Message):
-    """The device as it is now."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DEVICE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def device(self) -> Global___Device:
-        """Set by the server. Unset: never."""
-
-    def __init__(
-        self,
-        *,
-        device: Global___Device | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RenameDeviceResponse: _TypeAlias = RenameDeviceResponse  # noqa: Y015
 
 @_typing.final
 class RotateAuthorityRequest(_message.Message):

@@ -70,11 +70,6 @@ class AuthorityServiceStub:
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.FromString,
                 _registered_method=True)
-        self.RenameDevice = channel.unary_unary(
-                '/fed.v1.AuthorityService/RenameDevice',
-                request_serializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.SerializeToString,
-                response_deserializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceResponse.FromString,
-                _registered_method=True)
         self.RotateAuthority = channel.unary_unary(
                 '/fed.v1.AuthorityService/RotateAuthority',
                 request_serializer=fed_dot_v1_dot_authority__service__pb2.RotateAuthorityRequest.SerializeToString,
@@ -152,13 +147,6 @@ class AuthorityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RenameDevice(self, request, context):
-        """Changes what people call a device. Safe to repeat.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def RotateAuthority(self, request, context):
         """Gives the server another key. Devices follow it by the proof in its certificate. Not safe to repeat: each
         call makes one.
@@ -226,11 +214,6 @@ def add_AuthorityServiceServicer_to_server(servicer, server):
                     servicer.WithdrawDevice,
                     request_deserializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.FromString,
                     response_serializer=fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.SerializeToString,
-            ),
-            'RenameDevice': grpc.unary_unary_rpc_method_handler(
-                    servicer.RenameDevice,
-                    request_deserializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.FromString,
-                    response_serializer=fed_dot_v1_dot_authority__service__pb2.RenameDeviceResponse.SerializeToString,
             ),
             'RotateAuthority': grpc.unary_unary_rpc_method_handler(
                     servicer.RotateAuthority,
@@ -443,33 +426,6 @@ class AuthorityService:
             '/fed.v1.AuthorityService/WithdrawDevice',
             fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceRequest.SerializeToString,
             fed_dot_v1_dot_authority__service__pb2.WithdrawDeviceResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RenameDevice(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fed.v1.AuthorityService/RenameDevice',
-            fed_dot_v1_dot_authority__service__pb2.RenameDeviceRequest.SerializeToString,
-            fed_dot_v1_dot_authority__service__pb2.RenameDeviceResponse.FromString,
             options,
             channel_credentials,
             insecure,

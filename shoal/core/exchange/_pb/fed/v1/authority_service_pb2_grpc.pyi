@@ -51,8 +51,6 @@ class AuthorityServiceStub:
     """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
     what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
     """
-    RenameDevice: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RenameDeviceRequest, _authority_service_pb2.RenameDeviceResponse]
-    """Changes what people call a device. Safe to repeat."""
     RotateAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RotateAuthorityRequest, _authority_service_pb2.RotateAuthorityResponse]
     """Gives the server another key. Devices follow it by the proof in its certificate. Not safe to repeat: each
     call makes one.
@@ -89,8 +87,6 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
     what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
     """
-    RenameDevice: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RenameDeviceRequest, _authority_service_pb2.RenameDeviceResponse]  # type: ignore[assignment]
-    """Changes what people call a device. Safe to repeat."""
     RotateAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RotateAuthorityRequest, _authority_service_pb2.RotateAuthorityResponse]  # type: ignore[assignment]
     """Gives the server another key. Devices follow it by the proof in its certificate. Not safe to repeat: each
     call makes one.
@@ -166,14 +162,6 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         """What it would take to have the data of a device count no more, or that it is done: the device is revoked,
         what is stored of it is deleted, and runs go back if they are to. Safe to repeat.
         """
-
-    @_abc_1.abstractmethod
-    def RenameDevice(
-        self,
-        request: _authority_service_pb2.RenameDeviceRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_authority_service_pb2.RenameDeviceResponse, _abc.Awaitable[_authority_service_pb2.RenameDeviceResponse]]:
-        """Changes what people call a device. Safe to repeat."""
 
     @_abc_1.abstractmethod
     def RotateAuthority(

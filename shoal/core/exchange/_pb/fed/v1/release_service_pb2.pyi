@@ -616,6 +616,7 @@ class Rollout(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     CLUSTERS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     rollout: _builtins.str
     """Set by the server: its name among all rollouts. Unset: never."""
     channel: _builtins.str
@@ -634,6 +635,8 @@ class Rollout(_message.Message):
     """
     why: _builtins.str
     """Set by the server: why it ended, or what it waits for, for people. Unset: never."""
+    pinned: _builtins.bool
+    """Set by the server: whether the channel stays at the release that is tried, once it has it. Unset: it does not."""
     @_builtins.property
     def began(self) -> _timestamp_pb2.Timestamp:
         """Set by the server: when it began, by the server's clock. Unset: never."""
@@ -660,10 +663,11 @@ class Rollout(_message.Message):
         outcome: _builtins.str = ...,
         why: _builtins.str = ...,
         clusters: _abc.Iterable[Global___RolloutCluster] | None = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "ended", b"ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "channel", b"channel", "clusters", b"clusters", "ended", b"ended", "new_release", b"new_release", "old_release", b"old_release", "outcome", b"outcome", "rollout", b"rollout", "share", b"share", "why", b"why", "worse", b"worse"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "channel", b"channel", "clusters", b"clusters", "ended", b"ended", "new_release", b"new_release", "old_release", b"old_release", "outcome", b"outcome", "pinned", b"pinned", "rollout", b"rollout", "share", b"share", "why", b"why", "worse", b"worse"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
