@@ -11,20 +11,16 @@ meanwhile, and then the answer or an error: messages that begin with a letter, e
 import asyncio
 import json
 import os
-import signal
 import threading
-from asyncio.subprocess import Process
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedclient.config import ClientConfig, LimitsConfig
-from fedclient.faults import WorkerDied
+from fedclient.config import ClientConfig
 from fedclient.work.executor import Executor
-from fedclient.work.pipes import LENGTH, framed, length_of, take_pipes
-from fedclient.work.spawning import end, spawn
-from shoal.core.errors import BadPayload, ShoalError
+from fedclient.work.pipes import receive, send, take_pipes
+from fedclient.work.spawning import Child
+from shoal.core.errors import ShoalError
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Evidence
@@ -37,6 +33,7 @@ from shoal.core.exchange.wire import (
     place_to_bytes,
 )
 from shoal.core.types import RunId
+from shoal.shell.config import convert
 
 DOING, SAID, ANSWER, FAULT = b"d", b"s", b"a", b"f"
 """The first letter of a message of the process: progress, a line that stays, and how it ended."""
@@ -64,61 +61,38 @@ class AskerApart:
     ) -> Question | Placement:
         """As `Asker.ask`. Raises WorkerDied, too."""
         await self._executor.stop()
-        settings = self._settings
         given = {
-            "state": str(settings.state),
-            "server": settings.server,
-            "device": settings.device,
-            "insecure_loopback": settings.insecure_loopback,
-            "blob_hosts": settings.blob_hosts,
-            "limits": asdict(settings.limits),
+            "settings": asdict(self._settings),
             "give_up_after": self._give_up_after,
             "accept_nearest": accept_nearest,
         }
-        process = await spawn("fedclient.placing.apart", 1, frugal=True)
+        what = "the process that asks the server"
+        process = await Child.start("fedclient.placing.apart", what, 1, frugal=True)
         try:
-            kind, data = await self._heard(process, json.dumps(given).encode(), place_to_bytes(run, evidence))
+            message = await process.ask(
+                json.dumps(given, default=str).encode(), place_to_bytes(run, evidence)
+            )
+            while (kind := message[:1]) in self._listeners:
+                self._listeners[kind](message[1:].decode(errors="replace"))
+                message = await process.read()
         finally:
-            await end(process)
+            await process.end()
+        data = message[1:]
         if kind == FAULT:
             raise fault_from_bytes(data)
         self.received += int.from_bytes(data[:8], "big")
         return answer_from_bytes(data[8:])
 
-    async def _heard(self, process: Process, *messages: bytes) -> tuple[bytes, bytes]:
-        """How the process ended: ANSWER or FAULT, and its bytes."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(b"".join(map(framed, messages)))
-            await process.stdin.drain()
-            while True:
-                size = length_of(await process.stdout.readexactly(LENGTH))
-                message = await process.stdout.readexactly(size)
-                kind, data = message[:1], message[1:]
-                if kind in (ANSWER, FAULT):
-                    return kind, data
-                if kind not in self._listeners:
-                    raise BadPayload(
-                        "the process that asks the server says something unknown", "install the device again"
-                    )
-                self._listeners[kind](data.decode(errors="replace"))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            code = await end(process)
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise WorkerDied(
-                f"the process that asks the server ended with {name}", "look at what it printed"
-            ) from None
-
 
 def main() -> None:
     source, sink = take_pipes()
-    given, request = (source.read(length_of(source.read(LENGTH))) for _ in range(2))
+    given, request = receive(source), receive(source)
+    assert given is not None
+    assert request is not None
     threading.Thread(target=_ended_with, args=(source,), daemon=True).start()
 
     def put(kind: bytes, data: bytes) -> None:
-        sink.write(framed(kind + data))
-        sink.flush()
+        send(sink, kind + data)
 
     try:
         received, answer = asyncio.run(_asked(json.loads(given), request, put))
@@ -138,14 +112,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
     from fedclient.store.blobs import BlobStore
     from fedclient.store.state import DeviceFolder
 
-    settings = ClientConfig(
-        state=Path(given["state"]),
-        server=given["server"],
-        device=given["device"],
-        insecure_loopback=given["insecure_loopback"],
-        blob_hosts=tuple(given["blob_hosts"]),
-        limits=LimitsConfig(**given["limits"]),
-    )
+    settings = convert(given["settings"], ClientConfig, "the settings")
     folder, reached = DeviceFolder(settings.state), endpoint(settings)
     run, evidence = place_from_bytes(request)
     async with opened(reached, folder, lambda text: put(SAID, text.encode())) as link:

@@ -5,17 +5,14 @@ The agent and the training process exchange messages over pipes: see `fedclient/
 
 import asyncio
 import json
-import signal
 import threading
-from asyncio.subprocess import Process
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
-from fedclient.faults import WorkerDied
-from fedclient.work.pipes import LENGTH, TaskRunner, WorkerInfo, framed, length_of
-from fedclient.work.spawning import end, spawn
+from fedclient.work.pipes import TaskRunner, WorkerInfo
+from fedclient.work.spawning import Child
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
@@ -67,7 +64,7 @@ class Spawned:
 
     def __init__(self, config: WorkConfig) -> None:
         self._config = config
-        self._process: Process | None = None
+        self._process: Child | None = None
         self._info: WorkerInfo | None = None
 
     async def start(self) -> WorkerInfo:
@@ -75,9 +72,10 @@ class Spawned:
             return self._info
         try:
             threads, light = self._config.compute.threads, self._config.learner is None
-            self._process = await spawn("fedclient.work.worker", threads, frugal=light)
+            what = "the working process"
+            self._process = await Child.start("fedclient.work.worker", what, threads, frugal=light)
             settings = json.dumps(asdict(self._config), default=str).encode()
-            answer = payload_from_bytes(await self._ask(self._process, settings))
+            answer = payload_from_bytes(await self._process.ask(settings))
         except BaseException:
             await self.stop()
             raise
@@ -92,7 +90,7 @@ class Spawned:
         try:
             await self.start()
             assert self._process is not None
-            return report_from_bytes(await self._ask(self._process, task_to_bytes(task))).result
+            return report_from_bytes(await self._process.ask(task_to_bytes(task))).result
         except ShoalError as error:
             await self.stop()
             return Failure(error.code, str(error), getattr(error, "details", ""))
@@ -103,31 +101,7 @@ class Spawned:
     async def stop(self) -> None:
         process, self._process, self._info = self._process, None, None
         if process is not None:
-            await end(process)
-
-    async def _ask(self, process: Process, data: bytes) -> bytes:
-        """Send one message and read one. Raises WorkerDied."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(framed(data))
-            await process.stdin.drain()
-            header = await process.stdout.readexactly(LENGTH)
-            return await process.stdout.readexactly(length_of(header))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            raise _death(await process.wait()) from None
-
-
-def _death(code: int) -> WorkerDied:
-    if code >= 0:
-        return WorkerDied(f"the working process ended with exit code {code}", "look at what it printed")
-    name = signal.Signals(-code).name
-    hints = {
-        "SIGKILL": "it may have run out of memory; use smaller batches or a smaller model",
-        "SIGILL": "PyTorch or ONNX Runtime needs a newer processor; install an earlier version",
-    }
-    hint = hints.get(name, "native code failed; look at what it printed")
-    return WorkerDied(f"the working process was ended by {name}", hint)
+            await process.end()
 
 
 def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:

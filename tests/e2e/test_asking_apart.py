@@ -12,11 +12,10 @@ import pytest
 from fedclient.config import ClientConfig, DataConfig, LimitsConfig
 from fedclient.faults import WorkerDied
 from fedclient.identity.keyring import Keyring
-from fedclient.placing import apart
 from fedclient.placing.apart import AskerApart
 from fedclient.placing.service import place
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder
-from fedclient.work import executor
+from fedclient.work import spawning
 from fedclient.work.executor import Spawned
 from fedserver.rpc.client import OperatorClient
 from shoal.core.engine.rounds import RoundPolicy
@@ -68,9 +67,8 @@ class Started:
     ) -> None:
         self.modules: list[str] = []
         self._last: Process | None = None
-        self._at_once, self._spawn = at_once, apart.spawn
-        for module in (apart, executor):
-            monkeypatch.setattr(module, "spawn", self.spawn)
+        self._at_once, self._spawn = at_once, spawning.spawn
+        monkeypatch.setattr(spawning, "spawn", self.spawn)
 
     async def spawn(self, module: str, *given: Any, **named: Any) -> Process:
         assert self._last is None or self._last.returncode is not None, "the process before is still there"
@@ -113,7 +111,7 @@ def test_errors_arrive_as_what_they_are(
     assert large.hint == "raise limits.download_bytes in this device's settings"
     Started(monkeypatch, at_once=lambda process: process.kill())
     assert isinstance(died := asked(settings(tmp_path, address)), WorkerDied)
-    assert "ended with SIGKILL" in died.message
+    assert "ended by SIGKILL" in died.message
 
 
 def test_a_device_that_has_not_joined_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,8 +172,8 @@ def test_it_ends_with_the_agent(
 
     async def steps(executor: Spawned) -> None:
         model = await initial(executor, store)
-        process = executor._process
-        assert process is not None
+        assert executor._process is not None
+        process = executor._process.process
         assert process.stdin is not None
         hanging = asyncio.create_task(
             executor.perform(task(Train(model, TrainingSettings(epochs=99)), store))
@@ -190,7 +190,7 @@ def test_it_does_not_hear_the_terminal(work: WorkConfig) -> None:
     async def steps(executor: Spawned) -> None:
         await executor.start()
         assert executor._process is not None
-        assert os.getsid(executor._process.pid) == executor._process.pid
+        assert os.getsid(executor._process.process.pid) == executor._process.process.pid
 
     with_executor(work, steps)
 
