@@ -14,7 +14,8 @@ import pytest
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import Executor, InProcess, Spawned, WorkerInfo
-from fedclient.work.runtime import MAX_DETAILS, Runtime, halves
+from fedclient.work.failures import MAX_DETAILS
+from fedclient.work.runtime import Runtime, halves
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Evaluate, Message, Train, Trained, TrainingSettings
