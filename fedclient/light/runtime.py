@@ -78,8 +78,8 @@ class LightRuntime:
             raise BadPayload(NO_GRAPH, "set `learner`, or ask a run that was started with --graph")
         if isinstance(asked, Predict):
             models = list(zip(asked.shares, asked.models, strict=True))
-            found = predicted(self._context.network, models, self._views.train, asked.regression)
-            return Predicted({"values" if asked.regression else "probabilities": found[0]}, found[1])
+            said, accuracy = predicted(self._context.network, models, self._views.train, asked.regression)
+            return Predicted({"said": said}, accuracy)
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):

@@ -29,7 +29,7 @@ from fedclient.placing.asking import MOST_MODELS, Asks, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
-from fedclient.work.executor import Executor
+from fedclient.work.executor import Executor, performed
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
@@ -314,10 +314,7 @@ class Placer:
         return next(iter(shown.values()))
 
     async def _performed(self, task: Task) -> Payload:
-        result = await self._executor.perform(task)
-        if isinstance(result, Failure):
-            raise TaskFailed(result)
-        return result
+        return await performed(self._executor, task)
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:

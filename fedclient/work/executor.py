@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
+from fedclient.faults import TaskFailed
 from fedclient.work.pipes import TaskRunner, WorkerInfo
 from fedclient.work.spawning import Child
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
@@ -36,6 +37,14 @@ class Executor(Protocol):
     async def stop(self) -> None:
         """Give everything up. A later `start` loads everything again."""
         ...
+
+
+async def performed(executor: Executor, task: Task) -> Payload:
+    """What came of a task. Raises TaskFailed."""
+    result = await executor.perform(task)
+    if isinstance(result, Failure):
+        raise TaskFailed(result)
+    return result
 
 
 class InProcess:
