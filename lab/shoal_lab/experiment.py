@@ -35,8 +35,7 @@ from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
 from shoal.simulation.fleet import Fleet, Holding, numbered
-from shoal.simulation.simulate import attempt as simulate
-from shoal.simulation.simulate import training_rounds
+from shoal.simulation.simulate import simulate, training_rounds
 from shoal.simulation.simulated import SimulatedDevices, on_threads
 from shoal_lab import models
 from shoal_lab.datasets import images, natural
@@ -71,7 +70,6 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
     result = simulate(
         experiment.algorithm,
         fleet,
-        changes,
         model=learner,
         preset=_preset(experiment, card),
         seed=experiment.seed,
@@ -80,10 +78,10 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
         threads=experiment.threads,
         workers=experiment.workers,
         backend=experiment.backend,
-        say=progress,
         participation=experiment.participation,
+        progress=progress,
+        **changes,
     )
-    result.completed()
     server, state = card.server(), result.state
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
