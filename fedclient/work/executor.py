@@ -1,18 +1,16 @@
-"""Where a device's tasks run: a process of its own, which can be killed, or a thread of this one, for tests.
+"""Where a device's tasks run: in a process of its own, which can be killed.
 
 The agent and the training process exchange messages over pipes: see `fedclient/work/pipes.py`.
 """
 
-import asyncio
 import json
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.work.pipes import TaskRunner, WorkerInfo
+from fedclient.work.pipes import WorkerInfo
 from fedclient.work.spawning import Child
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
@@ -45,27 +43,6 @@ async def performed(executor: Executor, task: Task) -> Payload:
     if isinstance(result, Failure):
         raise TaskFailed(result)
     return result
-
-
-class InProcess:
-    """Performs tasks in a thread of this process. Work that is given up runs to its end, and is ignored."""
-
-    def __init__(self, runtime: TaskRunner) -> None:
-        self._runtime = runtime
-        self._turn = threading.Lock()
-
-    async def start(self) -> WorkerInfo:
-        return self._runtime.info
-
-    async def perform(self, task: Task) -> Payload | Failure:
-        return await asyncio.to_thread(self._in_turn, task)
-
-    async def stop(self) -> None:
-        pass
-
-    def _in_turn(self, task: Task) -> Payload | Failure:
-        with self._turn:
-            return self._runtime.perform(task)
 
 
 class Spawned:

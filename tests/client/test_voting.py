@@ -15,7 +15,6 @@ from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -34,6 +33,7 @@ from shoal.core.privacy.ledger import Open, Release, chosen, paid
 from shoal.core.privacy.payment import VOTE
 from shoal.core.types import Tensors
 from tests.audit.bounds import epsilon_bound
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 NAMES = ("near", "far", "farther")

@@ -14,7 +14,6 @@ from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -33,6 +32,7 @@ from shoal.core.privacy.secure.cohort import KEYS, check_announcement
 from shoal.demo import processes
 from shoal.demo.fleet import Member
 from tests.client.federation import Authority, Federation
+from tests.client.in_process import InProcess
 
 from .test_private_run import member, work
 

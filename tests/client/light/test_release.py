@@ -23,7 +23,6 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER, RELEASES
-from fedclient.work.executor import InProcess
 from fedclient.work.pipes import TaskRunner
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import builtin, initial_weights
@@ -37,6 +36,7 @@ from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Release, chosen
 from shoal.core.server_kit.frozen_encoder import public_projector
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.waiting import HANG
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
-from fedclient.work.executor import Executor, InProcess, Spawned, WorkerInfo
+from fedclient.work.executor import Executor, Spawned, WorkerInfo
 from fedclient.work.failures import MAX_DETAILS
 from fedclient.work.runtime import Runtime, halves
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
@@ -21,6 +21,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Evaluate, Message, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.types import Tensors
+from tests.client.in_process import InProcess
 from tests.waiting import HANG
 
 
