@@ -15,7 +15,6 @@ from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.link import opened
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.net.direct import Direct
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
@@ -47,8 +46,8 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     "no learner is given", "set `learner`, for example learner: {file: learner.py}"
                 )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
-            async with opened(reached, folder, console.say) as link, _stopped_at_the_end(executor):
-                link.direct = Direct(settings.blob_hosts)
+            hosts = settings.blob_hosts
+            async with opened(reached, folder, console.say, hosts) as link, _stopped_at_the_end(executor):
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
                     hint = "use `fedclient place` for unlabeled data"

@@ -1,12 +1,15 @@
 """The part of a placement that needs the server: ask, and fetch what the answer names."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fedclient.agent.allowance import Allowance
 from fedclient.agent.transfers import Transfers
+from fedclient.config import ClientConfig
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
@@ -103,6 +106,21 @@ class Asker:
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         return await patiently(call, self._backoff, self._allowance.give_up_after, self._doing)
+
+
+@asynccontextmanager
+async def asking(
+    settings: ClientConfig, doing: Callable[[str], None], say: Callable[[str], None], give_up_after: float
+) -> AsyncIterator[Asker]:
+    """An asker over a link of its own. say: prints what people may read later."""
+    # gRPC, and what needs it, is only in a process that calls this.
+    from fedclient.identity.connection import endpoint
+    from fedclient.identity.link import opened
+
+    folder, allowance = DeviceFolder(settings.state), settings.limits.allowance(give_up_after)
+    async with opened(endpoint(settings), folder, say, settings.blob_hosts) as link:
+        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
+        yield Asker(link, store, doing, allowance, settings.learner is None, check)
 
 
 def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedclient.config import ClientConfig, WorkConfig
-from fedclient.identity.connection import check_joined, endpoint
-from fedclient.placing.apart import AskerApart
-from fedclient.placing.asking import Asker, Asks
+from fedclient.identity.connection import check_joined
+from fedclient.placing.asking import Asks, asking
+from fedclient.placing.asking_process import AskerProcess
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.placing.watching import Watcher
 from fedclient.store import privacy_report
@@ -100,16 +100,9 @@ async def placed(
         return replace(found, privacy=privacy_report.summary(settings))
 
     if settings.learner is None:
-        return await by(AskerApart(settings, executor, console.progress, console.say, give_up_after))
-    from fedclient.identity.link import opened  # gRPC
-    from fedclient.net.direct import Direct
-
-    folder = DeviceFolder(settings.state)
-    async with opened(endpoint(settings), folder, console.say) as link:
-        link.direct = Direct(settings.blob_hosts)
-        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
-        allowance = settings.limits.allowance(give_up_after)
-        return await by(Asker(link, store, console.progress, allowance, check=check))
+        return await by(AskerProcess(settings, executor, console.progress, console.say, give_up_after))
+    async with asking(settings, console.progress, console.say, give_up_after) as asker:
+        return await by(asker)
 
 
 def permitting(settings: ClientConfig) -> Callable[[str, str], None]:

@@ -3,7 +3,7 @@
 On a device with little memory, gRPC and TLS are not to stay while models are tried, and the process that
 tries them is not to stay while the server is asked: so there is one of them at a time.
 
-`AskerApart` starts this module as that process. Its standard input carries the settings (JSON) and the
+`AskerProcess` starts this module as that process. Its standard input carries the settings (JSON) and the
 request, and stays open as long as the device waits. Its standard output carries what people may read
 meanwhile, and then the answer or an error: messages that begin with a letter, each preceded by its length.
 """
@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from fedclient.config import ClientConfig
+from fedclient.placing.asking import asking
 from fedclient.work.executor import Executor
 from fedclient.work.pipes import receive, send, take_pipes
 from fedclient.work.spawning import Child
@@ -39,7 +40,7 @@ DOING, SAID, ANSWER, FAULT = b"d", b"s", b"a", b"f"
 """The first letter of a message of the process: progress, a line that stays, and how it ended."""
 
 
-class AskerApart:
+class AskerProcess:
     """What `fedclient.placing.asking.Asker` is, for a device without a learner. executor: stopped before each
     question. doing, say: tell people what the process waits for, and what stays true afterwards.
     """
@@ -67,7 +68,7 @@ class AskerApart:
             "accept_nearest": accept_nearest,
         }
         what = "the process that asks the server"
-        process = await Child.start("fedclient.placing.apart", what, 1, frugal=True)
+        process = await Child.start("fedclient.placing.asking_process", what, 1, frugal=True)
         try:
             message = await process.ask(
                 json.dumps(given, default=str).encode(), place_to_bytes(run, evidence)
@@ -104,27 +105,16 @@ def main() -> None:
 
 async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
     """Bytes received, and the answer. The link is closed on return."""
-    # gRPC, and what needs it, is in this process only.
-    from fedclient.identity.connection import endpoint
-    from fedclient.identity.link import opened
-    from fedclient.net.direct import Direct
-    from fedclient.placing.asking import Asker
-    from fedclient.store.blobs import BlobStore
-    from fedclient.store.state import DeviceFolder
-
     settings = convert(given["settings"], ClientConfig, "the settings")
-    folder, reached = DeviceFolder(settings.state), endpoint(settings)
+
+    def doing(text: str) -> None:
+        put(DOING, text.encode())
+
+    def say(text: str) -> None:
+        put(SAID, text.encode())
+
     run, evidence = place_from_bytes(request)
-    async with opened(reached, folder, lambda text: put(SAID, text.encode())) as link:
-        link.direct = Direct(settings.blob_hosts)
-        asker = Asker(
-            link,
-            BlobStore(folder.blobs),
-            lambda text: put(DOING, text.encode()),
-            settings.limits.allowance(given["give_up_after"]),
-            light=True,
-            check=settings.consents.check_not_refused,
-        )
+    async with asking(settings, doing, say, given["give_up_after"]) as asker:
         answer = await asker.ask(run, evidence, given["accept_nearest"])
     return asker.received, answer_to_bytes(answer)
 
