@@ -100,9 +100,9 @@ class Asker:
             self._store.make_room(what, self._allowance.kept_bytes)
         for blob, name in what.items():
             self._doing(f"fetching {name}")
-            if not self._store.has(blob):
-                await self._transfers.fetch(blob, {})
-                self.received += blob.size
+            known = self._store.has(blob)
+            await self._transfers.fetch(blob, {})  # which refuses what is too large, also if it is here
+            self.received += 0 if known else blob.size
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         return await patiently(call, self._backoff, self._allowance.give_up_after, self._doing)

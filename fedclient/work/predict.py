@@ -23,19 +23,22 @@ def classify(
     Without a learner, a graph is beside the model. together: with the others of its mixture, if it has some.
     Raises BadPayload when a model is not this network's, LearnerFault, DataFault.
     """
-    models: Mixture = read_mixture(model) if together else [(1.0, read_model(model))]
     if settings.learner is not None:
-        found = _by_learner(settings, settings.learner, file, models)
+        found = _by_learner(settings, settings.learner, file, _models(model, together))
     else:
         from fedclient.light.predict import predicted as by_graph
         from fedclient.light.predict import read_graph_file
 
         graph = read_graph_file(model.with_name(GRAPH), model)
         with TemporaryDirectory(prefix="fedclient-predict-") as folder:
-            found = asyncio.run(by_graph(settings, file, graph, models, Path(folder)))
+            found = asyncio.run(by_graph(settings, file, graph, _models(model, together), Path(folder)))
     if out is not None:
         write(out, found)
     return found
+
+
+def _models(path: Path, together: bool) -> Mixture:
+    return read_mixture(path) if together else [(1.0, read_model(path))]
 
 
 def _by_learner(

@@ -285,7 +285,7 @@ def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> 
     (tmp_path / "cut").write_bytes(model.read_bytes()[:-4])
     with pytest.raises(DataFault, match="is not a model"):
         classify(settings, None, tmp_path / "cut", None)
-    with pytest.raises(ConfigError, match="no learner"):
+    with pytest.raises(NotFound, match="there is no graph"):
         classify(replace(settings, learner=None), None, model, None)
     with pytest.raises(ConfigError, match="fedclient predict DATA"):
         classify(replace(settings, data=None), None, model, None)

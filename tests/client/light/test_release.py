@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedclient.light.runtime as without_torch
 import fedclient.store.ledger as ledgers
-import fedclient.work.runtime as with_torch
+import fedclient.work.settings as working
 from fedclient.agent.allowance import Allowance
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import TaskFailed
@@ -141,8 +140,7 @@ def test_the_same_noise_gives_the_same_bytes_and_the_same_ledger(
     work: WorkConfig, server: Callable[[], MemoryServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only here is the noise from a seed, and the time is fixed."""
-    for module in (with_torch, without_torch):
-        monkeypatch.setattr(module, "Ledger", AtNoon)
+    monkeypatch.setattr(working, "Ledger", AtNoon)
     left, lines = [], []
     for kind in RUNNERS:
         monkeypatch.setattr(ledgers, "token_bytes", Random(SEED).randbytes)
