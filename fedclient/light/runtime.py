@@ -18,11 +18,8 @@ from fedclient.work.failures import failure_of
 from fedclient.work.pipes import WorkerInfo
 from fedclient.work.settings import ledger_of
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing.compact import ChooseCompact
-from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.link import Failure, Task
-from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import ALL, InferenceContext
@@ -30,7 +27,7 @@ from shoal.core.inference.graph.model import LATENT, read_graph
 from shoal.core.inference.network import predicted
 from shoal.core.privacy.report import left_open
 
-KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe, Watch)
+KINDS: tuple[type[Message], ...] = (Open, Predict, *newcomer.QUESTIONS)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 

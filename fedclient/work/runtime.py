@@ -32,10 +32,7 @@ from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, Missing, near
 from shoal.core.exchange import messages
-from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
-from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Message
@@ -82,7 +79,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if self._newcomer:
-            self._halves |= {each.kind: (each, newcomer) for each in (ChooseCompact, Vote, Watch)}
+            self._halves |= {each.kind: (each, newcomer) for each in newcomer.QUESTIONS}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
