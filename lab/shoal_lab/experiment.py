@@ -25,11 +25,13 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement, most_rounds
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.messages import Describe, Message, Represent
+from shoal.core.exchange.messages import Describe, Evaluate, Message, Represent
 from shoal.core.exchange.parts import MAX_MODELS
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
@@ -173,7 +175,10 @@ def measure(
     # A device that no round has asked has no cluster yet: it is measured with what most devices have.
     cluster = state.assignments.get(device) or most_common(state)
     row: dict[str, Any] = {"device": device, "concept": devices.fleet[device].concept, "cluster": cluster}
-    known = devices.measured(device, measurement(server, state, cluster))
+    asked = measurement(server, state, cluster)
+    if isinstance(asked, Evaluate):  # the standard task, which can tell macro F1 and AUC, too
+        asked = replace(asked, detailed=True, rho=None)
+    known = devices.evaluated(device, asked)
     row["known"], row["f1"], row["auc"] = known.accuracy, known.f1, known.auc
     tasks = (measurement(server, state, key) for key in state.models)
     by_chance = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
@@ -190,7 +195,7 @@ def measure(
             row["test"] = devices.accuracy(device, ensemble(state), newcomer=True)
             return row
         by_labels = not (isinstance(answer, Describe | Vote) and label_free(answer))
-        data = devices.newcomer(device, labels if by_labels else 0)
+        data = newcomer(devices, device, labels if by_labels else 0)
         placed = devices.placed(server, state, device, data)
         found = placed.assignment
         row["placed"], row["abstained"] = found.cluster, found.abstained
@@ -201,6 +206,18 @@ def measure(
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
         row["refused"] = str(refusal)
     return row
+
+
+def newcomer(devices: SimulatedDevices, name: DeviceId, labels: int) -> Dataset:
+    """What a device has as a newcomer: its test part without labels, or at most `labels` samples of each
+    class with them, drawn at random."""
+    data = devices.fleet[name].test
+    if not labels:
+        return Dataset(data.x)
+    assert data.y is not None
+    order = generator(devices.seed, "labelled", [*devices.fleet].index(name)).permutation(len(data))
+    ranks = [order[data.y[order] == label][:labels] for label in np.unique(data.y)]
+    return data.subset(np.concatenate(ranks))
 
 
 def most_common(state: State) -> ModelKey:

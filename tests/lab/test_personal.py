@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.device_kit.training.personal import Personal, number, recall, remember
 from shoal.core.types import Tensors
+from shoal_lab.personal import Personal, number, recall, remember
 
 from .conftest import context_of, small
 
