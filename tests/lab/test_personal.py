@@ -4,8 +4,7 @@ import pytest
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.types import Tensors
 from shoal_lab.personal import Personal, number, recall, remember
-
-from .conftest import context_of, small
+from tests.core.device_kit.conftest import context_of, small
 
 MODEL = initial_weights(small(), 1)
 
