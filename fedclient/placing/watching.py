@@ -35,7 +35,7 @@ from shoal.core.exchange.choosing.watching import Moved, Watch, Watched
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.payload import decode, encode
 from shoal.core.inference.drift import LEVEL
-from shoal.core.privacy.ledger import paid
+from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.noise.response import EVERY_DAYS
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Tensors

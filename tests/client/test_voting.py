@@ -29,7 +29,7 @@ from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.newcomer import vote
 from shoal.core.privacy.accountant import Unmetered
-from shoal.core.privacy.ledger import Open, Release, chosen, paid
+from shoal.core.privacy.ledger.entries import Open, Release, chosen, paid
 from shoal.core.privacy.payment import VOTE
 from shoal.core.types import Tensors
 from tests.audit.bounds import epsilon_bound

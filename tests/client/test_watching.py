@@ -29,7 +29,7 @@ from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import Payload, Weights, encode
 from shoal.core.inference.drift import LEVEL
 from shoal.core.inference.watching import KNOWN
-from shoal.core.privacy.ledger import paid
+from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Array
 from tests.client.in_process import InProcess

@@ -31,7 +31,7 @@ from shoal.core.device_kit.learner import builtin
 from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Failed, Open, Release, Reserved, chosen
+from shoal.core.privacy.ledger.entries import Debit, Failed, Open, Release, Reserved, chosen
 from shoal.demo import fleet, processes
 from shoal.demo.fleet import Member
 from shoal.simulation import images

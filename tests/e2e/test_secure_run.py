@@ -26,7 +26,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import Announce, Announced
 from shoal.core.identity.signing import Signatures
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
+from shoal.core.privacy.ledger.entries import Failed, Open, Summed, chosen
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.secure.cohort import KEYS, check_announcement
 from shoal.demo import processes

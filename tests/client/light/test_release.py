@@ -33,7 +33,7 @@ from shoal.core.exchange.parts import Evidence, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Release, chosen
+from shoal.core.privacy.ledger.entries import Debit, Release, chosen
 from shoal.core.server_kit.frozen_encoder import public_projector
 from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
