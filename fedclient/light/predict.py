@@ -8,7 +8,7 @@ import numpy as np
 from fedclient.config import ClientConfig
 from fedclient.light.messages import Open, Predict, Predicted
 from fedclient.store.blobs import BlobStore
-from fedclient.work.executor import Executor, Spawned, performed
+from fedclient.work.executor import Executor, Spawned, performed, stopped_after
 from fedclient.work.predictions import Mixture, Prediction, check_graph
 from fedclient.work.settings import light_config
 from shoal.core.errors import NotFound
@@ -37,14 +37,12 @@ async def predicted(
     """What the models say. Classes are named as the settings say, or else as the graph's author did."""
     store = BlobStore(folder / "blobs")
     executor = Spawned(light_config(settings, file, store.folder, folder))
-    try:
+    async with stopped_after(executor):
         await executor.start()
         await asked(executor, store, Open(graph))
         regression = settings.data is not None and settings.data.regression
         shares, tensors = zip(*models, strict=True)
         found = await asked(executor, store, Predict(tensors, shares, regression))
-    finally:
-        await executor.stop()
     assert isinstance(found, Predicted)
     own = settings.data.classes if settings.data is not None else ()
     said = np.array(found.outputs["said"])  # a copy: the file behind it goes away

@@ -16,7 +16,7 @@ from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder
-from fedclient.work.executor import Executor, Spawned
+from fedclient.work.executor import Executor, Spawned, stopped_after
 from fedclient.work.settings import work_config
 from shoal.core.errors import LedgerFault
 from shoal.core.exchange.choosing import Counted
@@ -43,14 +43,10 @@ async def place(
     folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
     own = Spawned(trainer(settings)) if file is None and settings.learner is not None else None
     with folder.locked():
-        try:
+        async with stopped_after(executor, *([own] if own is not None else [])):
             found = await placed(
                 settings, console, executor, run, accept_nearest, give_up_after, own, tune, follows=follows
             )
-        finally:
-            await executor.stop()
-            if own is not None:
-                await own.stop()
         store = BlobStore(folder.blobs)
         path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)

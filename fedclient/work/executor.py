@@ -4,7 +4,8 @@ The agent and the training process exchange messages over pipes: see `fedclient/
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -35,6 +36,16 @@ class Executor(Protocol):
     async def stop(self) -> None:
         """Give everything up. A later `start` loads everything again."""
         ...
+
+
+@asynccontextmanager
+async def stopped_after(*executors: Executor) -> AsyncIterator[None]:
+    """Around their use: stops them, however it ends."""
+    try:
+        yield
+    finally:
+        for each in executors:
+            await each.stop()
 
 
 async def performed(executor: Executor, task: Task) -> Payload:
