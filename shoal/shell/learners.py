@@ -4,10 +4,13 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from shoal.core.device_kit.learner import Learner, authors, of_module
+from shoal.core.device_kit.learner import Learner, authors, builtin, initial_weights, of_module
 from shoal.core.errors import ConfigError
+from shoal.core.types import Tensors
 
 FROM_FILE = "shoal_learner"
 """How the names of modules begin that were made of learner files."""
@@ -47,3 +50,9 @@ def from_file(path: Path | str) -> Learner:
     finally:
         sys.path.remove(str(path.parent))
     return of_module(path.name, module)
+
+
+def weights(learner: Path | str, options: Mapping[str, Any], seed: int) -> Tensors:
+    """The initial weights of the learner in a file, or of the built-in one of that name with `options`."""
+    made = from_file(learner) if isinstance(learner, Path) else builtin(learner, options)
+    return initial_weights(made, seed)
