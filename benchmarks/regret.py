@@ -28,7 +28,7 @@ import numpy as np
 
 from shoal.core.algorithm import find, measurement
 from shoal.simulation.fleet import Fleet
-from shoal.simulation.simulate import attempt
+from shoal.simulation.simulate import simulate
 from shoal_lab import models
 from shoal_lab.experiment import Experiment, run
 from shoal_lab.setting import fleet_of
@@ -96,17 +96,14 @@ def _local(experiment: Experiment) -> float:
         own = Fleet.of({name: holding}, fleet.classes, fleet.held_out)
         learner = models.learner(experiment.model, experiment.options, fleet)
         changes = {"rounds": experiment.rounds, **experiment.changes}
-        result = attempt(
+        result = simulate(
             "fedavg",
             own,
-            changes,
             model=learner,
-            preset="default",
             seed=experiment.seed,
             model_seed=experiment.model_seed,
             device="cpu",
-            threads=1,
-            say=lambda text: None,
+            **changes,
         )
         task = measurement(server, result.state, result.state.assignments[name])
         found.append(100.0 * result.devices.accuracy(name, task))

@@ -1,8 +1,7 @@
 """What the verbs of the command line do, put together from the parts: link, training process, folder."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +14,11 @@ from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.link import opened
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.net.direct import Direct
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Spawned
+from fedclient.work.executor import Spawned, stopped_after
 from fedclient.work.pipes import WorkerInfo
 from fedclient.work.settings import work_config
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
@@ -47,8 +45,8 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     "no learner is given", "set `learner`, for example learner: {file: learner.py}"
                 )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
-            async with opened(reached, folder, console.say) as link, _stopped_at_the_end(executor):
-                link.direct = Direct(settings.blob_hosts)
+            hosts = settings.blob_hosts
+            async with opened(reached, folder, console.say, hosts) as link, stopped_after(executor):
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
                     hint = "use `fedclient place` for unlabeled data"
@@ -87,7 +85,7 @@ async def check(settings: ClientConfig) -> WorkerInfo:
     config = work_config(settings, selfcheck="full")
     with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own stays untouched
         executor = Spawned(replace(config, blobs=Path(folder) / "blobs", account=Path(folder)))
-        async with _stopped_at_the_end(executor):
+        async with stopped_after(executor):
             return await executor.start()
 
 
@@ -125,11 +123,3 @@ def _check_role(reached: Endpoint) -> None:
             f"{reached.device} joined as {reached.identity.role.value}, and may not train",
             "use `fedclient place`; to train, join as another device with a token for --role train",
         )
-
-
-@asynccontextmanager
-async def _stopped_at_the_end(executor: Spawned) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await executor.stop()

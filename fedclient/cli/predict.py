@@ -1,17 +1,12 @@
 """`fedclient predict`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fedclient.cli.options import CALLING, PATH, configured, every
 from fedclient.config import ClientConfig
-from fedclient.faults import torch_required
 from shoal.shell.console import Console, Result, verb
-
-if TYPE_CHECKING:
-    from fedclient.work.predictions import Prediction
 
 
 @click.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
@@ -57,10 +52,12 @@ def predict(
         if model is not None or out is None:
             raise click.UsageError("--follow needs --out, and takes no --model")
         return Result(asyncio.run(followed(settings, console, data, out, every)), "stopped")
+    from fedclient.work.predict import classify
+
     together = model is None
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
-    found = _classified(settings, data, model, out, together)
+    found = classify(settings, data, model, out, together)
     if found.values is not None:
         low, high = float(found.values.min()), float(found.values.max())
         lines = [f"{len(found.values)} samples: from {low:.6g} to {high:.6g}"]
@@ -80,17 +77,3 @@ def predict(
     facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}
     facts |= {"class_names": list(found.names)} if found.names else {}
     return Result({**facts, "model": model, "out": out}, "\n".join(lines))
-
-
-def _classified(
-    settings: ClientConfig, data: Path | None, model: Path, out: Path | None, together: bool
-) -> "Prediction":
-    """With the owner's learner, or else with the graph that `fedclient place` fetched."""
-    if settings.learner is None:
-        from fedclient.light.predict import classify as with_graph
-
-        return with_graph(settings, data, model, out, together)
-    with torch_required():
-        from fedclient.work.predict import classify
-
-    return classify(settings, data, model, out, together)

@@ -3,7 +3,7 @@
 session.py    the runtime, without custom operators and files
 trial.py      the runtime tried first, and the limit of memory
 runtime.py    what a device's process without PyTorch can do
-predict.py    predictions of a file
+predict.py    predictions by a graph, in a process of its own
 verdict.py    whether a new model may replace the one that is used
 serving.py    predictions over HTTP and a Unix socket, by the process of endpoint.py
 commands.py   `run --serve` and `predict --follow`

@@ -18,7 +18,7 @@ from fedclient.placing.service import newcomer, permitting, placed
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
-from fedclient.work.executor import Spawned
+from fedclient.work.executor import Spawned, stopped_after
 from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
@@ -89,10 +89,8 @@ async def follow(
         executor = _executor(settings, data)
         place = _placing(settings, console, executor, "")
         follower = Follower(folder, BlobStore(folder.blobs), place, use, console.say)
-        try:
+        async with stopped_after(executor):
             await until_signal(follower.follow(every))
-        finally:
-            await executor.stop()
     return {"out": str(out)}
 
 

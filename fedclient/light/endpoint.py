@@ -6,9 +6,9 @@
     POST /label     {"x": [[...], ...], "y": [0, ...]} as JSON: samples, each once, whose classes are known by
                     now --> counted: how many of them count in a rollout
 
-Standard input carries the settings and then orders, each a line of JSON: a model to use from now on, as
-{"graph": PATH, "model": PATH, "facts": {...}}. A line of standard output says "" or why it is not used; until
-then, and if so, the earlier model answers. {"shadow": true, "graph": PATH, "model": PATH, "counts": [...]} is
+Standard input carries the settings and then orders, each a message of JSON: a model to use from now on, as
+{"graph": PATH, "model": PATH, "facts": {...}}. Standard output says "" or why it is not used; until then, and
+if so, the earlier model answers. {"shadow": true, "graph": PATH, "model": PATH, "counts": [...]} is
 a model to compare with it after each answer, beginning with these counts, or without files none any more;
 {"counts": true} asks for what was counted. Sockets come open from the parent, so that connections wait while
 a process that died is replaced.
@@ -34,7 +34,7 @@ from fedclient.light.session import OnnxNetwork
 from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import STAYS, Checked, check
 from fedclient.work.data import open_views
-from fedclient.work.pipes import take_pipes
+from fedclient.work.pipes import receive, send, take_pipes
 from fedclient.work.predictions import check_graph, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
@@ -299,7 +299,7 @@ def _obey(order: Mapping[str, Any]) -> Any:
 def main() -> None:
     source, sink = take_pipes()
     try:
-        given = json.loads(source.readline())
+        given = json.loads(receive(source) or b"{}")
         config = convert(given["config"], WorkConfig, "the settings")
         limit_memory(config.memory_bytes)
         try_runtime()
@@ -307,22 +307,20 @@ def main() -> None:
         refused = ""
     except ShoalError as error:
         refused = str(error)
-    sink.write(json.dumps(refused).encode() + b"\n")
-    sink.flush()
+    send(sink, json.dumps(refused).encode())
     if refused:
         sys.exit(1)
     for descriptor in given["sockets"]:
         threading.Thread(target=_Server(descriptor).serve_forever, daemon=True).start()
-    while line := source.readline():
+    while (order := receive(source)) is not None:
         said: Any
         try:
-            said = _obey(json.loads(line))
+            said = _obey(json.loads(order))
         except ShoalError as error:
             said = str(error)
         except (MemoryError, OSError) as error:
             said = f"{type(error).__name__}: {error}"
-        sink.write(json.dumps(said).encode() + b"\n")
-        sink.flush()
+        send(sink, json.dumps(said).encode())
     os._exit(0)  # the agent is gone
 
 

@@ -27,7 +27,8 @@ class Open(Message):
 
 @dataclass(frozen=True, eq=False)
 class Predicted(Message):
-    """What a model says of the device's data. outputs: one tensor, "probabilities" (n, C) or "values" (n,).
+    """What a model says of the device's data. outputs: one tensor, "said", of probabilities (n, C) or values
+    (n,).
 
     accuracy: None where there are no labels; of regression, the share of their variance that is explained.
     """

@@ -21,6 +21,7 @@ MODULES = (
     "fedclient.placing.service",
     "fedclient.light.commands",
     "fedclient.light.endpoint",
+    "fedclient.work.predict",
     "fedclient.work.worker",
 )
 

@@ -3,27 +3,23 @@
 The counterpart of `fedclient/work/runtime.py`, behind the same worker and executor.
 """
 
-import traceback
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import WorkConfig
 from fedclient.light.messages import Open, Opened, Predict, Predicted
-from fedclient.light.session import OnnxNetwork
+from fedclient.light.session import OnnxNetwork, runtime
 from fedclient.light.trial import TRIAL, limit_memory, try_runtime
 from fedclient.store.blobs import BlobStore
-from fedclient.store.consent import Consents
-from fedclient.store.ledger import Ledger
-from fedclient.work.data import open_views, source_of
+from fedclient.work.data import open_views, shown
+from fedclient.work.failures import failure_of
 from fedclient.work.pipes import WorkerInfo
-from shoal.core.errors import BadPayload, ShoalError
-from shoal.core.exchange.choosing.compact import ChooseCompact
-from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.choosing.watching import Watch
+from fedclient.work.settings import ledger_of
+from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Failure, Task
-from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import ALL, InferenceContext
@@ -31,8 +27,7 @@ from shoal.core.inference.graph.model import LATENT, read_graph
 from shoal.core.inference.network import predicted
 from shoal.core.privacy.report import left_open
 
-MAX_DETAILS = 4000
-KINDS: tuple[type[Message], ...] = (Open, Predict, ChooseCompact, Vote, Describe, Watch)
+KINDS: tuple[type[Message], ...] = (Open, Predict, *newcomer.QUESTIONS)
 NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
 
 
@@ -46,31 +41,22 @@ class LightRuntime:
         self._config, self._store = config, BlobStore(config.blobs)
         self._views = open_views(config)
         self._noise = np.random.default_rng()
-        self._account = Ledger(
-            config.account,
-            config.privacy,
-            source_of(config),
-            consents=Consents(config.consent) if config.consent else None,
-        )
+        self._account = ledger_of(config)
         self._context: InferenceContext | None = None
         examples = len(self._views.train) + len(self._views.held_out)
-        self.info = WorkerInfo(examples, self._views.train.y is not None, "cpu", self._findings())
+        findings = self._findings() if config.selfcheck == "full" else {}
+        self.info = WorkerInfo(examples, self._views.train.y is not None, "cpu", findings)
 
     def perform(self, task: Task) -> Payload | Failure:
         """The answer to a task. Never raises: every error becomes a Failure."""
         try:
             return self._perform(task)
-        except ShoalError as error:
-            return Failure(error.code, str(error), getattr(error, "details", "")[-MAX_DETAILS:])
-        except MemoryError:
+        except MemoryError as error:
             most = self._config.memory_bytes
-            return Failure(
-                "out-of-memory",
-                f"the graph needs more than the {most} bytes of memory that limits.memory_bytes allows",
-            )
+            needs = f"the graph needs more than the {most} bytes of memory that limits.memory_bytes allows"
+            return replace(failure_of(error), message=needs)
         except Exception as error:
-            details = traceback.format_exc()[-MAX_DETAILS:]
-            return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
+            return failure_of(error)
 
     def _perform(self, task: Task) -> Payload:
         kinds: dict[str, type[Message]] = {each.kind: each for each in KINDS}
@@ -89,8 +75,8 @@ class LightRuntime:
             raise BadPayload(NO_GRAPH, "set `learner`, or ask a run that was started with --graph")
         if isinstance(asked, Predict):
             models = list(zip(asked.shares, asked.models, strict=True))
-            found = predicted(self._context.network, models, self._views.train, asked.regression)
-            return Predicted({"values" if asked.regression else "probabilities": found[0]}, found[1])
+            said, accuracy = predicted(self._context.network, models, self._views.train, asked.regression)
+            return Predicted({"said": said}, accuracy)
         self._context.account = account = self._account.of(run)
         account.check_not_refused()
         for what in left_open(asked):
@@ -105,28 +91,8 @@ class LightRuntime:
         self._context = InferenceContext(network, self._views, self._noise, self._account)
         return Opened(network.name, LATENT in network.graph.outputs)
 
-    def _findings(self) -> Mapping[str, Any]:
+    def _findings(self) -> dict[str, Any]:
         """What `fedclient check` shows, as far as it is known without a model."""
-        if self._config.selfcheck != "full":
-            return {}
-        views = self._views
-        x = InferenceContext(OnnxNetwork(read_graph(TRIAL), 1), views, self._noise).inputs(ALL[:1])
-        sizes = {"train": len(views.train), "held_out": len(views.held_out)}
-        y = views.train.y
-        counts = None if y is None or y.dtype.kind == "f" else np.unique(y, return_counts=True)
-        return {
-            "samples": {**sizes, "test": None if views.test is None else len(views.test)},
-            "shape": list(x.shape[1:]),
-            "dtype": x.dtype.name,
-            "range": [x.min().item(), x.max().item()],
-            "classes": None if counts is None else {str(c): int(n) for c, n in zip(*counts, strict=True)},
-            "class_count": 0 if counts is None else len(counts[0]),
-            "regression": y is not None and y.dtype.kind == "f",
-            "runtime": f"ONNX Runtime {_version()}",
-        }
-
-
-def _version() -> str:
-    from fedclient.light.session import runtime
-
-    return str(runtime().__version__)
+        network = OnnxNetwork(read_graph(TRIAL), 1)
+        x = InferenceContext(network, self._views, self._noise).inputs(ALL[:1])
+        return {**shown(self._views, x), "runtime": f"ONNX Runtime {runtime().__version__}"}

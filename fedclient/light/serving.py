@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import json
-import signal
 import socket
-from asyncio.subprocess import Process
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from fedclient.config import WorkConfig, host_of
 from fedclient.faults import WorkerDied
 from fedclient.store.state import GRAPH, MODEL, PLACEMENT, read_json
-from fedclient.work.spawning import end, spawn
+from fedclient.work.spawning import Child
 from shoal.core.errors import ConfigError, DeviceFault, StorageFault
 from shoal.core.rollout import Counts
 
@@ -62,7 +60,7 @@ class Endpoint:
 
     def __init__(self, config: WorkConfig, at: socket.socket, say: Callable[[str], None]) -> None:
         self._config, self._socket, self._say = config, at, say
-        self._process: Process | None = None
+        self._process: Child | None = None
         self._turn = asyncio.Lock()
         self.model: Path | None = None
         self.shadow: tuple[Path, Counts] | None = None
@@ -101,7 +99,7 @@ class Endpoint:
             if self.shadow is None or self._process is None:
                 return Counts()
             try:
-                found = Counts(*await self._ask(json.dumps({"counts": True})))
+                found = Counts(*await self._ask({"counts": True}))
             except WorkerDied:
                 await self._without_shadow()
                 raise
@@ -113,7 +111,7 @@ class Endpoint:
         while True:
             process = self._process
             if process is not None:
-                await process.wait()
+                await process.process.wait()
             async with self._turn:
                 if self._process is process:
                     self._say("the process that answers predictions died, and is replaced")
@@ -124,15 +122,15 @@ class Endpoint:
     async def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            await end(process)
+            await process.end()
 
     async def _start(self) -> None:
         await self.stop()
         descriptor = self._socket.fileno()
         threads = self._config.compute.threads
-        self._process = await spawn("fedclient.light.endpoint", threads, frugal=True, files=(descriptor,))
-        given = {"config": asdict(self._config), "sockets": [descriptor]}
-        if refused := await self._ask(json.dumps(given, default=str)):
+        module, what = "fedclient.light.endpoint", "it"
+        self._process = await Child.start(module, what, threads, frugal=True, files=(descriptor,))
+        if refused := await self._ask({"config": asdict(self._config), "sockets": [descriptor]}):
             raise DeviceFault(f"predictions cannot be served: {refused}")
         if self.model is not None and (refused := await self._order(self.model)):
             self._say(f"the stored model is not used: {refused}")
@@ -154,29 +152,18 @@ class Endpoint:
     async def _order(self, folder: Path) -> str:
         known = read_json(folder / PLACEMENT)
         facts = {name: known.get(name) for name in ("run", "cluster", "model", "mixture", "confidence")}
-        return str(await self._ask(json.dumps({**_files(folder), "facts": facts})))
+        return str(await self._ask({**_files(folder), "facts": facts}))
 
     async def _order_shadow(self) -> str:
         order: dict[str, Any] = {"shadow": True}
         if self.shadow is not None:
             order |= {**_files(self.shadow[0]), "counts": astuple(self.shadow[1])}
-        return str(await self._ask(json.dumps(order)))
+        return str(await self._ask(order))
 
-    async def _ask(self, line: str) -> Any:
-        """Send one line, read one. Raises WorkerDied."""
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line.encode() + b"\n")
-            await process.stdin.drain()
-            answer = await asyncio.wait_for(process.stdout.readline(), OPENING)
-            return json.loads(answer)
-        except (ConnectionError, ValueError, TimeoutError):
-            code = await end(process)
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise WorkerDied(f"it ended with {name}", "look at what it printed") from None
+    async def _ask(self, order: Mapping[str, Any]) -> Any:
+        """What the process says to an order. Raises WorkerDied."""
+        assert self._process is not None
+        return json.loads(await self._process.ask(json.dumps(order, default=str).encode(), within=OPENING))
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -1,20 +1,23 @@
 """The part of a placement that needs the server: ask, and fetch what the answer names."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fedclient.agent.allowance import Allowance
+from fedclient.agent.transfers import Transfers
+from fedclient.config import ClientConfig
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.net.throttle import Throttle
 from fedclient.store.blobs import BlobStore
-from shoal.core.errors import BadPayload, NotFound, Refused
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.link import Link, Placement, Question, run_of
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
-from shoal.core.types import Bytes, RunId
+from shoal.core.types import RunId
 
 T = TypeVar("T")
 
@@ -54,7 +57,9 @@ class Asker:
     ) -> None:
         self._link, self._store, self._doing = link, store, doing
         self._allowance, self._light, self._check = allowance, light, check
-        self._throttle = Throttle(allowance.bandwidth)
+        self._transfers = Transfers(
+            link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
+        )
         self._backoff = Backoff()
         self.received = 0
 
@@ -91,34 +96,31 @@ class Asker:
                 what.setdefault(weights.blob, "what is needed to look at the data")
         elif (model := wanted(answer, accept_nearest)) is not None:
             what.setdefault(model.blob, f"the model of {answer.assignment.cluster}")
-        for blob in what:
-            self._check_size(blob)
         if what:
             self._store.make_room(what, self._allowance.kept_bytes)
         for blob, name in what.items():
             self._doing(f"fetching {name}")
-            await self._fetch(blob)
-
-    def _check_size(self, blob: BlobRef) -> None:
-        most = self._allowance.download_bytes
-        if blob.size > most:
-            raise Refused(
-                f"the model has {blob.size} bytes, and this device accepts at most {most}",
-                "raise limits.download_bytes in this device's settings",
-            )
-
-    async def _fetch(self, blob: BlobRef) -> None:
-        if not self._store.has(blob):
-            await self._patiently(lambda: self._store.fetch(blob, self._received))
-            self.received += blob.size
-
-    async def _received(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
-        async for chunk in self._link.fetch(blob, start):
-            await self._throttle.take(len(chunk))
-            yield chunk
+            known = self._store.has(blob)
+            await self._transfers.fetch(blob, {})  # which refuses what is too large, also if it is here
+            self.received += 0 if known else blob.size
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         return await patiently(call, self._backoff, self._allowance.give_up_after, self._doing)
+
+
+@asynccontextmanager
+async def asking(
+    settings: ClientConfig, doing: Callable[[str], None], say: Callable[[str], None], give_up_after: float
+) -> AsyncIterator[Asker]:
+    """An asker over a link of its own. say: prints what people may read later."""
+    # gRPC, and what needs it, is only in a process that calls this.
+    from fedclient.identity.connection import endpoint
+    from fedclient.identity.link import opened
+
+    folder, allowance = DeviceFolder(settings.state), settings.limits.allowance(give_up_after)
+    async with opened(endpoint(settings), folder, say, settings.blob_hosts) as link:
+        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
+        yield Asker(link, store, doing, allowance, settings.learner is None, check)
 
 
 def wanted(answer: Placement, accept_nearest: bool) -> Weights | None:

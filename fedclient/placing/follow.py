@@ -1,15 +1,13 @@
 """`fedclient place --follow`: ask again from time to time, and say when there is another model."""
 
 import asyncio
-import json
 import os
 import shlex
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-from fedclient.store.state import MODEL, PLACEMENT
+from fedclient.store.state import MODEL, PLACEMENT, read_json
 from shoal.core.errors import Busy, ConfigError, NotFound, Refused, TooOften, Unavailable
 from shoal.shell import disk
 
@@ -54,7 +52,7 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
     The model is in place before, whole. The hook gets SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its
     environment. One that fails runs again the next time.
     """
-    placed = _placed(folder / PLACEMENT)
+    placed = read_json(folder / PLACEMENT)
     name, known = str(placed.get("model") or ""), folder / FOLLOWED
     if not name or (known.exists() and known.read_bytes() == name.encode()):
         return False
@@ -75,11 +73,3 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
             return True
     disk.write(known, name.encode())
     return True
-
-
-def _placed(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -29,7 +29,7 @@ from fedclient.placing.asking import MOST_MODELS, Asks, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
-from fedclient.work.executor import Executor
+from fedclient.work.executor import Executor, performed
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Counted, Wish
 from shoal.core.exchange.choosing.compact import ChooseCompact
@@ -246,13 +246,13 @@ class Placer:
         if graph is None or (graph == self._graph and isinstance(answer, Placement)):
             return
         weights = reference_of(graph.sha256, graph.size)
-        await self._performed(Task("local", 1, 0, 0, "open", Payload("open", {"graph": weights})))
+        await performed(self._executor, Task("local", 1, 0, 0, "open", Payload("open", {"graph": weights})))
         self._graph = graph
 
     async def _chosen(self, question: Question) -> PlacementResult:
         """The placement that this device finds for itself among the models, which are here."""
         self._doing("trying the models on the data")
-        result = await self._performed(Task(question.run, 1, 0, 0, "choose", question.payload))
+        result = await performed(self._executor, Task(question.run, 1, 0, 0, "choose", question.payload))
         found = decode(result, {Chosen.kind: Chosen}, lambda weights: {})
         assert isinstance(found, Chosen)
         keys = str(question.payload.parts["names"]).split(" ")
@@ -300,7 +300,7 @@ class Placer:
         self._doing("describing the data")
         try:
             task = Task(question.run, 1, 0, 0, "describe", question.payload, question.terms)
-            result = await self._performed(task)
+            result = await performed(self._executor, task)
         except TaskFailed as failed:
             self._note_failure(question.run, failed.code)
             raise
@@ -312,12 +312,6 @@ class Placer:
             )
         self._sent += len(payload_to_bytes(Payload("evidence", shown)))
         return next(iter(shown.values()))
-
-    async def _performed(self, task: Task) -> Payload:
-        result = await self._executor.perform(task)
-        if isinstance(result, Failure):
-            raise TaskFailed(result)
-        return result
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:

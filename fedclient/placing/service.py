@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedclient.config import ClientConfig, WorkConfig
-from fedclient.identity.connection import check_joined, endpoint
-from fedclient.placing.apart import AskerApart
-from fedclient.placing.asking import Asker, Asks
+from fedclient.identity.connection import check_joined
+from fedclient.placing.asking import Asks, asking
+from fedclient.placing.asking_process import AskerProcess
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.placing.watching import Watcher
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder
-from fedclient.work.executor import Executor, Spawned
+from fedclient.work.executor import Executor, Spawned, stopped_after
 from fedclient.work.settings import work_config
 from shoal.core.errors import LedgerFault
 from shoal.core.exchange.choosing import Counted
@@ -43,14 +43,10 @@ async def place(
     folder, executor = DeviceFolder(settings.state), Spawned(newcomer(settings, file))
     own = Spawned(trainer(settings)) if file is None and settings.learner is not None else None
     with folder.locked():
-        try:
+        async with stopped_after(executor, *([own] if own is not None else [])):
             found = await placed(
                 settings, console, executor, run, accept_nearest, give_up_after, own, tune, follows=follows
             )
-        finally:
-            await executor.stop()
-            if own is not None:
-                await own.stop()
         store = BlobStore(folder.blobs)
         path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)
@@ -100,16 +96,9 @@ async def placed(
         return replace(found, privacy=privacy_report.summary(settings))
 
     if settings.learner is None:
-        return await by(AskerApart(settings, executor, console.progress, console.say, give_up_after))
-    from fedclient.identity.link import opened  # gRPC
-    from fedclient.net.direct import Direct
-
-    folder = DeviceFolder(settings.state)
-    async with opened(endpoint(settings), folder, console.say) as link:
-        link.direct = Direct(settings.blob_hosts)
-        store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
-        allowance = settings.limits.allowance(give_up_after)
-        return await by(Asker(link, store, console.progress, allowance, check=check))
+        return await by(AskerProcess(settings, executor, console.progress, console.say, give_up_after))
+    async with asking(settings, console.progress, console.say, give_up_after) as asker:
+        return await by(asker)
 
 
 def permitting(settings: ClientConfig) -> Callable[[str, str], None]:

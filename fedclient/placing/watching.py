@@ -28,14 +28,14 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import DAY
 from fedclient.store.privacy_report import ledger_of
 from fedclient.store.state import read_json
-from fedclient.work.executor import Executor
+from fedclient.work.executor import Executor, performed
 from shoal.core.data.from_json import value_of
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.choosing.watching import Moved, Watch, Watched
-from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.link import Task
 from shoal.core.exchange.payload import decode, encode
 from shoal.core.inference.drift import LEVEL
-from shoal.core.privacy.ledger import paid
+from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.noise.response import EVERY_DAYS
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Tensors
@@ -123,10 +123,7 @@ class Watcher:
         asked = bool(reference) and found.waiting is None and found.looked >= due
         question = Watch(store.load(placed.of_cluster), reference, answer if asked else "")
         task = Task(placed.run, 1, 0, 0, Watch.kind, encode(question, store.keep))
-        result = await executor.perform(task)
-        if isinstance(result, Failure):
-            return replace(found, trouble=f"[{result.code}] {result.message}")
-        said = decode(result, {Watched.kind: Watched}, store.load)
+        said = decode(await performed(executor, task), {Watched.kind: Watched}, store.load)
         assert isinstance(said, Watched)
         if said.reference is not None:
             name = self._keep_reference(said.reference)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclient.store.ledger_file import LedgerFile
-from shoal.core.privacy.ledger import Entry, Failed, FailedBefore
+from shoal.core.privacy.ledger.entries import Entry, Failed, FailedBefore
 from shoal.shell.disk import storing, write
 
 FAILURES = "failures.json"

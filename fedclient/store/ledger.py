@@ -39,8 +39,8 @@ from shoal.core.privacy.accountant import MaskedUpdate
 from shoal.core.privacy.asks import WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.ledger import (
-    Book,
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import (
     Debit,
     Entry,
     Failed,

@@ -20,7 +20,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from shoal.core.errors import ConfigError, LedgerFault
-from shoal.core.privacy.ledger import Book, Chain, Entry, Head, Release, head_from, line_of
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import Entry, Release
+from shoal.core.privacy.ledger.lines import Chain, Head, head_from, line_of
 from shoal.shell.disk import check_room, lock, make_folder, storing, sweep, write, write_together
 
 WAIT = 2.0

@@ -11,8 +11,8 @@ from fedclient.store.ledger import DAY, Ledger
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import NOTHING_LEFT, Budget
 from shoal.core.privacy.cost import Cost, epsilon_of
-from shoal.core.privacy.ledger import (
-    Book,
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import (
     Debit,
     Entry,
     Failed,

@@ -45,38 +45,10 @@ class DeviceFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    @property
-    def blobs(self) -> Path:
-        return self.root / "blobs"
-
-    @property
-    def outbox(self) -> Path:
-        return self.root / "outbox"
-
-    @property
-    def memory(self) -> Path:
-        return self.root / "memory"
-
-    @property
-    def privacy(self) -> Path:
-        return self.root / "privacy"
-
-    @property
-    def mark(self) -> "Mark":
-        return Mark(self.root / "mark")
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model"
-
-    @property
-    def shadow(self) -> Path:
-        return self.root / "shadow"
-
-    @property
-    def identity(self) -> Path:
-        return self.root / "identity"
+        self.blobs, self.outbox, self.memory = root / "blobs", root / "outbox", root / "memory"
+        self.privacy, self.identity = root / "privacy", root / "identity"
+        self.model, self.shadow = root / "model", root / "shadow"
+        self.mark = Mark(root / "mark")
 
     def known_device(self) -> str | None:
         """The name in this folder, or None."""

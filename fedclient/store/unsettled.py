@@ -8,7 +8,8 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from fedclient.store.ledger_file import LedgerFile
-from shoal.core.privacy.ledger import Book, Debit, Release
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import Debit, Release
 from shoal.shell import crash
 from shoal.shell.disk import write
 

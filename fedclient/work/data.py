@@ -47,6 +47,9 @@ from shoal.shell.readers import (
 from shoal.shell.readers.folders import files_below
 from shoal.shell.readers.tables import line_of
 
+LISTED = 1000
+"""The most classes that are counted for people, lowest first: a message has a size limit."""
+
 
 def open_views(config: WorkConfig) -> Views:
     """The data to work on."""
@@ -73,6 +76,30 @@ def state_of(config: WorkConfig) -> object | None:
         return tuple((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in (path, *below))
     except (OSError, DataFault):
         return None
+
+
+def shown(views: Views, x: Array) -> dict[str, Any]:
+    """What `fedclient check` shows of data, as JSON values. x: what the network sees of the training part."""
+    known = [part.y for part in (views.train, views.held_out) if len(part) and part.y is not None]
+    regression = bool(known) and known[0].dtype.kind == "f"
+    counts, class_count = None, 0
+    if known and not regression:
+        classes, found = np.unique(np.concatenate(known), return_counts=True)
+        class_count = len(classes)
+        counts = dict(zip(map(str, classes[:LISTED].tolist()), found[:LISTED].tolist(), strict=True))
+    return {
+        "samples": {
+            "train": len(views.train),
+            "held_out": len(views.held_out),
+            "test": None if views.test is None else len(views.test),
+        },
+        "shape": list(x.shape[1:]),
+        "dtype": x.dtype.name,
+        "range": [x.min().item(), x.max().item()],
+        "classes": counts,
+        "class_count": class_count,
+        "regression": regression,
+    }
 
 
 def load(config: DataConfig, labels: bool = True) -> Views:

@@ -1,21 +1,18 @@
-"""Where a device's tasks run: a process of its own, which can be killed, or a thread of this one, for tests.
+"""Where a device's tasks run: in a process of its own, which can be killed.
 
 The agent and the training process exchange messages over pipes: see `fedclient/work/pipes.py`.
 """
 
-import asyncio
 import json
-import signal
-import threading
-from asyncio.subprocess import Process
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
-from fedclient.faults import WorkerDied
-from fedclient.work.pipes import LENGTH, TaskRunner, WorkerInfo, framed, length_of
-from fedclient.work.spawning import end, spawn
+from fedclient.faults import TaskFailed
+from fedclient.work.pipes import WorkerInfo
+from fedclient.work.spawning import Child
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
@@ -41,25 +38,22 @@ class Executor(Protocol):
         ...
 
 
-class InProcess:
-    """Performs tasks in a thread of this process. Work that is given up runs to its end, and is ignored."""
+@asynccontextmanager
+async def stopped_after(*executors: Executor) -> AsyncIterator[None]:
+    """Around their use: stops them, however it ends."""
+    try:
+        yield
+    finally:
+        for each in executors:
+            await each.stop()
 
-    def __init__(self, runtime: TaskRunner) -> None:
-        self._runtime = runtime
-        self._turn = threading.Lock()
 
-    async def start(self) -> WorkerInfo:
-        return self._runtime.info
-
-    async def perform(self, task: Task) -> Payload | Failure:
-        return await asyncio.to_thread(self._in_turn, task)
-
-    async def stop(self) -> None:
-        pass
-
-    def _in_turn(self, task: Task) -> Payload | Failure:
-        with self._turn:
-            return self._runtime.perform(task)
+async def performed(executor: Executor, task: Task) -> Payload:
+    """What came of a task. Raises TaskFailed."""
+    result = await executor.perform(task)
+    if isinstance(result, Failure):
+        raise TaskFailed(result)
+    return result
 
 
 class Spawned:
@@ -67,7 +61,7 @@ class Spawned:
 
     def __init__(self, config: WorkConfig) -> None:
         self._config = config
-        self._process: Process | None = None
+        self._process: Child | None = None
         self._info: WorkerInfo | None = None
 
     async def start(self) -> WorkerInfo:
@@ -75,9 +69,10 @@ class Spawned:
             return self._info
         try:
             threads, light = self._config.compute.threads, self._config.learner is None
-            self._process = await spawn("fedclient.work.worker", threads, frugal=light)
+            what = "the working process"
+            self._process = await Child.start("fedclient.work.worker", what, threads, frugal=light)
             settings = json.dumps(asdict(self._config), default=str).encode()
-            answer = payload_from_bytes(await self._ask(self._process, settings))
+            answer = payload_from_bytes(await self._process.ask(settings))
         except BaseException:
             await self.stop()
             raise
@@ -92,7 +87,7 @@ class Spawned:
         try:
             await self.start()
             assert self._process is not None
-            return report_from_bytes(await self._ask(self._process, task_to_bytes(task))).result
+            return report_from_bytes(await self._process.ask(task_to_bytes(task))).result
         except ShoalError as error:
             await self.stop()
             return Failure(error.code, str(error), getattr(error, "details", ""))
@@ -103,31 +98,7 @@ class Spawned:
     async def stop(self) -> None:
         process, self._process, self._info = self._process, None, None
         if process is not None:
-            await end(process)
-
-    async def _ask(self, process: Process, data: bytes) -> bytes:
-        """Send one message and read one. Raises WorkerDied."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(framed(data))
-            await process.stdin.drain()
-            header = await process.stdout.readexactly(LENGTH)
-            return await process.stdout.readexactly(length_of(header))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            raise _death(await process.wait()) from None
-
-
-def _death(code: int) -> WorkerDied:
-    if code >= 0:
-        return WorkerDied(f"the working process ended with exit code {code}", "look at what it printed")
-    name = signal.Signals(-code).name
-    hints = {
-        "SIGKILL": "it may have run out of memory; use smaller batches or a smaller model",
-        "SIGILL": "PyTorch or ONNX Runtime needs a newer processor; install an earlier version",
-    }
-    hint = hints.get(name, "native code failed; look at what it printed")
-    return WorkerDied(f"the working process was ended by {name}", hint)
+            await process.end()
 
 
 def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:

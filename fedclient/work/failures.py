@@ -9,8 +9,9 @@ failure is noted with the ledger (`fedclient.store.failures`), since failing als
 
 import re
 from collections.abc import Mapping
+from traceback import format_exception
 
-from shoal.core.errors import OtherShape
+from shoal.core.errors import OtherShape, ShoalError
 from shoal.core.exchange.link import Failure
 
 TEXTS: Mapping[str, str] = {
@@ -41,9 +42,21 @@ TEXTS: Mapping[str, str] = {
 }
 """What each code says to the server. Its owner learns the reason in `fedclient status`."""
 OTHER = "failed"
+MAX_DETAILS = 4000
+"""Characters of a traceback that the owner is shown."""
 SHAPE = r"(\[[0-9, ]{0,64}\])"
 SHAPES = re.compile(rf".* is {SHAPE} in the run's model, and {SHAPE} on this device\b.*", re.DOTALL)
 """What `OtherShape` says; of that, the shapes leave, too."""
+
+
+def failure_of(error: Exception) -> Failure:
+    """What came of a task that raised this, for the owner."""
+    if isinstance(error, ShoalError):
+        return Failure(error.code, str(error), getattr(error, "details", "")[-MAX_DETAILS:])
+    if isinstance(error, MemoryError):
+        return Failure("out-of-memory", "the device does not have enough memory for this task")
+    details = "".join(format_exception(error))[-MAX_DETAILS:]
+    return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
 
 
 def outgoing(failure: Failure) -> Failure:

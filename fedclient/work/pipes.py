@@ -56,6 +56,17 @@ def length_of(header: bytes) -> int:
     return length
 
 
+def receive(source: BinaryIO) -> bytes | None:
+    """The next message; None once the other side is gone."""
+    header = source.read(LENGTH)
+    return source.read(length_of(header)) if len(header) == LENGTH else None
+
+
+def send(sink: BinaryIO, data: bytes) -> None:
+    sink.write(framed(data))
+    sink.flush()
+
+
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

@@ -51,6 +51,13 @@ class Prediction:
     values: Array | None = None
     names: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, said: Array, accuracy: float | None, regression: bool) -> "Prediction":
+        """Of what `shoal.core.inference.network.predicted` gives."""
+        if not regression:
+            return cls(said.argmax(axis=1), said, accuracy)
+        return cls(np.zeros(len(said), np.int64), np.ones((len(said), 1), np.float32), accuracy, said)
+
     def name(self, number: int) -> str:
         """Of a class: its number, where it has no other name."""
         return self.names[number] if number < len(self.names) else str(number)

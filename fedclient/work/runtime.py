@@ -4,7 +4,6 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 """
 
 import os
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +15,14 @@ from fedclient.config import ComputeConfig, DataConfig, LearnerConfig, WorkConfi
 from fedclient.faults import NoAlgorithm
 from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
-from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.store.trained import Trained
 from fedclient.work import selfcheck
-from fedclient.work.data import columns_named, open_views, source_of
+from fedclient.work.data import columns_named, open_views
+from fedclient.work.failures import failure_of
 from fedclient.work.pipes import WorkerInfo
+from fedclient.work.settings import ledger_of
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.arrays import network_input
@@ -30,12 +30,9 @@ from shoal.core.device_kit import standard, tracing, tuning
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.training.whole_run import whole_run
-from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, Missing, ShoalError, near
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, Missing, near
 from shoal.core.exchange import messages
-from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
-from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.choosing.watching import Watch
 from shoal.core.exchange.encoding.messages import ENCODED
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Message
@@ -53,8 +50,6 @@ from shoal.shell import learners
 from shoal.shell.disk import check_room
 
 NO_FINDINGS: Mapping[str, Any] = {}
-MAX_DETAILS = 4000
-"""Characters of a traceback that the owner is shown."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if self._newcomer:
-            self._halves |= {each.kind: (each, newcomer) for each in (ChooseCompact, Vote, Watch)}
+            self._halves |= {each.kind: (each, newcomer) for each in newcomer.QUESTIONS}
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
@@ -100,16 +95,8 @@ class Runtime:
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
-        noise, account = (
-            np.random.default_rng(),
-            Ledger(
-                config.account,
-                config.privacy,
-                source_of(config),
-                consents=Consents(config.consent) if config.consent else None,
-            ),
-        )
-        context = DeviceContext(learner, views, config.compute.device, 0, noise, account=account)
+        noise, device = np.random.default_rng(), config.compute.device
+        context = DeviceContext(learner, views, device, 0, noise, account=ledger_of(config))
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
             if config.selfcheck == "quick":
@@ -122,15 +109,8 @@ class Runtime:
         """The answer to a task. Never raises: every error becomes a Failure."""
         try:
             return self._perform(task)
-        except LearnerFault as error:
-            return Failure(error.code, str(error), error.details[-MAX_DETAILS:])
-        except ShoalError as error:
-            return Failure(error.code, str(error))
-        except MemoryError:
-            return Failure("out-of-memory", "the device does not have enough memory for this task")
         except Exception as error:
-            details = traceback.format_exc()[-MAX_DETAILS:]
-            return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
+            return failure_of(error)
 
     def _perform(self, task: Task) -> Payload:
         """What does not fit on the disk is kept: when the task is repeated, it is only stored. It may have

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedclient.work.data import shown
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import UnknownClass, class_scores, evaluate, loss_of
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
@@ -27,8 +28,6 @@ QUICK_SAMPLES, FULL_SAMPLES = 8, 64
 """Samples of a quick and of a full self-check."""
 WRITTEN = 20
 """The most classes that a hint writes out."""
-LISTED = 1000
-"""The most classes that the findings count, lowest first: a message has a size limit."""
 
 
 def quick(context: DeviceContext, where: str) -> None:
@@ -60,7 +59,8 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
     parameters = sum(parameter.numel() for parameter in context.model.parameters())
     size = sum(array.nbytes for array in weights.values())
     network = {"parameters": parameters, "bytes": size, "device": context.device.type}
-    return {**_data(context), **network, "tried_on": len(batch), **tried}
+    seen = shown(context.views, context.inputs(["train"]))
+    return {**seen, **network, "tried_on": len(batch), **tried}
 
 
 def _first(context: DeviceContext, most: int) -> Samples:
@@ -128,32 +128,6 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
         if not math.isfinite(value):
             raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "check the scale of the data")
     return value
-
-
-def _data(context: DeviceContext) -> dict[str, Any]:
-    """What the network will see: the data after conversion."""
-    views, x = context.views, context.samples("train").x
-    parts = [part for part in (views.train, views.held_out) if len(part)]
-    labels = [part.y for part in parts if part.y is not None]
-    counts, class_count = None, 0
-    if labels and context.samples("train").targets is None:
-        classes, numbers = np.unique(np.concatenate(labels), return_counts=True)
-        class_count = len(classes)
-        counts = dict(zip(map(str, classes[:LISTED].tolist()), numbers[:LISTED].tolist(), strict=True))
-    lowest, highest = x.min().item(), x.max().item()
-    return {
-        "samples": {
-            "train": len(views.train),
-            "held_out": len(views.held_out),
-            "test": None if views.test is None else len(views.test),
-        },
-        "shape": list(x.shape[1:]),
-        "dtype": str(x.dtype).removeprefix("torch."),
-        "range": [lowest, highest],
-        "classes": counts,
-        "class_count": class_count,
-        "regression": context.samples("train").targets is not None,
-    }
 
 
 @contextmanager

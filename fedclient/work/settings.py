@@ -4,7 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedclient.config import ClientConfig, SelfCheck, WorkConfig
+from fedclient.store.consent import Consents
+from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder
+from fedclient.work.data import source_of
 from shoal.core.errors import ConfigError
 
 
@@ -40,3 +43,9 @@ def light_config(settings: ClientConfig, file: Path | None, blobs: Path, account
     so its ledger may be any folder."""
     work = work_config(settings, file, labels=False)
     return replace(work, learner=None, blobs=blobs, account=account, consent=None)
+
+
+def ledger_of(config: WorkConfig) -> Ledger:
+    """The ledger of a working process, which pays for what its tasks release."""
+    consents = Consents(config.consent) if config.consent else None
+    return Ledger(config.account, config.privacy, source_of(config), consents=consents)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from fedclient.config import WorkConfig
 from fedclient.faults import torch_required
-from fedclient.work.pipes import LENGTH, TaskRunner, framed, length_of, take_pipes
+from fedclient.work.pipes import TaskRunner, receive, send, take_pipes
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
@@ -35,13 +35,13 @@ def main() -> None:
         runtime = _runtime(config)
     except ShoalError as error:
         fault = {"code": error.code, "message": error.message, "hint": error.hint}
-        _put(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
+        send(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
         return
-    _put(sink, payload_to_bytes(Payload("ready", {"info": json.dumps(asdict(runtime.info))})))
+    send(sink, payload_to_bytes(Payload("ready", {"info": json.dumps(asdict(runtime.info))})))
     while True:
         task = task_from_bytes(messages.get())
         report = Report(task.run, task.round, task.attempt, runtime.perform(task))
-        _put(sink, report_to_bytes(report))
+        send(sink, report_to_bytes(report))
 
 
 def _runtime(config: WorkConfig) -> TaskRunner:
@@ -58,14 +58,9 @@ def _runtime(config: WorkConfig) -> TaskRunner:
 
 def _pump(source: BinaryIO, messages: "queue.SimpleQueue[bytes]") -> None:
     """Read messages as they come. Once the agent is gone, no one needs this process, whatever it is doing."""
-    while len(header := source.read(LENGTH)) == LENGTH:
-        messages.put(source.read(length_of(header)))
+    while (message := receive(source)) is not None:
+        messages.put(message)
     os._exit(0)
-
-
-def _put(sink: BinaryIO, data: bytes) -> None:
-    sink.write(framed(data))
-    sink.flush()
 
 
 if __name__ == "__main__":

@@ -25,18 +25,19 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement, most_rounds
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.seeds import generator
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.vote import Vote
-from shoal.core.exchange.messages import Describe, Message, Represent
+from shoal.core.exchange.messages import Describe, Evaluate, Message, Represent
 from shoal.core.exchange.parts import MAX_MODELS
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
 from shoal.simulation.fleet import Fleet, Holding, numbered
-from shoal.simulation.simulate import attempt as simulate
-from shoal.simulation.simulate import training_rounds
+from shoal.simulation.simulate import simulate, training_rounds
 from shoal.simulation.simulated import SimulatedDevices, on_threads
 from shoal_lab import models
 from shoal_lab.datasets import images, natural
@@ -71,7 +72,6 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
     result = simulate(
         experiment.algorithm,
         fleet,
-        changes,
         model=learner,
         preset=_preset(experiment, card),
         seed=experiment.seed,
@@ -80,10 +80,10 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
         threads=experiment.threads,
         workers=experiment.workers,
         backend=experiment.backend,
-        say=progress,
         participation=experiment.participation,
+        progress=progress,
+        **changes,
     )
-    result.completed()
     server, state = card.server(), result.state
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
@@ -175,7 +175,10 @@ def measure(
     # A device that no round has asked has no cluster yet: it is measured with what most devices have.
     cluster = state.assignments.get(device) or most_common(state)
     row: dict[str, Any] = {"device": device, "concept": devices.fleet[device].concept, "cluster": cluster}
-    known = devices.measured(device, measurement(server, state, cluster))
+    asked = measurement(server, state, cluster)
+    if isinstance(asked, Evaluate):  # the standard task, which can tell macro F1 and AUC, too
+        asked = replace(asked, detailed=True, rho=None)
+    known = devices.evaluated(device, asked)
     row["known"], row["f1"], row["auc"] = known.accuracy, known.f1, known.auc
     tasks = (measurement(server, state, key) for key in state.models)
     by_chance = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
@@ -192,7 +195,7 @@ def measure(
             row["test"] = devices.accuracy(device, ensemble(state), newcomer=True)
             return row
         by_labels = not (isinstance(answer, Describe | Vote) and label_free(answer))
-        data = devices.newcomer(device, labels if by_labels else 0)
+        data = newcomer(devices, device, labels if by_labels else 0)
         placed = devices.placed(server, state, device, data)
         found = placed.assignment
         row["placed"], row["abstained"] = found.cluster, found.abstained
@@ -203,6 +206,18 @@ def measure(
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
         row["refused"] = str(refusal)
     return row
+
+
+def newcomer(devices: SimulatedDevices, name: DeviceId, labels: int) -> Dataset:
+    """What a device has as a newcomer: its test part without labels, or at most `labels` samples of each
+    class with them, drawn at random."""
+    data = devices.fleet[name].test
+    if not labels:
+        return Dataset(data.x)
+    assert data.y is not None
+    order = generator(devices.seed, "labelled", [*devices.fleet].index(name)).permutation(len(data))
+    ranks = [order[data.y[order] == label][:labels] for label in np.unique(data.y)]
+    return data.subset(np.concatenate(ranks))
 
 
 def most_common(state: State) -> ModelKey:

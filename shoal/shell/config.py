@@ -52,11 +52,6 @@ def parsed(change: str) -> tuple[str, Any]:
     return name.strip(), setting(value)
 
 
-def parse(text: str, cls: type[T], source: str) -> T:
-    """The settings in `text`, as a `cls`. source: the name of the file, for errors. Raises ConfigError."""
-    return convert(load(text, source), cls, source)
-
-
 def load(text: str, source: str) -> dict[str, Any]:
     """The settings in `text` as plain dictionaries, not yet compared with any dataclass. Raises
     ConfigError."""

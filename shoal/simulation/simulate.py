@@ -21,7 +21,7 @@ from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused, brief
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused, brief
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
@@ -81,61 +81,15 @@ def simulate(
     is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
     process.
 
-    Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; Refused when the run
-    fails.
+    Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; when the run fails,
+    Refused, or the learner's own fault if that is the cause.
 
     Example:
         fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
         result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
     """
-    result = attempt(
-        algorithm,
-        fleet if isinstance(fleet, Fleet) else Fleet(fleet),
-        parameters,
-        model=model,
-        latent=latent,
-        options=options,
-        preset=preset,
-        seed=seed,
-        model_seed=seed if model_seed is None else model_seed,
-        from_=from_,
-        device=device,
-        threads=threads,
-        workers=workers,
-        backend=backend,
-        participation=participation,
-        say=_progress(progress),
-    )
-    if progress is True:
-        sys.stderr.write("\n")
-    return result.completed()
-
-
-def attempt(
-    algorithm: str | Algorithm,
-    fleet: Fleet,
-    parameters: Mapping[str, Any],
-    *,
-    model: Any,
-    latent: Latent | str | None = None,
-    options: Mapping[str, Any] | None = None,
-    preset: str,
-    seed: int,
-    model_seed: int,
-    device: str,
-    threads: int,
-    workers: int | None = None,
-    backend: BackendName = "processes",
-    say: Progress,
-    participation: float = 1.0,
-    from_: "SimulationResult | None" = None,
-) -> "SimulationResult":
-    """What `simulate` does, up to the question of whether the run failed: see `completed`.
-
-    participation: the share of the devices, at least one of them, that each round asks.
-    """
-    if not 0.0 < participation <= 1.0:
-        raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
+    say, fleet = _progress(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
+    model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     earlier = parameters.get("of")
@@ -169,10 +123,6 @@ def attempt(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
-    policy = RoundPolicy(minimum=len(fleet))
-    if participation < 1.0:
-        asked = max(1, round(participation * len(fleet)))
-        policy = RoundPolicy(devices=asked, minimum=asked)
     is_here = workers is None and backend == "processes"
     helpers = nullcontext() if is_here else beside(devices, workers, device, backend)
     with on_threads(threads), helpers as helping:
@@ -188,12 +138,15 @@ def attempt(
             ahead=helping.begin if helping else None,
             outcome=outcome,
         )
+    if progress is True:
+        sys.stderr.write("\n")
+    if outcome.failed:
+        raise recorder.fault or Refused(f"the run failed: {outcome.reason}")
     result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    result.fault, result.layout = recorder.fault, layout
-    result.remarks = (*remarks, *result.remarks)
+    result.layout, result.remarks = layout, (*remarks, *result.remarks)
     return result
 
 
@@ -238,17 +191,8 @@ class SimulationResult(Result):
         }
         self.facts = dict(self.state.facts)
         self.remarks = tuple(self.state.remarks)
-        self.fault: LearnerFault | None = None
         self.layout = AS_THEY_ARE
         self.class_names = fleet.class_names
-
-    def completed(self) -> "SimulationResult":
-        """The same. Raises Refused when the run failed, or the learner's own fault if that is the cause."""
-        if self.outcome.failed and self.fault is not None:
-            raise self.fault
-        if self.outcome.failed:
-            raise Refused(f"the run failed: {self.outcome.reason}")
-        return self
 
     @cached_property
     def accuracy(self) -> Accuracy:
@@ -453,6 +397,14 @@ def training_rounds(history: Sequence[Round]) -> dict[str, int]:
     """How many rounds of training there were, and how many of them gave more than one model."""
     trained = [each for each in history if each.trained]
     return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
+
+
+def _policy(devices: int, participation: float) -> RoundPolicy:
+    """How many of the devices each round asks. Raises ConfigError."""
+    if not 0.0 < participation <= 1.0:
+        raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
+    asked = max(1, round(participation * devices))
+    return RoundPolicy(devices=asked if participation < 1.0 else 0, minimum=asked)
 
 
 def _progress(wanted: bool | Progress) -> Progress:

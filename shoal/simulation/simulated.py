@@ -6,10 +6,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
@@ -123,7 +122,7 @@ class SimulatedDevices:
         self.learner, self.fleet = learner, fleet
         self.training_seconds = 0.0
         self._device_half = algorithm.device()
-        self._device, self._seed = device, seed
+        self._device, self.seed = device, seed
         self._keep, self._memories = keep, dict[DeviceId, Tensors]()
         self._network = learner.module(seed=0)
         self._numbers: dict[DeviceId, int | str] = {name: number for number, name in enumerate(fleet)}
@@ -139,14 +138,10 @@ class SimulatedDevices:
 
     def accuracy(self, name: DeviceId, task: Message, newcomer: bool = False) -> float:
         """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
-        return self._evaluated(name, task, newcomer).accuracy
+        return self.evaluated(name, task, newcomer).accuracy
 
-    def measured(self, name: DeviceId, task: Message) -> Evaluated:
-        """The same of a device of the run, with macro F1 and AUC where the task is the standard one."""
-        detailed = replace(task, detailed=True, rho=None) if isinstance(task, Evaluate) else task
-        return self._evaluated(name, detailed)
-
-    def _evaluated(self, name: DeviceId, task: Message, newcomer: bool = False) -> Evaluated:
+    def evaluated(self, name: DeviceId, task: Message, newcomer: bool = False) -> Evaluated:
+        """All that the task tells."""
         memory = None if newcomer else self._memories.get(name)
         answer = self._device_half.perform(task, self._contexts[name].for_task(0, memory, task))
         assert isinstance(answer, Evaluated)
@@ -187,12 +182,6 @@ class SimulatedDevices:
             model = None
         return Evaluate(question.model if model is None else model, "test", question.cluster)
 
-    def newcomer(self, name: DeviceId, labels: int) -> Dataset:
-        """What a device has as a newcomer: its test part without labels, or `labels` samples of each class
-        with them."""
-        test = self.fleet[name].test
-        return self._few(name, test, labels) if labels else Dataset(test.x)
-
     def context_of(self, name: DeviceId, task: Message) -> DeviceContext:
         """The context of a device with the data that it has by now, for a task outside of the run."""
         return self._contexts[name].for_task(0, None, task)
@@ -200,13 +189,6 @@ class SimulatedDevices:
     def context(self, name: DeviceId, data: Dataset) -> DeviceContext:
         """The context of a device with these data in place of its own, all of them to train on."""
         return self._context(name, Views(data, data.subset(slice(0, 0))))
-
-    def _few(self, name: DeviceId, data: Dataset, each: int) -> Dataset:
-        """At most `each` samples of each class, drawn at random."""
-        assert data.y is not None
-        order = generator(self._seed, "labelled", self._numbers[name]).permutation(len(data))
-        ranks = [order[data.y[order] == label][:each] for label in np.unique(data.y)]
-        return data.subset(np.concatenate(ranks))
 
     def _present(self, name: DeviceId) -> DeviceContext:
         """A device's context with the data that it has by now."""
@@ -235,7 +217,7 @@ class SimulatedDevices:
                 self._memories[name] = self._keep(one.memory)
 
     def _context(self, name: DeviceId, views: Views) -> DeviceContext:
-        noise = generator(self._seed, "privacy noise", self._numbers.get(name, NEWCOMER))
+        noise = generator(self.seed, "privacy noise", self._numbers.get(name, NEWCOMER))
         account = Unmetered(noise.bytes)
         return DeviceContext(self.learner, views, self._device, 0, noise, self._network, account)
 

@@ -18,7 +18,7 @@ from shoal.core.device_kit.tuning import tune
 from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
-from shoal.simulation.simulate import SimulationResult, attempt
+from shoal.simulation.simulate import SimulationResult
 from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab import datasets, fleets
 from shoal_lab.experiment import Experiment
@@ -178,10 +178,7 @@ def test_an_algorithm_that_needs_labels_to_place_abstains_without_them() -> None
 def test_the_same_seed_gives_the_same_models_as_the_lab_s_experiment(result: SimulationResult) -> None:
     experiment = Experiment(clients=4, rounds=3, threads=1, device="cpu", changes=SMALL)
     made = fleet_of(experiment)[0]
-    lab = attempt(
-        "flux", made, {"rounds": 3, **SMALL}, model=None, preset="default", seed=42, model_seed=42,
-        device="cpu", threads=1, say=lambda line: None,
-    )  # fmt: skip
+    lab = shoal.simulate("flux", made, rounds=3, device="cpu", **SMALL)
     own = shoal.simulate(
         "flux", fleets.px(datasets.digits(), level=5, devices=4), rounds=3, device="cpu", **SMALL
     )

@@ -64,7 +64,7 @@ from shoal.core.exchange.summing import (
 from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
-from shoal.core.privacy.ledger import Entry, Open, Reserved, Summed, chosen, paid
+from shoal.core.privacy.ledger.entries import Entry, Open, Reserved, Summed, chosen, paid
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import MIN_COHORT, Manifest, Unsigned
 from shoal.core.server_kit.frozen_encoder import public_projector

@@ -19,7 +19,7 @@ from shoal.core.exchange.summing import (
 )
 from shoal.core.exchange.wire import payload_to_bytes, work_key
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Summed, chosen
+from shoal.core.privacy.ledger.entries import Summed, chosen
 from shoal.core.privacy.secure import member as members
 from shoal.core.privacy.secure.cohort import MIN_COHORT, Manifest, Unsigned
 from tests.audit.test_adversary import SETTINGS, Device, models

@@ -30,7 +30,7 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.accountant import MaskedUpdate, R, T
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, chosen
+from shoal.core.privacy.ledger.entries import Debit, chosen
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.payment import Payment
 from shoal.core.types import DeviceId

@@ -19,7 +19,7 @@ from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import PLACEMENT
-from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.executor import Spawned
 from fedclient.work.predict import classify
 from fedclient.work.predictions import read_mixture, read_model
 from fedclient.work.runtime import Runtime
@@ -33,6 +33,7 @@ from shoal.core.exchange.payload import Payload, encode
 from shoal.core.inference.describing import projected
 from shoal.core.types import Tensors
 from tests.client.conftest import LEARNER
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}

@@ -62,7 +62,7 @@ def test_a_process_without_pytorch_loads_only_what_it_uses(modules: str) -> None
 def test_a_device_without_a_learner_is_placed_without_grpc_in_its_own_process() -> None:
     """It is in the process that asks, which has ended when models are tried."""
     found = imported("-c", "import fedclient.cli.place, fedclient.placing.service")
-    assert "fedclient.placing.apart" in found
+    assert "fedclient.placing.asking_process" in found
     assert not found & {*CENTRAL, "torch", "grpc", "cryptography", "onnxruntime"}
 
 

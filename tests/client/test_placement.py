@@ -19,7 +19,7 @@ from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import MODEL, PLACEMENT
-from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.executor import Spawned
 from fedclient.work.predict import classify
 from fedclient.work.predictions import read_model
 from fedclient.work.runtime import Runtime
@@ -31,6 +31,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.payload import BlobRef, encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import RunId, Tensors
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
@@ -284,7 +285,7 @@ def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> 
     (tmp_path / "cut").write_bytes(model.read_bytes()[:-4])
     with pytest.raises(DataFault, match="is not a model"):
         classify(settings, None, tmp_path / "cut", None)
-    with pytest.raises(ConfigError, match="no learner"):
+    with pytest.raises(NotFound, match="there is no graph"):
         classify(replace(settings, learner=None), None, model, None)
     with pytest.raises(ConfigError, match="fedclient predict DATA"):
         classify(replace(settings, data=None), None, model, None)

@@ -15,7 +15,6 @@ from fedclient.placing.asking import MOST_MODELS, Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import PLACEMENT
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.learner import initial_weights
@@ -26,6 +25,7 @@ from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 SETTINGS = TrainingSettings(epochs=5, batch_size=8, learning_rate=0.2)

@@ -15,7 +15,6 @@ from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -30,10 +29,11 @@ from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.newcomer import vote
 from shoal.core.privacy.accountant import Unmetered
-from shoal.core.privacy.ledger import Open, Release, chosen, paid
+from shoal.core.privacy.ledger.entries import Open, Release, chosen, paid
 from shoal.core.privacy.payment import VOTE
 from shoal.core.types import Tensors
 from tests.audit.bounds import epsilon_bound
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 
 NAMES = ("near", "far", "farther")

@@ -18,7 +18,6 @@ from fedclient.placing.watching import EVERY, FOLDER, LOOK, STATE, Findings, Wat
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedclient.work.settings import work_config
 from shoal.core.device_kit.learner import initial_weights
@@ -30,9 +29,10 @@ from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import Payload, Weights, encode
 from shoal.core.inference.drift import LEVEL
 from shoal.core.inference.watching import KNOWN
-from shoal.core.privacy.ledger import paid
+from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Array
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.core.inference.graphs import graph
 

@@ -15,8 +15,9 @@ from shoal.core.errors import OverBudget
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Book, Debit, Release, chosen, spent
-from shoal.core.privacy.ledger import paid as paid_for
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import Debit, Release, chosen, spent
+from shoal.core.privacy.ledger.entries import paid as paid_for
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.payment import TRAINING
 from shoal.core.types import Tensors

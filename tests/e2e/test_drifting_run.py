@@ -14,7 +14,7 @@ from fedclient.agent.agent import Agent, Until
 from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import InProcess, WorkerInfo
+from fedclient.work.executor import WorkerInfo
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -38,6 +38,7 @@ from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab.setting import drifting_holding
 from shoal_lab.shifts import DriftingDevice, drifting
 from shoal_lab.shifts.drift import changes
+from tests.client.in_process import InProcess
 from tests.fleet import learner
 from tests.server.wire_link import WireLink
 

@@ -11,7 +11,6 @@ from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -27,6 +26,7 @@ from shoal.core.exchange.link import Link
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.simulation.simulated import Simulated
+from tests.client.in_process import InProcess
 from tests.client.visits import NoJitter
 from tests.paper.fedrc_fleet import context
 from tests.server.processes import daemon

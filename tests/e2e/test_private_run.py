@@ -18,7 +18,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import facts
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.executor import Spawned
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -31,11 +31,12 @@ from shoal.core.device_kit.learner import builtin
 from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Failed, Open, Release, Reserved, chosen
+from shoal.core.privacy.ledger.entries import Debit, Failed, Open, Release, Reserved, chosen
 from shoal.demo import fleet, processes
 from shoal.demo.fleet import Member
 from shoal.simulation import images
 from shoal.simulation.images import rotate
+from tests.client.in_process import InProcess
 from tests.server.toys import Hands, pieces_of
 
 TRAINING = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}

@@ -14,7 +14,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.privacy import payment
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, Open, Release, chosen, paid
+from shoal.core.privacy.ledger.entries import Failed, Open, Release, chosen, paid
 from shoal.core.privacy.report import WEIGHTS
 from shoal.demo import fleet, processes
 

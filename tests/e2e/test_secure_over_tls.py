@@ -19,7 +19,6 @@ from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime, signer_of
 from fedserver.authority import setup
 from fedserver.coordinator.operator_api import OperatorApi
@@ -49,6 +48,7 @@ from shoal.demo.fleet import Member
 from shoal.shell.console import Console
 from shoal.shell.crash import VARIABLE
 from shoal.simulation.simulated import Simulated
+from tests.client.in_process import InProcess
 from tests.server.authority.peers import World, play
 from tests.server.processes import Daemon, daemon
 from tests.server.toys import Hands, pieces_of

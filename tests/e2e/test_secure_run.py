@@ -14,7 +14,6 @@ from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -27,12 +26,13 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.summing import Announce, Announced
 from shoal.core.identity.signing import Signatures
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, Open, Summed, chosen
+from shoal.core.privacy.ledger.entries import Failed, Open, Summed, chosen
 from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.secure.cohort import KEYS, check_announcement
 from shoal.demo import processes
 from shoal.demo.fleet import Member
 from tests.client.federation import Authority, Federation
+from tests.client.in_process import InProcess
 
 from .test_private_run import member, work
 

@@ -16,7 +16,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.series import SKIPPED
 from fedserver.rpc.client import OperatorClient
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Failed, Open, Reserved, chosen
+from shoal.core.privacy.ledger.entries import Debit, Failed, Open, Reserved, chosen
 from shoal.core.privacy.payment import DESCRIPTOR
 from shoal.demo.fleet import Member
 from shoal.simulation import images

@@ -10,7 +10,6 @@ from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.cli.runs.run import _statistics
 from fedserver.rpc.client import OperatorClient
@@ -21,6 +20,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import NotFound
 from shoal.core.exchange.tensors import digest
 from shoal.simulation.simulated import Simulated
+from tests.client.in_process import InProcess
 from tests.client.visits import NoJitter
 from tests.paper.fedrc_fleet import context
 from tests.server.processes import daemon

@@ -13,7 +13,6 @@ from fedclient.agent.agent import Agent, Until
 from fedclient.agent.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
@@ -34,6 +33,7 @@ from shoal.demo import fleet, processes
 from shoal.demo.fleet import Member
 from shoal.shell.console import Console
 from shoal.simulation.simulated import Simulated
+from tests.client.in_process import InProcess
 
 Models = dict[str, tuple[dict[str, str], tuple[bool | None, float, float]]]
 """By algorithm, the SHA-256 of each final model by its key in the run, and of the verdict whether anything

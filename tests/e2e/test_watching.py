@@ -22,7 +22,7 @@ from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.choosing.watching import Moved
-from shoal.core.privacy.ledger import paid
+from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.noise.response import WATCHING, randomized
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Array

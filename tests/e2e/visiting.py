@@ -9,10 +9,10 @@ from fedclient.agent.reporter import Reporter
 from fedclient.net.rpc import RpcLink
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
+from tests.client.in_process import InProcess
 from tests.client.visits import NoJitter
 from tests.fleet import data, learner
 

@@ -19,7 +19,7 @@ from shoal.simulation.simulated import SimulatedDevices, spooled
 from shoal_lab.cli.text import experiment_text
 from shoal_lab.datasets.images import load
 from shoal_lab.datasets.natural import COLUMNS
-from shoal_lab.experiment import ENSEMBLE, Experiment, mean_of_placed, run
+from shoal_lab.experiment import ENSEMBLE, Experiment, mean_of_placed, newcomer, run
 from shoal_lab.setting import fleet_of
 from tests.fleet import first_model, learner
 
@@ -219,11 +219,11 @@ def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     fleet = numbered([Holding.steady(data, data)])
     devices = SimulatedDevices(find("feroma")[0], fleet, learner(), "cpu", 1)
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
-    found = devices.shown("device-000", task, devices.newcomer("device-000", 7))
+    found = devices.shown("device-000", task, newcomer(devices, "device-000", 7))
     assert isinstance(found, Descriptor)
     assert found.statistics.counts.tolist() == [70.0, *[7.0] * 10]
-    assert devices.newcomer("device-000", 0).y is None
-    blind = devices.shown("device-000", replace(task, classes=0), devices.newcomer("device-000", 0))
+    assert newcomer(devices, "device-000", 0).y is None
+    blind = devices.shown("device-000", replace(task, classes=0), newcomer(devices, "device-000", 0))
     assert isinstance(blind, Descriptor)
     assert blind.statistics.counts.tolist() == [300.0]
 

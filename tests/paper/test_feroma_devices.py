@@ -20,7 +20,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Describe, Described, Train, Trained
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, chosen
+from shoal.core.privacy.ledger.entries import Debit, chosen
 from shoal.core.types import Tensors
 from tests.fleet import data, first_model, fleet, learner
 from tests.paper.feroma_fleet import LIKE, SMALL, Seen, context, described, placed, usual

@@ -238,7 +238,7 @@ def test_a_newcomer_with_labels_is_placed_and_one_without_is_told_what_would_hel
         assert placed.cluster == f"c{number % 3}"
         assert placed.confidence > 0.5
     blind = Views.of(Dataset(few_classes(9).x))
-    with pytest.raises(DeviceFault, match="need labels, and the data have none"):
+    with pytest.raises(DeviceFault, match="needs labels, and the data have none"):
         standard.perform(question, DeviceContext(learner(), blind, "cpu", 0, np.random.default_rng(0)))
 
 

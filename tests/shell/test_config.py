@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 from shoal.core.errors import ConfigError
-from shoal.shell.config import MAX_DEPTH, MAX_TEXT, Written, parse, setting
+from shoal.shell.config import MAX_DEPTH, MAX_TEXT, Written, convert, load, setting
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Outer:
     inner: Inner = field(default_factory=Inner)
     options: Mapping[str, Any] = field(default_factory=dict)
     either: Path | Inner | None = None
+
+
+def parse(text: str, cls: type[T], source: str) -> T:
+    return convert(load(text, source), cls, source)
 
 
 def wrong(text: str) -> str:

@@ -8,10 +8,9 @@ from shoal.core.data import histogram
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.training import private
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import Protected, Train, Trained, TrainingSettings
+from shoal.core.exchange.messages import Train, Trained, TrainingSettings
 from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
-from shoal.core.privacy.payment import training
 from shoal.core.types import Array, Tensors
 
 
@@ -42,9 +41,7 @@ def counted(message: Train, context: DeviceContext) -> Trained:
         noised = noisy(exact, agreed.noise * math.sqrt(len(edges)) / private.WITHIN, entropy)
         return histogram.counted(message.model, noised, samples)
 
-    released = context.pay(training(agreed, context.version(), "histograms"), lambda: None, work)
-    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
-    return Trained(released, samples, 0.0, private=done, curve=agreed.cost.curve)
+    return private.paid(context, agreed, samples, work, "histograms")
 
 
 def overlap(model: Tensors, part: str, context: DeviceContext) -> tuple[float, int]:

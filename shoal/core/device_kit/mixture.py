@@ -18,7 +18,7 @@ from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.train import descend
-from shoal.core.errors import DeviceFault, LearnerFault, diverged
+from shoal.core.errors import LearnerFault, diverged
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
@@ -32,11 +32,7 @@ def labelled(context: DeviceContext, part: str) -> tuple[Samples, Labels]:
     Raises DeviceFault without labels, LearnerFault for a learner with a loss or training of its own.
     """
     samples = context.samples(part)
-    if samples.y is None:
-        raise DeviceFault(
-            "this algorithm needs labels, and the data have none",
-            "label some samples, or ask a run that places devices without labels, such as one with flux",
-        )
+    labels = samples.labels_for("this algorithm")
     refuse_targets(samples, "a mixture of models")
     if context.learner.loss or context.learner.train:
         raise LearnerFault(
@@ -44,7 +40,7 @@ def labelled(context: DeviceContext, part: str) -> tuple[Samples, Labels]:
             + ("loss()" if context.learner.loss else "train()"),
             "remove it, or use an algorithm with one model for each device, such as flux",
         )
-    return samples, samples.y.cpu().numpy()
+    return samples, labels.cpu().numpy()
 
 
 def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> Tensor:

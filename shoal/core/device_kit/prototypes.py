@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import authors, shape_of
 from shoal.core.device_kit.samples import Samples
-from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.errors import LearnerFault
 from shoal.core.exchange.parts import Prototypes
 
 SIDE, WIDEST = 32, 4096
@@ -25,12 +25,8 @@ def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
     (B, d) and finite; DeviceFault where classes are asked for and there are no labels.
     """
     samples = context.samples_as_they_are("train")  # as the encoder's author knows them
-    if by_class and samples.y is None:
-        raise DeviceFault(
-            "mean embeddings of classes need labels, and the data have none",
-            "label some samples, or ask a run that places devices without labels, such as one with flux",
-        )
-    labels = samples.y if by_class and samples.y is not None else samples.x.new_zeros(len(samples)).long()
+    one = samples.x.new_zeros(len(samples)).long()
+    labels = samples.labels_for("the mean embedding of each class") if by_class else one
     classes, rows, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums: Tensor | None = None
     for part in samples.passes():

@@ -48,6 +48,15 @@ class Samples:
             raise DeviceFault("this needs labels, and the device's data have none", "give the data a y")
         return self.y
 
+    def labels_for(self, what: str) -> Tensor:
+        """y. Raises DeviceFault, which says what needs labels, where there are none."""
+        if self.y is None:
+            raise DeviceFault(
+                f"{what} needs labels, and the data have none",
+                "label some samples, or ask a run that places devices without labels, such as one with flux",
+            )
+        return self.y
+
     @property
     def goals(self) -> Tensor:
         """What a model is trained toward: the targets, or the classes. Raises DeviceFault without labels."""

@@ -39,7 +39,6 @@ from shoal.core.exchange.messages import (
     LatentsCounted,
     Message,
     PrivateTraining,
-    Protected,
     Represent,
     Represented,
     Score,
@@ -55,7 +54,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.inference.describing import describe, described, latent_bounds
 from shoal.core.inference.network import batches
 from shoal.core.privacy.noise.chance import Entropy
-from shoal.core.privacy.payment import counting, training
+from shoal.core.privacy.payment import counting
 from shoal.core.privacy.release import noisy_count
 from shoal.core.privacy.report import OPEN
 from shoal.core.types import Tensors
@@ -139,9 +138,7 @@ def privately(
         private.train(context.learner, model, samples, settings, agreed, context.seed, entropy)
         return tensors_of(model)
 
-    trained = context.pay(training(agreed, context.version()), lambda: None, work)
-    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
-    return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
+    return private.paid(context, agreed, len(samples), work, "weights")
 
 
 def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:

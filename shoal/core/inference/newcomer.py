@@ -7,8 +7,9 @@ All of it is numpy. Of a network it needs `scores` and `latents`, which PyTorch 
 own code, such as losses or an encoder, is not here: it needs PyTorch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +54,20 @@ class NoClassifier(LearnerFault):
 
 def perform(message: Message, context: InferenceContext) -> Message:
     """The answer to a question. Raises ShoalErrors only: BadPayload for one of another kind."""
-    if isinstance(message, ChooseCompact):
-        question = message.opened(carrying(context.network.manifest, message.scale))
-        return with_model(choose(question, context), question)
-    if isinstance(message, Vote):
-        return vote(message, context)
-    if isinstance(message, Describe):
-        return describe(message, context)
-    if isinstance(message, Watch):
-        return watch(message, context)
-    raise BadPayload(
-        f"a device without PyTorch cannot answer {message.kind!r}",
-        "install PyTorch and the learner on it, or start the run with a placing that needs neither, such as "
-        "own-models",
-    )
+    answer = _ANSWERS.get(type(message))
+    if answer is None:
+        raise BadPayload(
+            f"a device without PyTorch cannot answer {message.kind!r}",
+            "install PyTorch and the learner on it, or start the run with a placing that needs neither, such "
+            "as own-models",
+        )
+    return answer(message, context)
+
+
+def choose_compact(message: ChooseCompact, context: InferenceContext) -> Chosen:
+    """As `choose`, of models that came in few bits; the answer has those to use."""
+    question = message.opened(carrying(context.network.manifest, message.scale))
+    return with_model(choose(question, context), question)
 
 
 def carrying(manifest: Manifest, scale: Tensors | None) -> Manifest:
@@ -208,3 +209,13 @@ def _check_dims(points: FloatArray, clusters: Tensors) -> None:
     dims = clusters["means"].shape[2]
     if points.shape[1] != dims:
         raise BadPayload(f"densities of {dims} dimensions came with a projector to {points.shape[1]}")
+
+
+_ANSWERS: Mapping[type[Message], Callable[[Any, InferenceContext], Message]] = {
+    ChooseCompact: choose_compact,
+    Vote: vote,
+    Describe: describe,
+    Watch: watch,
+}
+QUESTIONS = tuple(_ANSWERS)
+"""What a newcomer may be asked."""

@@ -1,7 +1,7 @@
 """Crash points of a release with a guarantee: a device's training process dies over it, in a private run."""
 
 from fedclient.store.ledger import Ledger
-from shoal.core.privacy.ledger import Debit, Release, chosen
+from shoal.core.privacy.ledger.entries import Debit, Release, chosen
 from shoal.shell.crash import POINTS as ALL
 from shoal.shell.crash import VARIABLE
 from tests.chaos import work

@@ -13,13 +13,13 @@ from fedclient.agent.allowance import Allowance
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.endpoint import Predictions
-from fedclient.light.predict import classify
 from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
-from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.executor import Spawned
+from fedclient.work.predict import classify
 from fedclient.work.predictions import read_model
 from shoal.core.errors import BadPayload, DataFault, NotFound, Refused
 from shoal.core.exchange.choosing import Choose
@@ -31,6 +31,7 @@ from shoal.core.inference.graph.wire import message, varint
 from shoal.core.inference.network import softmax
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import Tensors
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.core.inference.graphs import HOSTILE, NARROW, attribute, graph, node
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedclient.light.runtime as without_torch
 import fedclient.store.ledger as ledgers
-import fedclient.work.runtime as with_torch
+import fedclient.work.settings as working
 from fedclient.agent.allowance import Allowance
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import TaskFailed
@@ -23,7 +22,6 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER, RELEASES
-from fedclient.work.executor import InProcess
 from fedclient.work.pipes import TaskRunner
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import builtin, initial_weights
@@ -35,8 +33,9 @@ from shoal.core.exchange.parts import Evidence, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Release, chosen
+from shoal.core.privacy.ledger.entries import Debit, Release, chosen
 from shoal.core.server_kit.frozen_encoder import public_projector
+from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
 from tests.waiting import HANG
 
@@ -141,8 +140,7 @@ def test_the_same_noise_gives_the_same_bytes_and_the_same_ledger(
     work: WorkConfig, server: Callable[[], MemoryServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only here is the noise from a seed, and the time is fixed."""
-    for module in (with_torch, without_torch):
-        monkeypatch.setattr(module, "Ledger", AtNoon)
+    monkeypatch.setattr(working, "Ledger", AtNoon)
     left, lines = [], []
     for kind in RUNNERS:
         monkeypatch.setattr(ledgers, "token_bytes", Random(SEED).randbytes)

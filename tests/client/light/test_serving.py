@@ -166,11 +166,11 @@ def test_requests_wait_while_a_process_that_died_is_replaced(tmp_path: Path) -> 
         endpoint.model = folder_of(tmp_path / "c1", FIRST)
         assert await endpoint.use(endpoint.model) == ""
         assert endpoint._process is not None
-        died = endpoint._process.pid
+        died = endpoint._process.process.pid
         os.kill(died, signal.SIGKILL)
-        await endpoint._process.wait()
+        await endpoint._process.process.wait()
         assert await asyncio.to_thread(_patiently, path) == wanted(FIRST)
-        assert endpoint._process.pid != died
+        assert endpoint._process.process.pid != died
         assert "is replaced" in said[0]
 
     serving(tmp_path, story)

@@ -104,8 +104,8 @@ def test_both_are_counted_and_the_counts_outlive_the_processes(tmp_path: Path) -
                 await shadow.take(answer(trial))
                 process = endpoint._process
                 assert process is not None
-                os.kill(process.pid, signal.SIGKILL)
-                await process.wait()
+                os.kill(process.process.pid, signal.SIGKILL)
+                await process.process.wait()
                 assert await shadow.counted() == Counted("4f", "c1", expected()), "what is on the disk"
                 assert (await device.asked())[0] == 503, "the model is ordered by the agent"
             finally:

@@ -17,7 +17,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
 from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Open, chosen
+from shoal.core.privacy.ledger.entries import Open, chosen
 from shoal.core.privacy.report import OPEN
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.paying import exact, order, released

@@ -23,7 +23,7 @@ from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.payload import encode
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
+from shoal.core.privacy.ledger.entries import Debit, Open, Release, chosen, spent
 from shoal.core.privacy.sums import ExactSums, sums_of
 from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.shell import disk

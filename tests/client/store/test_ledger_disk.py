@@ -22,7 +22,7 @@ from shoal.core.exchange.messages import PrivateTraining, Train, TrainingSetting
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Release, chosen, paid
+from shoal.core.privacy.ledger.entries import Release, chosen, paid
 from shoal.core.privacy.payment import TRAINING
 from shoal.simulation.images import unit
 from tests.client.store import paying

@@ -12,7 +12,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import rows, statement, text
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed, FailedBefore, chosen, paid, spent
+from shoal.core.privacy.ledger.entries import Failed, FailedBefore, chosen, paid, spent
 from shoal.core.privacy.payment import ACCURACY
 from tests.client.store.paying import ONE_COUNT, counted
 

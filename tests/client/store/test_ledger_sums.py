@@ -17,7 +17,7 @@ from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of
 from shoal.core.privacy.dpsgd import TrainingTerms
-from shoal.core.privacy.ledger import Summed, chosen
+from shoal.core.privacy.ledger.entries import Summed, chosen
 from shoal.core.privacy.payment import training, voting
 from shoal.core.privacy.report import IN_SUMS, NO_WEIGHTS, OPEN, WEIGHTS
 from tests.client.store.paying import trained, voted

@@ -20,7 +20,7 @@ from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.ledger import Debit, Open, Release, chosen, paid, spent
+from shoal.core.privacy.ledger.entries import Debit, Open, Release, chosen, paid, spent
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS

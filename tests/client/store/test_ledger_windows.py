@@ -13,7 +13,7 @@ from fedclient.store.privacy_report import statement, text
 from shoal.core.errors import ConfigError, LedgerFault, OverBudget
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.ledger import Debit, Failed, chosen, paid
+from shoal.core.privacy.ledger.entries import Debit, Failed, chosen, paid
 from shoal.core.privacy.payment import ACCURACY, DESCRIPTOR, VOTE, Payment, counting, voting
 from tests.client.store.paying import ONE_COUNT, ONE_VOTE, counted, exact, order, released, voted
 

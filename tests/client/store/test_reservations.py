@@ -16,7 +16,9 @@ from shoal.core.errors import LedgerFault, NoConsent, NotFound, OverBudget
 from shoal.core.privacy.asks import Asks, WholeRun
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for, total
-from shoal.core.privacy.ledger import Book, Chain, Entry, GivenBack, Reserved, chosen, line_of
+from shoal.core.privacy.ledger.book import Book
+from shoal.core.privacy.ledger.entries import Entry, GivenBack, Reserved, chosen
+from shoal.core.privacy.ledger.lines import Chain, line_of
 from shoal.core.privacy.payment import Payment, counting
 from tests.client.cli.test_cli import call
 from tests.client.store.paying import counted, exact, order, released, sent, settings_of

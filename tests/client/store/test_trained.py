@@ -8,7 +8,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.trained import MOST, Trained
 from shoal.core.errors import NoNewData
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Open, chosen
+from shoal.core.privacy.ledger.entries import Open, chosen
 from shoal.core.privacy.report import OPEN
 
 

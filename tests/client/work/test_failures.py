@@ -12,7 +12,7 @@ from shoal.core.engine.round.waiting import reasons
 from shoal.core.errors import DiskFull, LedgerFault, OtherShape
 from shoal.core.exchange.link import Failure
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Failed
+from shoal.core.privacy.ledger.entries import Failed
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device
 

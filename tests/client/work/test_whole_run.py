@@ -38,7 +38,7 @@ from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.privacy.asks import Asks, RunTerms, read_terms
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import total
-from shoal.core.privacy.ledger import Open, Reserved, chosen, paid
+from shoal.core.privacy.ledger.entries import Open, Reserved, chosen, paid
 from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import OPEN
 from shoal.core.server_kit.standard import private_training, training

@@ -13,13 +13,15 @@ import pytest
 
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
-from fedclient.work.executor import Executor, InProcess, Spawned, WorkerInfo
-from fedclient.work.runtime import MAX_DETAILS, Runtime, halves
+from fedclient.work.executor import Executor, Spawned, WorkerInfo
+from fedclient.work.failures import MAX_DETAILS
+from fedclient.work.runtime import Runtime, halves
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Evaluate, Message, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.types import Tensors
+from tests.client.in_process import InProcess
 from tests.waiting import HANG
 
 
@@ -172,8 +174,8 @@ def test_it_ends_with_the_agent(
 
     async def steps(executor: Spawned) -> None:
         model = await initial(executor, store)
-        process = executor._process
-        assert process is not None
+        assert executor._process is not None
+        process = executor._process.process
         assert process.stdin is not None
         hanging = asyncio.create_task(
             executor.perform(task(Train(model, TrainingSettings(epochs=99)), store))
@@ -190,7 +192,7 @@ def test_it_does_not_hear_the_terminal(work: WorkConfig) -> None:
     async def steps(executor: Spawned) -> None:
         await executor.start()
         assert executor._process is not None
-        assert os.getsid(executor._process.pid) == executor._process.pid
+        assert os.getsid(executor._process.process.pid) == executor._process.process.pid
 
     with_executor(work, steps)
 

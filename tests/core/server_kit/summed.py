@@ -84,7 +84,7 @@ class Fleet:
     ) -> Tensors:
         """The mean of the updates of these devices, summed as whole numbers without any mask."""
         scale = fixed_point.scale_of(task.clip, 0.0, len(DEVICES))
-        total = np.zeros(fixed_point.length(base), np.int64)
+        total = np.zeros(len(fixed_point.vector(base, base, 1.0)), np.int64)
         half = algorithm.discover()[self.name].device()
         for device in left:
             context = self.context(device).for_task(seeds[device])

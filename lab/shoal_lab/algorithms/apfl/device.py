@@ -12,11 +12,12 @@ from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, load_weights, tensors_of
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.training.fit import fitted
-from shoal.core.device_kit.training.personal import Personal, number, recall, remember
-from shoal.core.device_kit.training.train import gradients, refuse_own_training, walk, weights_of
+from shoal.core.device_kit.training.train import walk, weights_of
 from shoal.core.exchange.messages import Evaluate, Message, Trained
 from shoal.core.types import Tensors
 from shoal_lab.algorithms.apfl.messages import Measure, Train
+from shoal_lab.own_steps import gradients, refuse_own_training
+from shoal_lab.personal import Personal, number, recall, remember
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext

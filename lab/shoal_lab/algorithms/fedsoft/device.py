@@ -13,13 +13,13 @@ from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.mixture import labelled, sample_losses
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.training.fit import fitted
-from shoal.core.device_kit.training.personal import Personal, recall, remember
 from shoal.core.device_kit.training.train import descend
 from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.types import Tensors
 from shoal_lab.algorithms.fedsoft.messages import Measure, SoftTrained, Train
+from shoal_lab.personal import Personal, recall, remember
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext

@@ -15,7 +15,7 @@ from shoal.core.device_kit.evaluation.regression import explained, predictions, 
 from shoal.core.device_kit.learner import Learner, Loss, authors, shape_of
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
-from shoal.core.errors import DataFault, DeviceFault, Diverged, LearnerFault, diverged
+from shoal.core.errors import DataFault, Diverged, LearnerFault, diverged
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
@@ -190,11 +190,7 @@ def score(context: DeviceContext, models: Sequence[Tensors]) -> Scores:
     Raises DeviceFault without labels, Diverged if all models did, and what `evaluate` and
     `DeviceContext.load` raise.
     """
-    if context.samples("train").y is None:
-        raise DeviceFault(
-            f"choosing one of {len(models)} models by their loss needs labels, and the data have none",
-            "label some samples, or ask a run that places devices without labels, such as one with flux",
-        )
+    context.samples("train").labels_for(f"choosing one of {len(models)} models by their loss")
     losses, faults = [], list[Diverged]()
     for model in models:
         context.in_scale(model)

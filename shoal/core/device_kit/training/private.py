@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from shoal.core.data.seeds import derive
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import Learner, Loss, authors
@@ -26,10 +27,12 @@ from shoal.core.device_kit.training.optimizers import optimizer_of
 from shoal.core.device_kit.training.slots import SLOTS, Block, Rows, blocks, slots_of
 from shoal.core.device_kit.training.train import Proximal
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
-from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
+from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, Protected, Trained, TrainingSettings
 from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.dpsgd import TrainingTerms, noisy, taken
 from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import training
+from shoal.core.types import Tensors
 
 LOWEST = 0.3
 """The least noise that is considered for an epsilon, in units of the clipping norm."""
@@ -86,6 +89,19 @@ def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
             "ask for a larger epsilon, or fewer rounds and epochs",
         )
     return high
+
+
+def paid(
+    context: DeviceContext,
+    agreed: TrainingTerms,
+    samples: int,
+    work: Callable[[None, Entropy], Tensors],
+    of: str,
+) -> Trained:
+    """What `work` makes with noise, paid for before. of: what is trained, for people. Raises OverBudget."""
+    found = context.pay(training(agreed, context.version(), of), lambda: None, work)
+    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
+    return Trained(found, samples, 0.0, private=done, curve=agreed.cost.curve)
 
 
 def check(learner: Learner, model: nn.Module) -> None:

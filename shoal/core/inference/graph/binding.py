@@ -1,6 +1,5 @@
 """ONNX files, written: a graph for a run, and a graph together with the weights of one model."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -80,11 +79,6 @@ def without_weights(exported: bytes, weights: Manifest, prefix: str, facts: Mapp
     ]
     sets = [bytes(each) for each in model.all(8) if not Fields(each, EVERY, "an operator set").text(1)]
     return _file(message(parts), sets, {f"shoal.{name}": value for name, value in facts.items()})
-
-
-def note(names: Sequence[str]) -> str:
-    """A list of names, for a note in a file."""
-    return json.dumps(list(names))
 
 
 def _file(graph: bytes, operator_sets: list[bytes], facts: Mapping[str, str]) -> bytes:

@@ -73,13 +73,9 @@ class Graph:
         return tuple(map(str, json.loads(self.facts.get("classes", "[]"))))
 
 
-def reference(data: bytes, sha256: str) -> Weights:
-    """The bytes of a graph as a set of tensors with one tensor, so that it is stored and sent like others."""
-    return reference_of(sha256, len(data))
-
-
 def reference_of(sha256: str, size: int) -> Weights:
-    """The same, of a graph with this hash and this many bytes."""
+    """A graph of this hash and this many bytes as a set of tensors with one tensor, so that it is stored and
+    sent like others."""
     return Weights((TensorSpec("graph", "uint8", (size,)),), BlobRef(sha256, size))
 
 

@@ -38,11 +38,6 @@ def variance_of(clip: float, noise: float, devices: int) -> Fraction:
     return steps**2 / smallest(devices)
 
 
-def length(base: Tensors) -> int:
-    """How many numbers an update has. Tensors of whole numbers, such as counters, are no part of it."""
-    return sum(math.prod(spec.shape) for spec in _floats(manifest_of(base)))
-
-
 def vector(base: Tensors, model: Tensors, clip: float) -> Vector:
     """(d,) float64, what a model has moved from `base`, shortened to the norm `clip`. A model that has NaN or
     infinite values counts as one that has not moved."""

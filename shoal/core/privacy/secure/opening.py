@@ -23,8 +23,6 @@ from shoal.core.types import DeviceId
 
 TAG = 16
 """Bytes by which something sealed is longer."""
-PART = SHARE + TAG + KEY
-"""Bytes of an opening for each other device: a letter to it, and the witness for the letter that it seals."""
 MISSING = b"\xff" * SHARE
 """No share: it is above the prime."""
 
@@ -63,7 +61,8 @@ def opening(
     common: Mapping[DeviceId, bytes],
     secret: bytes,
 ) -> dict[DeviceId, bytes]:
-    """What a device sends: PART bytes for each other survivor, and under "" its own part and sealed shares.
+    """What a device sends: for each other survivor a letter to it and the witness for the letter that it
+    seals, and under "" its own part and sealed shares.
 
     given: its shares, by the device that they are of. common: a secret with each other device. secret: of
     this device only, from which the key follows: the same list gives the same bytes.

@@ -5,7 +5,6 @@ import pytest
 
 from shoal.core.privacy.secure.cohort import threshold
 from shoal.core.privacy.secure.fixed_point import (
-    length,
     moved_by,
     scale_of,
     steps_of,
@@ -29,7 +28,7 @@ def moved(by: float) -> dict[str, np.ndarray]:
 
 
 def test_a_mean_comes_back_and_whole_numbers_stay() -> None:
-    assert length(BASE) == 17
+    assert len(vector(BASE, BASE, 1.0)) == 17
     scale = scale_of(10.0, 0.0, 8)
     total = np.zeros(17, np.uint32)
     for number in range(8):

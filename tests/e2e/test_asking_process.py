@@ -12,11 +12,10 @@ import pytest
 from fedclient.config import ClientConfig, DataConfig, LimitsConfig
 from fedclient.faults import WorkerDied
 from fedclient.identity.keyring import Keyring
-from fedclient.placing import apart
-from fedclient.placing.apart import AskerApart
+from fedclient.placing.asking_process import AskerProcess
 from fedclient.placing.service import place
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder
-from fedclient.work import executor
+from fedclient.work import spawning
 from fedclient.work.executor import Spawned
 from fedserver.rpc.client import OperatorClient
 from shoal.core.engine.rounds import RoundPolicy
@@ -68,9 +67,8 @@ class Started:
     ) -> None:
         self.modules: list[str] = []
         self._last: Process | None = None
-        self._at_once, self._spawn = at_once, apart.spawn
-        for module in (apart, executor):
-            monkeypatch.setattr(module, "spawn", self.spawn)
+        self._at_once, self._spawn = at_once, spawning.spawn
+        monkeypatch.setattr(spawning, "spawn", self.spawn)
 
     async def spawn(self, module: str, *given: Any, **named: Any) -> Process:
         assert self._last is None or self._last.returncode is not None, "the process before is still there"
@@ -90,13 +88,13 @@ def test_one_process_asks_and_another_one_has_the_data_and_they_never_meet(
     assert (found.assignment.cluster, path) == ("global", folder.model / MODEL)
     assert (folder.model / GRAPH).read_bytes() == graph()
     assert found.received == sum(each.stat().st_size for each in folder.blobs.iterdir())
-    asks, works = "fedclient.placing.apart", "fedclient.work.worker"
+    asks, works = "fedclient.placing.asking_process", "fedclient.work.worker"
     assert started.modules == [works, asks, works]
 
 
 def asked(device: ClientConfig, give_up_after: float = 0.05) -> ShoalError:
     """The error of one question."""
-    asker = AskerApart(device, Spawned(None), quiet, quiet, give_up_after)  # type: ignore[arg-type]
+    asker = AskerProcess(device, Spawned(None), quiet, quiet, give_up_after)  # type: ignore[arg-type]
     with pytest.raises(ShoalError) as found:
         asyncio.run(asker.ask("toy", None, False))
     return found.value
@@ -113,7 +111,7 @@ def test_errors_arrive_as_what_they_are(
     assert large.hint == "raise limits.download_bytes in this device's settings"
     Started(monkeypatch, at_once=lambda process: process.kill())
     assert isinstance(died := asked(settings(tmp_path, address)), WorkerDied)
-    assert "ended with SIGKILL" in died.message
+    assert "ended by SIGKILL" in died.message
 
 
 def test_a_device_that_has_not_joined_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +129,7 @@ def test_it_asks_under_the_identity_of_the_device(tmp_path: Path) -> None:
         Keyring(DeviceFolder(device.state).identity).keep(
             identity_of(await found.device("phone", role=Role.INFER_ONLY))
         )
-        asker = AskerApart(device, Spawned(None), quiet, quiet, 60.0)  # type: ignore[arg-type]
+        asker = AskerProcess(device, Spawned(None), quiet, quiet, 60.0)  # type: ignore[arg-type]
         with pytest.raises(Refused, match="channel stable has no release yet"):
             await asker.ask("", None, False)
 

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.device_kit.training.personal import Personal, number, recall, remember
 from shoal.core.types import Tensors
-
-from .conftest import context_of, small
+from shoal_lab.personal import Personal, number, recall, remember
+from tests.core.device_kit.conftest import context_of, small
 
 MODEL = initial_weights(small(), 1)
 
