@@ -38,7 +38,8 @@ def bears_liars(subject: Subject) -> None:
         expect(
             beside >= honest - ALLOWED,
             f"{name} devices lie, and the others fall from {honest:.1f} to {beside:.1f} %: average models by "
-            "`combined_models`, or say on the card what liars can do (`liars`)",
+            "`combined_models`; if liars can be a quarter of a group, say on the card what they can do "
+            "(`liars`)",
         )
 
 

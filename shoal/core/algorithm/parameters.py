@@ -232,7 +232,7 @@ NOISED = "noised"
 class NoisedParameters(TrainingParameters):
     """For algorithms to whose models the server can add noise."""
 
-    aggregation: Literal["mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
+    aggregation: Literal[Rule, "noised"] = "clipped"  # type: ignore[assignment]
     central_noise: float = setting(
         0.0,
         "With aggregation=noised: standard deviation of the noise that the server adds to the sum of the "
