@@ -39,8 +39,10 @@ TABLES = ("csv", "parquet")
 class LearnerConfig:
     """The network: exactly one of the three.
 
-    builtin: a network of `shoal.core.models`; options: its arguments. file: the author's own Python file.
-    module: the name of an installed module. `shoal/core/device_kit/learner.py` says what they contain.
+    builtin: the name of a network of Shoal.
+    options: its arguments.
+    file: the author's own [Python file](api/learner.md).
+    module: the name of an installed module with the same content.
     """
 
     builtin: str | None = None
@@ -66,9 +68,14 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the device's data are: exactly one of npz, csv, parquet, idx, images and module. See
-    `fedclient/work/data.py`.
+    """Where the device's data are: exactly one of npz, csv, parquet, idx, images and module.
 
+    npz: a file with the arrays x, and y with classes from 0.
+    csv: a table.
+    parquet: a table; needs the extra `data`.
+    images: a folder or a tar archive, without links, with a folder for each class; the same extra.
+    idx: a file of images in MNIST's format.
+    module: the author's own function, as in `mydata:load`.
     test: a second file of the same kind, to measure on at the end of a run.
     labels, test_labels: the idx files of classes for `idx` and `test`.
     label: the column of the class in csv or parquet; unset: the data are unlabeled.
@@ -79,8 +86,7 @@ class DataConfig:
     shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file. Pictures are
     brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
-    regression: whether labels are numbers to predict and not classes, see
-    `shoal.core.device_kit.evaluation.regression`.
+    regression: whether labels are numbers to predict and not classes.
     held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
     that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
     """
@@ -164,8 +170,11 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """device: where to train. threads: CPU threads; more are faster, and a different number gives results
-    that differ in the last bits. nice: how much training yields to other programs, 0 to 19.
+    """Where training computes, and how much it takes.
+
+    device: where to train.
+    threads: CPU threads; more are faster, and a different number gives results that differ in the last bits.
+    nice: how much training yields to other programs, 0 to 19.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -181,10 +190,13 @@ class ComputeConfig:
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
-    results. memory_bytes: memory of the process that runs a graph, on a device without a learner. bandwidth:
-    bytes a second, in both directions together. hours: when it asks for tasks, such as "22:00-06:00", see
-    `fedclient.agent.allowance`. Unset: no limit.
+    """The owner's limits.
+
+    download_bytes: size of one model.
+    kept_bytes: size of all stored models and results.
+    memory_bytes: memory of the process that runs a graph, on a device without a learner.
+    bandwidth: bytes a second, in both directions together, 32,768 or more; unset: no limit.
+    hours: when it asks for tasks, in local time, such as `22:00-06:00`; what it has begun it finishes.
     """
 
     download_bytes: int = 2 << 30
@@ -213,8 +225,12 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig(Budget):
-    """The owner's budget. What may leave in the open is asked for each run unless a rule is set: true or
-    false."""
+    """The owner's budget. What may leave in the open is asked for each run unless a rule is set.
+
+    allow_unprotected: whether descriptors, bounds of latents and the like may leave without a guarantee:
+    `true` for all runs, `false` for none; unset: asked for each run.
+    allow_plain_weights: the same for weights without DP-SGD, and for exact accuracies and losses.
+    """
 
     allow_unprotected: bool | None = None
     allow_plain_weights: bool | None = None
@@ -233,15 +249,15 @@ class PrivacyConfig(Budget):
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """learner: unset: the graph that the run gives, with ONNX Runtime instead of PyTorch.
+    """Without a learner, the graph that the run gives is used, with ONNX Runtime instead of PyTorch.
 
-    state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
-    in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
-    text, without an identity, to a server on this machine.
-
-    blob_hosts: the hosts, as "host" or "host:port", from which this device may fetch models directly when the
-    server names an address there, see `fedclient.net.direct`; empty: all models come from the server.
-
+    state: the device's folder.
+    server: HOST:PORT; unset: the one in the identity.
+    device: its name, kept in its folder; unset: the one in the identity, or a generated one.
+    insecure_loopback: whether to use plain text, without an identity, to a server on this machine.
+    blob_hosts: the hosts, as HOST or HOST:PORT, from which this device may fetch models directly when the
+    server names an address [in a bucket](scaling.md#devices-that-fetch-models-from-the-bucket) there; empty:
+    all models come from the server.
     ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
     records share one, so that what they spend adds up.
     """

@@ -33,18 +33,25 @@ SETTINGS = "fedserver.yaml"
 
 @dataclass(frozen=True)
 class Settings:
-    """poll: how long a device may wait for a task; longer in a fleet of more than 500, see
-    `fedserver.coordinator.visits.cadence`. heartbeat: how often a working device shows that it lives.
+    """How often something happens on a server, and how much it takes at a time.
 
-    tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
-    initial weights. grace: how long a stop waits for calls and for a round that is being combined.
+    poll: seconds that a device may wait for a task in one call. In a fleet of more than 500 longer, for 25
+    ends a second: 10,000 devices wait 225 s.
+    heartbeat: seconds between the signs of life of a working device.
+    tick: seconds between checks of deadlines; nothing else waits for it.
+    model: bytes of the largest set of initial weights from a device.
+    grace: seconds that a stop waits for calls and for a round that is being combined.
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
-    that would take them are refused. placements: how often a day a device may be placed that only infers.
-    clusters: the models of how many clusters of a run it may have in a day; 0: of all.
-    reducers: processes that combine the reports of large models; 0: the server itself does.
-    age: after how long a device has to make a new connection; a sixth more for what is under way.
-    waiting: how many calls may wait for a task at a time; each device needs one. arrivals: how many devices
-    may arrive in a second.
+    that would take them are refused.
+    placements: how often a day a device that only infers may be placed; later versions of the same models are
+    not counted.
+    clusters: the models of how many clusters of a run such a device may have in a day; 0: of all.
+    reducers: [processes](scaling.md#reducers) that combine the reports of large models; 0: the server itself
+    does.
+    age: seconds after which a device has to make a new connection; a sixth more for what is under way.
+    waiting: how many calls may wait for a task at a time; each device needs one, with a file descriptor and
+    about 110 KB.
+    arrivals: how many devices may arrive in a second.
     """
 
     poll: float = 20.0
@@ -70,15 +77,24 @@ class Settings:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """state: the server's folder. listen: where devices call; port 0 takes any port that is free.
+    """The settings of a server.
 
-    join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
-    log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
-    traces: the address of a collector of OpenTelemetry, for traces of rounds; "" for none.
-    operator_listen: HOST:PORT where operators call over TLS, besides the socket in the folder; "" for none.
-    database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder or a
-    bucket (s3://BUCKET/PREFIX) that all servers of that database reach. addresses: where devices find these
-    servers, "host:port", this one included.
+    state: the server's folder; in the file that `init` writes, the folder of that file.
+    listen: HOST:PORT where devices call; port 0 takes any port that is free, and `init` writes 0.0.0.0:50051.
+    insecure_loopback: whether to use plain text, on a loopback address only.
+    join_listen: HOST:PORT where devices join.
+    hosts: names and addresses of this server; join strings have the first.
+    log_level: of the server's log: `debug`, `info`, `warning` or `error`.
+    log_format: lines for people, or one JSON object each (`json`).
+    metrics: HOST:PORT for [Prometheus](operations.md#metrics); unset: none.
+    traces: the address of a collector of OpenTelemetry, for [traces](operations.md#traces) of rounds; unset:
+    none.
+    operator_listen: HOST:PORT where [operators elsewhere](operations.md#operators-on-other-machines) call
+    over TLS, besides the socket in the folder; unset: none.
+    database: where the rows are if not in the folder: `postgresql://USER@HOST/NAME`, see [more than one
+    machine](scaling.md).
+    blobs: with it, a folder or a bucket, `s3://BUCKET/PREFIX`, that all servers of that database reach.
+    addresses: HOST:PORT of each of these servers, this one included.
     """
 
     state: Path = Path("server")
@@ -125,7 +141,10 @@ class ServerConfig:
 class LearnerConfig:
     """Where a run's initial weights come from: a built-in network, or the author's own file.
 
-    options: the arguments of a built-in network. seed: the random seed of the weights.
+    builtin: the name of a network of Shoal.
+    file: the author's `learner.py`, as an alternative.
+    options: the arguments of a built-in network.
+    seed: the random seed of the weights.
     """
 
     builtin: str | None = None
@@ -143,10 +162,21 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run to start. Without initial_weights and learner, devices are asked for them. graph:
-    the network for devices without a learner of their own. labels: of the devices that take part; {} for
-    all. evaluate: a release to be measured, "" for the initial weights; None: the run trains. base,
-    every: see `RunSpec`."""
+    """A run to start. Without initial_weights and learner, devices are asked for them.
+
+    name: not taken by another run; unset: made of the algorithm's.
+    algorithm: as `fedserver algorithm ls` lists them.
+    preset: a named set of the algorithm's parameters.
+    parameters: as `fedserver algorithm show NAME` lists them.
+    policy: when rounds open and close, with the keys of [RoundPolicy](api/engine.md).
+    seed: of the sampling of devices.
+    initial_weights: a safetensors file.
+    graph: the network for devices without a learner of their own, as `fedclient export` writes it.
+    labels: of the devices that take part; unset: all.
+    evaluate: a release to be measured, or empty for the initial weights; unset: the run trains.
+    base: the release or channel to go on from.
+    every: seconds after which another such run starts from the channel; 0: never.
+    """
 
     name: str = ""
     algorithm: str = "flux"

@@ -22,14 +22,17 @@ class Budget:
     """The owner's limits, in the device's own settings.
 
     epsilon: for all releases of one data source within `window_days`, at `delta`. The default is one of mode
-    `balanced`. total_epsilon: for all releases ever, at `delta`. The default is three of mode `balanced`.
+    `balanced`.
+    delta: of both limits.
+    total_epsilon: for all releases ever, at `delta`. The default is three of mode `balanced`.
     window_days: how long a release is given again instead of a new one, whatever becomes of the data, and
     after how long `epsilon` can be spent again. Dates are public: no answer tells whether data changed.
     run_epsilon: the most that one run may spend of it; 0: all of it.
     group_size: samples that may stem from one person; the limits are for all of them together.
     allow_unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run
-    asks for them so. They are noted, and have no epsilon. allow_plain_weights: the same for weights that were
-    not trained by DP-SGD, and for accuracies and losses. None: the owner is asked for each run.
+    asks for them so. They are noted, and have no epsilon.
+    allow_plain_weights: the same for weights that were not trained by DP-SGD, and for accuracies and losses.
+    None: the owner is asked for each run.
     """
 
     epsilon: float = EPSILON
