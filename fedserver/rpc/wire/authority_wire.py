@@ -13,7 +13,7 @@ KEY = {"spki": "fingerprint"}
 TERMS = Converter(Terms, pb.CreateTokenRequest, own={"ttl": time_from_now("ttl")})
 TOKEN = Converter(Token, pb.Token)
 SUCCESSOR = Converter(Successor, pb.Successor, names=KEY)
-DEVICE = Converter(Registered, pb.Device, names=KEY, parts=(SUCCESSOR,), words="")
+DEVICE = Converter(Registered, pb.Device, names=KEY, parts=(SUCCESSOR,), words="token")
 OPERATOR = Converter(Operator, pb.Operator, names={**KEY, "name": "operator"})
 RUN, RELEASE = Converter(WithdrawnRun, pb.WithdrawnRun), Converter(WithdrawnRelease, pb.WithdrawnRelease)
 ISSUED = Converter(IssuedOperator, pb.AddOperatorResponse, parts=(OPERATOR,))

@@ -3,7 +3,7 @@
 `Bootstrap` wraps an algorithm's server half and is one itself, so the engine needs no special case for it.
 
 All models of a run grow from these weights, and one that lies could send some from which nothing is learned,
-or of a shape that nobody else has. So up to three devices are asked. They have the same seed, so that those
+or of a shape that no other one has. So up to three devices are asked. They have the same seed, so that those
 with the same learner make the same weights, and what two of them agree on counts.
 """
 
