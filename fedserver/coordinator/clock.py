@@ -1,7 +1,7 @@
 """Whether the server's clock can be believed.
 
 Nothing that is signed has a time in it that anyone checks. But join strings end by this clock, runs of a
-series begin by it, and every line of the audit log has its time. So a jump of an hour or more is told to
+series begin by it, and every line of the audit log has its time. So a jump of an hour or more is shown to
 operators: while the server runs, against a clock that only counts; at its start, against the newest line of
 the audit log. Each stop and each start writes such a line, so with a restart an operator says that the clock
 is right.
