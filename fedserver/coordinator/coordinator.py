@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from fedserver.config import Settings
 from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.answers import NOTHING_NEW, UNKNOWN
+from fedserver.coordinator.clock import Clock
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.published import Published
@@ -117,6 +118,7 @@ class Coordinator:
         storage = await Storage.open(state, elsewhere)
         coordinator = cls(storage, settings)
         try:
+            coordinator.attention.append(Clock(await storage.call(storage.identities.audit.newest)).notices)
             await storage.when_space(storage.history.begin_start)
             crash.point("server.booted")
             coordinator.conflicts = await storage.call(storage.history.conflicts)

@@ -116,13 +116,17 @@ class OperatorApi:
         return await self.show(run)
 
     async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
-        """Delete the states of earlier rounds of one run that is over, or of all such runs. Releases stay.
+        """Delete the states of earlier rounds of one run that is over, or of all such runs but the newest
+        that has trained and finished: an operator who only wants space still goes back in that one. Releases
+        stay.
 
         Returns how many were deleted, by run. Raises Refused if that run is not over.
         """
         coordinator = self._coordinator
         over = [each for each in coordinator.runs.values() if not each.active]
-        chosen = [self._over(run)] if run else over
+        finished = [each for each in over if each.standing is Standing.FINISHED and not each.spec.evaluate]
+        newest = max(finished, key=lambda each: each.ended, default=None)
+        chosen = [self._over(run)] if run else [each for each in over if each is not newest]
         deleted = {}
         for each in chosen:
             if number := await coordinator.in_turn(self._storage.call(self._storage.runs.prune, each.run)):

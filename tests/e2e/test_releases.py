@@ -103,6 +103,8 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
         shown = place.server("release", "show")
         assert shown["signed"] == f"signed by key {shown['authority']}"
         assert (shown["run"], shown["channels"], shown["seed"]) == ("a", ["stable"], 0)
+        place.server("run", "start", "newer", "--algorithm", "fedavg")
+        place.server("run", "stop", "newer")
         found = place.call("fedclient", "place", "-c", newcomer, "--json")
         assert found.returncode == 0, found.stderr
         data = json.loads(found.stdout)["data"]

@@ -121,18 +121,20 @@ def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int
 @connected
 @click.argument("name", metavar="RUN", required=False, default="")
 @click.option(
-    "--earlier", is_flag=True, help="Delete only the models of earlier rounds; without RUN, of all runs."
+    "--earlier",
+    is_flag=True,
+    help="Delete only the models of earlier rounds; without RUN, of all runs but the newest.",
 )
 def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
     Its releases are deleted with it; if a channel has one, nothing is deleted. What a run has measured of a
-    release goes with the run. What devices have released in
-    it stays known, and counts in the privacy over all runs. No other run can have its name, since devices
-    that were away may still have results of it.
+    release goes with the run. What devices have released in it stays known, and counts in the privacy over
+    all runs. No other run can have its name, since devices that were away may still have results of it.
 
     With --earlier, the final models stay, and so do the releases and the rest of the run. A rollback to an
-    earlier round is not possible afterwards. Without RUN, this is done to all runs that are over.
+    earlier round is not possible afterwards. Without RUN, this is done to all runs that are over but the
+    newest one that has finished: name that run, too, if it is meant.
     """
     if earlier:
         deleted = client.prune_runs(name)

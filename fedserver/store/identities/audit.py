@@ -17,6 +17,7 @@ audit.jsonl, is for operators and their tools. The server completes it after eac
 Since both hold every line, `fedserver audit verify` notices if lines of one of them were removed or changed.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -183,6 +184,13 @@ class AuditLog:
         for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
             return head_of(line)
         return Head()
+
+    def newest(self) -> float | None:
+        """When the last line was written, in seconds since 1970; None if there is none that says so."""
+        for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return datetime.fromisoformat(json.loads(line)["at"]).timestamp()
+        return None
 
     def record(self, event: Event, /, **facts: Any) -> None:
         """Inside a transaction: record an event, and the operator whose call this is. Facts that are None are

@@ -122,6 +122,12 @@ latent = "hiden"
     assert caught.value.hint == 'did you mean "hidden"?'
 
 
+def test_a_package_that_the_learner_lacks_is_named(work: WorkConfig) -> None:
+    with pytest.raises(LearnerFault) as caught:
+        tried(work, "import no_such_package.part")
+    assert caught.value.hint == "install no_such_package where the learner runs, or do not import it"
+
+
 @pytest.mark.parametrize(("learner", "said"), WRONG_IN_FULL)
 def test_a_slip_that_a_full_trial_alone_finds(work: WorkConfig, learner: str, said: str) -> None:
     with pytest.raises(LearnerFault) as caught:

@@ -43,7 +43,13 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(
         compared = verb("show", "toy", "toy")
         assert ([each["run"] for each in compared["runs"]], compared["gains"]) == (["toy", "toy"], [])
         assert "name the run to delete" in verb("rm", code=2)["message"]
-        assert verb("rm", "--earlier")["deleted"]["toy"] > 0
+        client.start_run(spec(name="stopped"), MODEL)
+        verb("stop", "stopped")
+        assert "toy" not in verb("rm", "--earlier")["deleted"], "it is the newest that has finished"
+        client.start_run(spec(name="newest"), MODEL)
+        asyncio.run(all_devices(server.address))
+        assert verb("rm", "--earlier")["deleted"] == {"toy": 4}
+        assert verb("rm", "--earlier", "newest")["deleted"] == {"newest": 4}
         assert verb("show", "toy")["models"] == done["models"]
         assert "channel stable has release toy@4" in verb("rm", "toy", code=5)["message"]
         assert commands(capfd)("release", "rm", "stable", "--state", state)[0] == 0

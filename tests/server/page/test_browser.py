@@ -53,6 +53,23 @@ def test_a_stranger_reads_off_the_groups_the_gain_and_who_is_waited_for(open_tab
     open_tab.page.locator("svg text", has_text="device-2").first.wait_for()
 
 
+def test_a_figure_that_changed_while_it_was_hidden_is_drawn_again(open_tab: Tab) -> None:
+    """As those of a run are, when another one was on the page before."""
+    page = open_tab.page
+    page.evaluate("""async () => {
+        const { Panel } = await import(new URL("panel.js", document.querySelector("script").src));
+        window.panel = new Panel({ title: "Runs", about: "", columns: [] });
+        window.shown = (text) => panel.show({ rows: () => [], draw: (at) => at.replaceChildren(text) });
+        document.body.append(panel.element);
+        shown("the first");
+    }""")
+    page.wait_for_function("panel.figure.innerText === 'the first'")
+    page.evaluate("panel.element.hidden = true")
+    page.wait_for_function("panel.width === 0")
+    page.evaluate("shown('the second'); panel.element.hidden = false")
+    page.wait_for_function("panel.figure.innerText === 'the second'")
+
+
 def test_newcomers_are_shown_with_what_the_server_knows_and_what_it_does_not(open_tab: Tab) -> None:
     open_tab.show("newcomers/flux", VIEWS["newcomers"])
     open_tab.sees(

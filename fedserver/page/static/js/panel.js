@@ -27,7 +27,7 @@ export class Panel {
       this.saying, this.figure, this.legend, this.empty, this.behind,
     );
     this.width = 0; // as of the last layout: to ask the element would make the browser lay out the whole page
-    this.drawn = null;
+    this.drawn = null; // the width at which the figure shows what it has to; null while it shows something else
     this.watcher = new ResizeObserver(([{ contentRect }]) => {
       this.width = Math.floor(contentRect.width);
       this.redraw();
@@ -50,11 +50,12 @@ export class Panel {
     this.legend.hidden = legend.length === 0 || Boolean(empty);
     this.table.show(rows, !this.behind.hidden && !empty);
     this.draw = empty ? null : draw;
-    this.redraw(true);
+    this.drawn = null;
+    this.redraw();
   }
 
-  redraw(again = false) {
-    if (!this.draw || !this.width || (!again && this.width === this.drawn)) return;
+  redraw() {
+    if (!this.draw || !this.width || this.width === this.drawn) return;
     this.drawn = this.width;
     this.draw(this.figure, this.width);
   }

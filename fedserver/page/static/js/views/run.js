@@ -52,7 +52,7 @@ export class RunView {
     const filled = found.filter((cluster) => cluster.members.length);
     this.tiles.accuracy.set(percent(summary.accuracy), "mean of the devices, as measured last");
     this.tiles.groups.set(count(filled.length), filled.length ? `of ${many(filled.reduce((sum, cluster) => sum + cluster.members.length, 0), "device")}` : "not formed yet");
-    this.tiles.gain.set(gained ? points(gained.gain) : "\u2013", gained ? `over ${beside.words}` : "no single model to compare with");
+    this.tiles.gain.set(gained ? points(gained.gain) : "\u2013", gained ? `over ${beside.words}` : filled.length === 1 ? "this run has one model" : "no single model to compare with");
     const { progress, rounds } = summary;
     this.tiles.round.set(count(progress), rounds ? `${progress} of ${rounds} rounds of training are complete` : summary.title || "\u00a0");
     this.whom.replaceChildren(summary.waiting.length ? chips(summary.waiting) : "");

@@ -39,9 +39,9 @@ function gain() {
     about: "The accuracy of each device with its group's model (colored), beside one model for all devices (gray).",
     columns: [who(), group, number("One model", (row) => row.one, percent), number("Its group's model", (row) => row.own, percent), number("Difference", (row) => row.gain, points)],
   });
-  return { panel, show: ({ gains, beside }) => panel.show({
+  return { panel, show: ({ gains, beside, clusters }) => panel.show({
     rows: () => gains?.devices ?? [],
-    empty: gains ? "" : "There is no single model to compare with. Start a run with fedavg on the same devices, and its accuracy appears here.",
+    empty: gains ? "" : clusters.length === 1 ? "This run has one model. Its accuracy appears beside that of a run with groups on the same devices." : "There is no single model to compare with. Start a run with fedavg on the same devices, and its accuracy appears here.",
     saying: gains ? `On average ${points(gains.gain)}, from ${percent(gains.one)} to ${percent(gains.own)}. Compared with ${beside.words}.` : "",
     draw: (figure, width) => {
       const each = gains.devices.length <= 40;
