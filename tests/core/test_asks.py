@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core import algorithm
 from shoal.core.algorithm.asks import asks_of, terms_of
-from shoal.core.errors import BadPayload
+from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.asks import Asks, RunTerms, WholeRun, read_terms
@@ -27,6 +27,16 @@ def test_terms_come_back_as_they_were(name: str) -> None:
         in_lab = str(card.server_module).startswith("shoal_lab.")
         assert (terms.algorithm, terms.package) == (name, "shoal-lab" if in_lab else "shoal-fed")
         assert set(terms.tasks) == {each.kind for each in card.messages if hasattr(each, "reply")}
+
+
+def test_a_card_that_names_what_no_owner_is_asked_for_starts_no_run() -> None:
+    @dataclass(frozen=True)
+    class Parameters(algorithm.TrainingParameters):
+        OPEN = "histograms of labels"
+
+    card = replace(CARDS["fmcl"], parameters=Parameters, presets={})
+    with pytest.raises(ConfigError, match="histograms of labels"):
+        terms_of(card, card.configure("default"))
 
 
 EVERYTHING = RunTerms(

@@ -10,17 +10,12 @@ from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
 from shoal.core.algorithm.parameters import RHO_OF_ACCURACY, most_rounds
 from shoal.core.algorithm.training import scales_inputs, settings_of_training
+from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.asks import Asks, RunTerms, read_terms
 from shoal.core.privacy.report import OPEN, opened_by
 
-BY_DESCRIPTION = {
-    "losses of the models": "figures",
-    "mean embeddings": "prototypes",
-    "mean embeddings of classes": "prototypes",
-}
-"""What `TrainingParameters.OPEN` of an algorithm means, where no message of its own says so."""
 NAMES = {text: name for name, text in OPEN.items()}
 
 
@@ -28,7 +23,8 @@ def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None, serie
     """The terms of a run, for its devices. basis: by which they describe their data, once it is known.
     series: see `RunTerms`.
 
-    Raises BadPayload for those that no device would read.
+    Raises BadPayload for those that no device would read; ConfigError if the card names what no owner is
+    asked for.
     """
     asks = asks_of(card, parameters)
     if basis is not None and asks.descriptor is not None:
@@ -101,8 +97,11 @@ def _opened(
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     if asked is not None and not asked.calibrated:
         found += [asked.mode, "bounds", "figures"]  # bounds come with accuracies
-    if described := BY_DESCRIPTION.get(getattr(parameters, "OPEN", "")):
-        found.append(described)
+    if (named := getattr(parameters, "OPEN", "")) in OPEN:
+        found.append(named)
+    elif named and not card.messages:
+        hint = f"name one of {', '.join(OPEN)}, or ask for it by messages of the algorithm's own"
+        raise ConfigError(f"owners cannot be asked for what {card.name} says in OPEN: {named!r}", hint)
     for message in card.messages:
         for what in opened_by(message, not private):
             if what in NAMES:

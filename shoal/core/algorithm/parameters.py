@@ -10,6 +10,7 @@ from shoal.core.exchange.encoding.updates import Encoding
 from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
+from shoal.core.privacy.report import OPEN
 
 MOST_ROUNDS = 20
 """Of a run whose number of rounds is `auto`."""
@@ -191,7 +192,8 @@ class TrainingParameters(RoundParameters):
     )
 
     OPEN: ClassVar[str] = ""
-    """What leaves devices without a guarantee whatever the parameters are; "" for nothing."""
+    """What leaves without a guarantee whatever the parameters are, and owners are asked for: a name of
+    `shoal.core.privacy.report.OPEN`, or what messages of the algorithm's own bring, in words. "": nothing."""
 
     @property
     def private(self) -> bool:
@@ -206,8 +208,9 @@ class TrainingParameters(RoundParameters):
     def check(self) -> None:
         super().check()
         if self.private and self.OPEN and not self.dp_open_figures:
+            leaves = OPEN.get(self.OPEN, self.OPEN)
             raise ConfigError(
-                f"DP-SGD protects only the weights here: {self.OPEN} would leave without a guarantee",
+                f"DP-SGD protects only the weights here, and this would leave without a guarantee: {leaves}",
                 "use flux, feroma or fedavg, or set dp_open_figures=true to run it all the same",
             )
         if self.dp_epsilon and self.dp_noise:

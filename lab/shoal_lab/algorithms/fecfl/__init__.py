@@ -25,7 +25,7 @@ from shoal.core.errors import ConfigError
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given, or found by a distance."""
 
-    OPEN = "mean embeddings"
+    OPEN = "prototypes"
 
     clusters: int = setting(
         4, "K, the largest number of clusters; 0: merge by distance.", unit="clusters", at_least=0

@@ -35,7 +35,7 @@ from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameter
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found."""
 
-    OPEN = "losses of the models"
+    OPEN = "figures"
 
     drift: float = setting(
         0.5, "delta, the difference of mean losses that counts as drift.", unit="nats per sample", above=0

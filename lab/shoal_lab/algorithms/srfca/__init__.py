@@ -31,7 +31,7 @@ from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameter
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found."""
 
-    OPEN = "losses of the models"
+    OPEN = "figures"
 
     quantile: float = setting(
         0.15, "lambda, as a quantile of the distances of all pairs.", at_least=0, at_most=1

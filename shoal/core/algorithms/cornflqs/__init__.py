@@ -59,7 +59,7 @@ from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameter
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given."""
 
-    OPEN = "losses of the models"
+    OPEN = "figures"
 
     @property
     def lessons(self) -> int:

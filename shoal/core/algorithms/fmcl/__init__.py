@@ -51,7 +51,7 @@ from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameter
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found, or given."""
 
-    OPEN = "mean embeddings of classes"
+    OPEN = "prototypes"
 
     clusters: int = setting(0, "K; 0: find it (Algorithm 5).", unit="clusters", at_least=0)
     search: Literal["window", "all"] = setting(

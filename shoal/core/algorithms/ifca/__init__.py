@@ -21,7 +21,7 @@ from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameter
 class Parameters(TrainingParameters, PlacingParameters):
     """The number of models is given."""
 
-    OPEN = "losses of the models"
+    OPEN = "figures"
 
     clusters: int = setting(4, "K, the number of models.", unit="models", at_least=1)
 
