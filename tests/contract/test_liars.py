@@ -17,5 +17,5 @@ def test_liars_take_no_accuracy_of_the_others(name: str, fleet: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_two_liars_of_ten_take_no_accuracy_of_the_others_in_a_variant(name: str) -> None:
-    """The smaller share of `test_liars_take_no_accuracy_of_the_others` takes four times as long."""
+    """The smaller share of `test_liars_take_no_accuracy_of_the_others` takes longer."""
     liars.bears(Subject(VARIANTS[name], name), "two of ten")
