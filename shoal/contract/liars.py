@@ -31,16 +31,21 @@ others are at 10 %."""
 
 def bears_liars(subject: Subject) -> None:
     """Two lying devices of ten, and one of sixty, take no accuracy of the others, unless the card says so."""
+    for name in FLEETS:
+        bears(subject, name)
+
+
+def bears(subject: Subject, name: str) -> None:
+    """The rule with one of `FLEETS`."""
     if subject.card.liars(subject.parameters()):
         return
-    for name in FLEETS:
-        honest, beside = (reached(subject, name, lying) for lying in (False, True))
-        expect(
-            beside >= honest - ALLOWED,
-            f"{name} devices lie, and the others fall from {honest:.1f} to {beside:.1f} %: average models by "
-            "`combined_models`; if liars can be a quarter of a group, say on the card what they can do "
-            "(`liars`)",
-        )
+    honest, beside = (reached(subject, name, lying) for lying in (False, True))
+    expect(
+        beside >= honest - ALLOWED,
+        f"{name} devices lie, and the others fall from {honest:.1f} to {beside:.1f} %: average models by "
+        "`combined_models`; if liars can be a quarter of a group, say on the card what they can do "
+        "(`liars`)",
+    )
 
 
 def reached(subject: Subject, name: str, lying: bool) -> float:

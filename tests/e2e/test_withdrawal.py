@@ -34,7 +34,7 @@ def test_a_withdrawal_survives_kills_at_every_step_and_the_run_goes_on_without_i
         with place.up() as server:
             place.of_server.clear()
             # Until its files are checked, it answers that it does not know yet.
-            place.wait_for(lambda: place.call("fedserver", *verb, "--state", place.state) and server.poll())
+            place.wait_for(lambda: place.verb(*verb) and server.poll())
             assert server.wait(HANG) == -signal.SIGKILL
 
     with place.up():
@@ -54,7 +54,7 @@ def test_a_withdrawal_survives_kills_at_every_step_and_the_run_goes_on_without_i
         killed_at(point)
     killed_at("server.device-forgetting")
     with place.up():
-        place.wait_for(lambda: not place.call("fedserver", *verb, "--state", place.state).returncode)
+        place.wait_for(lambda: not place.verb(*verb).returncode)
         done = place.server(*verb[:-2])
         assert (done["standing"], done["runs"]) == ("withdrawn", [])
         marks = {each["release"]: each["withdrawn"] for each in place.server("release", "ls")["releases"]}

@@ -112,7 +112,7 @@ def test_liars_move_a_model_in_proportion_to_their_share(
 ) -> None:
     """A liar may pass for one of the largest devices, so the bound is wider where these have most samples."""
     chance, found = np.random.default_rng(43), []
-    for _ in range(80):
+    for _ in range(24):
         honest, liars = drawn(chance)
         own = np.exp(chance.uniform(*np.log(sizes), len(honest)))
         for lie in lies(chance, honest):
