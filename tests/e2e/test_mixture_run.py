@@ -44,7 +44,7 @@ PARAMETERS = {
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 SPEC = RunSpec("mix", "fedrc", parameters=PARAMETERS, policy=POLICY, seed=SEED)
 TASKS = 1 + ROUNDS + 1
-"""Of the first device: the initial models, the rounds, and the evaluation. The others have one less."""
+"""Of each device: the initial models, the rounds, and the evaluation."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_where_every_task_is_done_by_an_agent_that_was_just_started(
     simulated: dict[str, str], tmp_path: Path
 ) -> None:
     async def visits(coordinator: Coordinator, number: int) -> None:
-        for _ in range(TASKS if number == 0 else TASKS - 1):
+        for _ in range(TASKS):
             await agent(DeviceApi(coordinator, f"d{number}"), tmp_path, number).run(Until.ONCE)
 
     async def play() -> None:
