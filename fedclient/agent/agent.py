@@ -57,7 +57,7 @@ from shoal.core.exchange.link import (
     Task,
     Welcome,
 )
-from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.payload import BlobRef, Payload
 from shoal.core.exchange.wire import work_key
 from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
@@ -127,6 +127,7 @@ class Agent:
         self._welcome: Welcome | None = None
         self._refused: dict[RunId, Failure] = {}
         self._work: _Work | None = None
+        self._models: dict[RunId, list[set[BlobRef]]] = {}
 
     async def run(self, until: Until = Until.STOPPED) -> None:
         """Serve. If canceled, the agent says goodbye to the server; a finished result stays in the outbox.
@@ -169,6 +170,7 @@ class Agent:
             self._sessions.reset()
             if answer.going_on is not None:
                 self._outbox.memory.forget(answer.going_on)
+                self._models = {run: used for run, used in self._models.items() if run in answer.going_on}
                 with contextlib.suppress(LedgerFault, ConfigError):  # damaged, or in use: the next time
                     self._keep_reserved(answer.going_on)
             if answer.finished and until is not Until.STOPPED:
@@ -380,6 +382,8 @@ class Agent:
         if receipt.outcome is not Outcome.LATE:  # a late task may come again under another lease
             self._outbox.clear()
         crash.point("device.outbox-cleared")
+        if receipt.outcome is not Outcome.LATE:
+            self._delete_unused(task, result)
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")
         self._reporter.ended(task, receipt, result)
@@ -392,6 +396,17 @@ class Agent:
             await self._recover(Refused(f"{named(task)}: {receipt.reason}", "ask the server's operator"))
         else:
             self._faults.reset()
+
+    def _delete_unused(self, task: Task, result: Payload | Failure) -> None:
+        """Delete what no later task needs: a result that was taken, and models that the last two tasks of
+        their run did without. The two may take turns, as training and describing do, with a model each."""
+        last = self._models.setdefault(task.run, [])
+        last.append({weights.blob for weights in task.payload.weights()})
+        made = result.weights() if isinstance(result, Payload) else ()
+        gone = {weights.blob for weights in made}
+        if len(last) > 2:
+            gone |= last.pop(0)
+        self._store.remove(gone.difference(*(used for each in self._models.values() for used in each)))
 
     async def _noted(self, task: Task, failed: Failure) -> None:
         with contextlib.suppress(LedgerFault):  # then the code tells only that, and nothing can be noted

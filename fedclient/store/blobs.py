@@ -149,6 +149,13 @@ class BlobStore:
         names = [name for blob in blobs for name in (blob.sha256, f"{blob.sha256}{PART}")]
         self.trim(most - missing, names)
 
+    def remove(self, blobs: Iterable[BlobRef]) -> None:
+        """Delete these. A process that has mapped one keeps its bytes."""
+        for blob in blobs:
+            with storing(self.path(blob)):
+                self.path(blob).unlink(missing_ok=True)
+            self._sound.discard(blob.sha256)
+
     def trim(self, most: int, in_use: Collection[str] = ()) -> None:
         """Delete the oldest blobs, and unfinished files, until at most `most` bytes are kept.
 

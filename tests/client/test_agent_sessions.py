@@ -13,7 +13,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.payload import Payload, encode
 from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost
-from tests.client.visits import MODEL, Device, NoJitter
+from tests.client.visits import MODEL, Device, NoJitter, train
 from tests.waiting import until
 
 
@@ -166,6 +166,16 @@ def test_stopping_ends_the_work_and_says_goodbye(device: Device, server: MemoryS
 def test_old_models_are_thrown_away(device: Device, server: MemoryServer) -> None:
     device.run(kept_bytes=4000)
     assert len(os.listdir(device.root / "blobs")) == 1
+
+
+def test_results_that_were_taken_and_models_that_no_task_uses_any_more_are_deleted(
+    device: Device, server: MemoryServer
+) -> None:
+    server.tasks += [train(server, 3, 5.0), train(server, 4, 7.0)]
+    *_, last_but_one, last = [task.payload.weights()[0].blob.sha256 for task in server.tasks]
+    device.run()
+    assert len(server.reports) == 4
+    assert set(os.listdir(device.root / "blobs")) == {last_but_one, last}
 
 
 def test_a_task_with_more_models_than_the_owner_keeps_is_refused_before_a_byte_is_fetched(

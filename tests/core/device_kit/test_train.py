@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, convert
-from shoal.core.device_kit.training.train import train, walk, weights_of
+from shoal.core.device_kit.training.train import check_weights, train, walk, weights_of
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, Diverged, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal_lab.own_steps import gradients
@@ -297,3 +297,20 @@ def test_what_is_frozen_has_no_gradient_and_what_is_not_used_has_one_of_0() -> N
     assert weights_of(model) == [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
     found = gradients(model, (2.0 * model[0].weight).sum())
     assert [gradient.item() for gradient in found] == [2.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0, np.nan], [np.inf, 1.0], [np.inf, -np.inf], [-np.inf, np.nan], [3e38, 3e38, np.inf]]
+)
+def test_weights_that_are_no_numbers_are_found_whatever_they_add_up_to(weights: list[float]) -> None:
+    with pytest.raises(Diverged):
+        check_weights(_of_weights(weights), rate=0.1)
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [3e38, 3e38], []])
+def test_weights_whose_sum_is_beyond_float32_are_numbers(weights: list[float]) -> None:
+    check_weights(_of_weights(weights), rate=0.1)
+
+
+def _of_weights(weights: list[float]) -> nn.Module:
+    return nn.ParameterList([nn.Parameter(torch.tensor(weights, dtype=torch.float32))])

@@ -83,8 +83,14 @@ def check_weights(model: nn.Module, rate: float) -> None:
     """Raise Diverged if training has left NaN or infinity in the network: its last step may have, where the
     loss before it was a number."""
     for name, values in model.state_dict().items():
-        if values.is_floating_point() and not torch.isfinite(values).all():
+        if values.is_floating_point() and not _are_finite(values):
             raise diverged(f"the weights {name!r} are NaN or infinite", rate)
+
+
+def _are_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite. Their sum says so at a fraction of the cost of a look at each of
+    them, unless it overflows."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def descend(
