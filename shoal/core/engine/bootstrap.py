@@ -26,6 +26,8 @@ from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 ASKED = 3
 """How many devices are asked: of three, one that lies or is unlike the others is outvoted."""
+TITLE = "initial weights"
+"""Of the round that makes them: with this title, before a run has a model, reports have nothing of the data."""
 SAME = 1e-3
 """Up to which distance, relative to their length, two initial models are the same ones: other processors and
 versions of PyTorch round otherwise."""
@@ -74,7 +76,7 @@ class Bootstrap:
             task = Build(self.models) if self.models > 1 else Build()
             # Not the first by name, which often are all of one site.
             asked = sorted(present, key=lambda device: derive(0, "initial weights", device))[:ASKED]
-            return Plan(dict.fromkeys(asked, task), "initial weights")
+            return Plan(dict.fromkeys(asked, task), TITLE)
         return self.inner.plan(state, present)
 
     def reduce(self, state: Any, reports: Sequence[Report]) -> Any:

@@ -14,6 +14,7 @@ round that waited for the device ended later, and may have had other devices.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from shoal.core.engine.bootstrap import TITLE
 from shoal.core.server_kit.history.packed import EVENTS
 from shoal.core.server_kit.history.records import (
     GROUPED,
@@ -91,6 +92,8 @@ def _back(now: _Point, opened: Mapping[int, _Point], each: RoundHistory) -> _Poi
 def _after(now: _Point, each: RoundHistory, device: DeviceId, independent: bool) -> _Point:
     before, models = now.lineage, {cluster.key: cluster.model for cluster in each.clusters}
     own, known = _own(each, device)
+    if each.title == TITLE and before.known and not now.models:
+        own = None  # initial weights have nothing of its data
     if own is not None:
         before = replace(
             before,

@@ -1,8 +1,10 @@
 """In which models a device is, by made-up histories whose lineage can be followed by hand."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from shoal.core.engine.bootstrap import TITLE
 from shoal.core.server_kit.history.lineage import Lineage, lineage
 from shoal.core.server_kit.history.records import (
     GROUPED,
@@ -84,6 +86,12 @@ def test_a_device_that_has_only_measured_is_in_no_model() -> None:
     last = made(4, {**HOMES, "y": "c1"}, clusters=JOINS.clusters, measured_on=TEST)
     where = found(COMMON, FORMED, JOINS, last, device="y")
     assert (where.with_it, where.grouped, where.first) == (frozenset(), False, 4)
+
+
+def test_a_device_that_has_only_made_initial_weights_is_in_no_model() -> None:
+    first = made(1, {"y": "global"}, ("global",), title=TITLE, progress=0)
+    assert not found(first, replace(FORMED, round=2), device="y")
+    assert found(COMMON, replace(first, round=2), device="y"), "the run had a model then"
 
 
 def test_a_report_that_does_not_count_is_nowhere() -> None:
