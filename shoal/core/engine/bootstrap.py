@@ -27,7 +27,7 @@ from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 ASKED = 3
 """How many devices are asked: of three, one that lies or is unlike the others is outvoted."""
 TITLE = "initial weights"
-"""Of the round that makes them: with this title, before a run has a model, reports have nothing of the data."""
+"""Of the round that makes them. With this title, before a run has a model, reports have no data in them."""
 SAME = 1e-3
 """Up to which distance, relative to their length, two initial models are the same ones: other processors and
 versions of PyTorch round otherwise."""
