@@ -6,7 +6,8 @@ round cost, and what does noise of the devices cost in accuracy.
 
 Each device has `--samples` digits of MNIST. In every round of training a fifth of the devices, others each
 time, has its keys shared and then does not answer. The first form compares the processor time of one round,
-plain and secure by turns, and the sum of the masked updates with that of the same updates in fixed point.
+plain and secure by turns, the bytes that a device which stays is sent and sends in it, and the sum of the
+masked updates with that of the same updates in fixed point.
 The second form trains plainly, with each device counted once, and with noise, and prints both accuracies; as
 masks change no bit of a sum (the first form), it adds the noise of the devices to their whole numbers and
 leaves the masks away, and says on standard error how far it is: three curves of 20 rounds take more than ten
@@ -36,8 +37,11 @@ from shoal.core.device_kit.samples import convert
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import Unavailable
+from shoal.core.exchange import wire
 from shoal.core.exchange.messages import Message, Train
+from shoal.core.exchange.payload import BlobRef, Weights, encode
 from shoal.core.exchange.summing import SUM, Masked, TrainMasked
+from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import rho_for, sigma_of
 from shoal.core.privacy.noise.bulk import draw_many
@@ -108,6 +112,7 @@ def one_round(fleet: Fleet, secure: bool, watch: Watch = lambda name, message, s
             "learning_rate": arguments.rate,
             "batch_size": arguments.batch,
             "evaluate": False,
+            "inputs": "raw",
             "aggregation": "mean",
             "secure_aggregation": secure,
             "central_clip": arguments.clip,
@@ -137,8 +142,29 @@ def one_round(fleet: Fleet, secure: bool, watch: Watch = lambda name, message, s
     return dict(outcome.state.models["global"])
 
 
+def bytes_of_a_device(fleet: Fleet, secure: bool) -> dict[str, int]:
+    """What a device that stays is sent in a round, and sends: messages as on the wire, with their tensors."""
+    found, away = {"down": 0, "up": 0}, fleet.away(1)
+    stays = next(name for name in fleet.names if name not in away)
+
+    def add(name: DeviceId, message: Message, seed: int, answer: Message) -> None:
+        if name == stays:
+            found["down"] += _size(message)
+            found["up"] += _size(answer)
+
+    one_round(fleet, secure, watch=add)
+    return found
+
+
+def _size(message: Message) -> int:
+    payload = encode(
+        message, lambda tensors: Weights(manifest_of(tensors), BlobRef(digest(tensors), nbytes(tensors)))
+    )
+    return len(wire.payload_to_bytes(payload)) + sum(each.blob.size for each in payload.weights())
+
+
 def cost_of_masks(fleet: Fleet) -> dict[str, Any]:
-    """Whether the sum is exact, and processor times by turns."""
+    """Whether the sum is exact, processor times by turns, and bytes."""
     plain, secure = [], []
     for _ in range(fleet.arguments.repeats):
         one_round(fleet, secure=False)
@@ -150,6 +176,8 @@ def cost_of_masks(fleet: Fleet) -> dict[str, Any]:
         "plain_seconds_a_round": min(plain),
         "secure_seconds_a_round": min(secure),
         "times_plain": min(secure) / min(plain),
+        "plain_bytes_of_a_device": bytes_of_a_device(fleet, secure=False),
+        "secure_bytes_of_a_device": bytes_of_a_device(fleet, secure=True),
     }
 
 

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedserver.cli.models.weights import save
+from shoal.core.device_kit.learner import builtin, initial_weights
 from tests.waiting import HANG
 
 MOUNT = "mount -t tmpfs -o size=8m shoal-test"
@@ -42,3 +45,23 @@ def test_a_server_that_cannot_be_set_up_says_that_the_disk_is_full(tmp_path: Pat
     command = ["unshare", "-Urm", "sh", "-c", f"{MOUNT} {tmp_path}; {fill}; {init}", sys.executable]
     result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert (result.returncode, "error[disk-full]" in result.stderr) == (8, True), result.stderr
+
+
+def test_predictions_that_do_not_fit_leave_the_file_that_was_there(tmp_path: Path) -> None:
+    if not mounts_here(tmp_path):
+        pytest.skip("this machine lets no user mount a small file system of their own (unshare -Urm)")
+    small, learner = tmp_path / "small", builtin("mlp", {"inputs": 4, "classes": 2})
+    small.mkdir()
+    save(initial_weights(learner, 0), tmp_path / "model.safetensors", {})
+    np.savez(tmp_path / "new.npz", x=np.ones((9000, 4), np.float32))
+    (tmp_path / "device.yaml").write_text("learner: {builtin: mlp, options: {inputs: 4, classes: 2}}\n")
+    fill = f"echo before > {small}/classes.csv; head -c 9m /dev/zero > {small}/junk 2> /dev/null"
+    predict = (
+        f'"$0" -m fedclient predict {tmp_path}/new.npz -c {tmp_path}/device.yaml'
+        f" --model {tmp_path}/model.safetensors --out {small}/classes.csv"
+    )
+    kept = f"code=$?; ls -A {small}; cat {small}/classes.csv; exit $code"
+    command = ["unshare", "-Urm", "sh", "-c", f"{MOUNT} {small}; {fill}; {predict}; {kept}", sys.executable]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+    assert (result.returncode, "error[disk-full]" in result.stderr) == (8, True), result.stderr
+    assert result.stdout.split() == ["classes.csv", "junk", "before"]

@@ -4,9 +4,10 @@ forgotten and installed again, whatever their clocks say."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -59,14 +60,29 @@ def test_a_join_string_is_good_once_and_its_secret_is_nowhere(place: Place) -> N
             assert secret not in content, path
 
 
-def test_a_revoked_device_is_told_and_ends(place: Place) -> None:
-    with place.up():
-        settings = place.joined("attic")
-        with place.running("attic", "-m", "fedclient", "run", "-c", settings) as agent:
-            place.wait_for(lambda: "waiting" in place.log("attic"))
-            place.server("device", "revoke", "attic")
-            assert agent.wait(HANG) == 5
-        assert "error[revoked]: device attic was revoked" in place.log("attic")
+def test_a_revoked_device_is_told_and_no_round_waits_for_it(place: Place) -> None:
+    """It is held in the middle of a round. Any wait for it, now or in a later round, would never end."""
+    names, long = ("attic", "barn", "cellar"), "100000"
+    with place.up(), ExitStack() as started:
+        settings = {name: place.joined(name) for name in names}
+        agents = {name: started.enter_context(runs(place, name, path)) for name, path in settings.items()}
+        place.wait_for(lambda: all(is_idle(place, name) for name in names))
+        waits = ("--wait-for-devices", long, "--deadline", long, "--device-timeout", long)
+        policy = ("--devices", "3", "--minimum", "2", "--straggler-factor", "0", *waits)
+        place.server("run", "start", "a", "--algorithm", "fedavg", "--set", "rounds=60", *policy)
+        place.wait_for(lambda: place.server("run", "show", "a")["progress"])
+        agents["cellar"].send_signal(signal.SIGSTOP)
+        try:
+            place.wait_for(lambda: place.server("run", "show", "a")["waiting_devices"] == ["cellar"])
+            assert place.server("device", "revoke", "cellar")["standing"] == "revoked"
+            place.wait_for(lambda: place.server("run", "show", "a")["stage"] == "finished")
+        finally:
+            agents["cellar"].send_signal(signal.SIGCONT)
+        assert agents["cellar"].wait(HANG) == 5
+        rounds = place.server("run", "history", "a", "--rounds", "100", "--devices")["rounds"]
+        missing = [device["device"] for each in rounds for device in each["devices"] if device["missing"]]
+        assert (missing, rounds[-1]["progress"], rounds[-1]["asked"]) == (["cellar"], 60, 2)
+    assert "error[revoked]: device cellar was revoked" in place.log("cellar")
 
 
 def test_a_device_waits_for_a_server_that_starts_again(place: Place) -> None:

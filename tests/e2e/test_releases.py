@@ -129,8 +129,13 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
             "authority.pem",
         } < {*names}
         place.server("run", "start", "again", "--evaluate", "stable")
+        unmeasured = ("--set", "rounds=2", "--set", "evaluate=false")
+        place.server("run", "start", "unmeasured", "--algorithm", "fedavg", *unmeasured)
         with place.running("pi-17", "-m", "fedclient", "run", "-c", settings, "--until-finished") as device:
             assert device.wait(HANG) == 0
+        assert place.server("run", "show", "unmeasured")["stage"] == "finished"
+        found = place.call("fedclient", "place", "-c", newcomer, "--json")
+        assert json.loads(found.stdout)["data"]["release"] == "a@v1"
         again = place.server("run", "show", "again")
         assert (again["stage"], again["progress"], again["evaluate"]) == ("finished", 0, "a@v1")
         assert again["models"] == shown["models"]

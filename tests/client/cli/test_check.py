@@ -122,12 +122,6 @@ latent = "hiden"
     assert caught.value.hint == 'did you mean "hidden"?'
 
 
-def test_a_package_that_the_learner_lacks_is_named(work: WorkConfig) -> None:
-    with pytest.raises(LearnerFault) as caught:
-        tried(work, "import no_such_package.part")
-    assert caught.value.hint == "install no_such_package where the learner runs, or do not import it"
-
-
 @pytest.mark.parametrize(("learner", "said"), WRONG_IN_FULL)
 def test_a_slip_that_a_full_trial_alone_finds(work: WorkConfig, learner: str, said: str) -> None:
     with pytest.raises(LearnerFault) as caught:
@@ -216,6 +210,24 @@ def checked(folder: Path, learner: str, **arrays: Any) -> str:
     settings = folder / "device.yaml"
     settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz}\n")
     return CliRunner().invoke(main, ["check", "-c", str(settings)]).stderr
+
+
+def test_a_package_that_the_learner_lacks_is_named(tmp_path: Path) -> None:
+    slip = "import no_such_package.part\n"
+    said = checked(tmp_path, slip + BUILD, x=np.ones((20, 4)), y=np.arange(20) % 3)
+    assert "error[learner-failed]: " in said
+    assert "hint: install no_such_package where the learner runs, or do not import it\n" in said
+
+
+def test_what_a_run_by_default_needs_is_said_before_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "learner.py").write_text(BUILD)
+    settings = tmp_path / "device.yaml"
+    settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz}\n")
+    np.savez(tmp_path / "train.npz", x=np.ones((64, 4)), y=np.arange(64) % 3)
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
+    assert ended.exit_code == 0, ended.output
+    assert "by default: a run refuses this device: 64 samples are too few" in ended.stdout
+    assert "at least 65 samples" in ended.stdout
 
 
 def test_other_layouts_are_named_with_what_to_write(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.server.processes import PLAIN, daemon
 from tests.waiting import HANG
 
 WITHOUT_TORCH = """
@@ -36,3 +37,10 @@ def test_a_port_that_is_taken_is_refused_with_the_process_that_has_it(tmp_path: 
             *("-m", "fedserver", "up", "--state", tmp_path / "s", "--listen", listen, "--insecure-loopback")
         )
     assert (code, f"cannot listen on {listen}: process {os.getpid()} " in text) == (3, True), text
+
+
+def test_a_folder_that_is_taken_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
+    with daemon(tmp_path / "s") as server:
+        code, text = said("-m", "fedserver", "up", "--state", tmp_path / "s", *PLAIN)
+        assert server.process.poll() is None
+    assert (code, f"s is in use by another process ({server.process.pid})" in text) == (3, True), text

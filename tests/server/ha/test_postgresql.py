@@ -1,14 +1,14 @@
 """PostgreSQL: one session may write, and a server that loses it can commit nothing any more."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.__main__ import main
 from fedserver.ha import blob_folder, translation
 from fedserver.store.engines import Elsewhere
 from fedserver.store.engines.schema import VERSION
@@ -16,7 +16,7 @@ from fedserver.store.integrity import salvage
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, NotLeader, StorageFault
 from tests.postgresql import Cluster
-from tests.server.servers import server
+from tests.server.processes import add_settings, daemon
 from tests.server.store.samples import RECORD, checkpoint, model
 from tests.waiting import HANG
 
@@ -233,14 +233,17 @@ def test_another_folder_than_that_of_the_database_is_refused(
 
 def test_a_leader_whose_folder_was_taken_says_so(elsewhere: Elsewhere, tmp_path: Path) -> None:
     """As after a failover of the database, where the former one still runs and has its leader."""
+    state = tmp_path / "s"
+    add_settings(state, f"database: {elsewhere.database}\nblobs: {elsewhere.blobs}\n")
 
-    async def play() -> None:
-        async with server(tmp_path / "s", elsewhere=elsewhere) as coordinator:
-            folder = coordinator.storage.blobs.folder
-            assert (await OperatorApi(coordinator).status()).notices == ()
-            folder.rename(folder.with_name("blobs-of-the-next-leader"))
-            (notice,) = (await OperatorApi(coordinator).status()).notices
-            assert notice.startswith("this server leads no more")
-            folder.with_name("blobs-of-the-next-leader").rename(folder)
+    def said() -> str:
+        done = CliRunner().invoke(main, ["status", "--state", str(state)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
-    asyncio.run(play())
+    with daemon(state):
+        assert "leads no more" not in said()
+        (folder,) = (tmp_path / "shared").glob("blobs-*")
+        taken = folder.rename(folder.with_name("blobs-of-the-next-leader"))
+        assert "attention: this server leads no more" in said()
+        taken.rename(folder)
