@@ -1,7 +1,6 @@
 """What must be so after a trial: nothing acknowledged is lost or counted twice, and the models are true."""
 
 import hashlib
-import json
 import sqlite3
 import time
 from contextlib import closing
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedserver.store.store import Store
 from shoal.core.exchange.wire import payload_from_bytes
+from shoal.core.server_kit.history.packed import unpack
 from tests.chaos import work
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import account
@@ -112,11 +112,11 @@ def _count(trial: Trial, facts: Facts) -> None:
     """What the devices were sent, against what the database holds."""
     with closing(sqlite3.connect(f"file:{trial.fleet.state}/shoal.db?mode=ro", uri=True)) as database:
         database.row_factory = sqlite3.Row
-        rows = database.execute("SELECT * FROM rounds WHERE run = ?", (trial.run,)).fetchall()
+        rows = database.execute("SELECT * FROM timeline WHERE run = ?", (trial.run,)).fetchall()
         stored = database.execute("SELECT * FROM reports WHERE run = ?", (trial.run,)).fetchall()
-    rounds = {row["round"]: {**dict(row), "missing": json.loads(row["missing"])} for row in rows}
-    facts.abandoned = {number: row["abandoned"] for number, row in rounds.items() if row["abandoned"]}
-    facts.missing = {number: row["missing"] for number, row in rounds.items() if row["missing"]}
+    rounds = {row["round"]: unpack(row["summary"], row["devices"]) for row in rows}
+    facts.abandoned = {number: each.abandoned for number, each in rounds.items() if each.abandoned}
+    facts.missing = {number: each.missing for number, each in rounds.items() if each.missing}
     facts.undisturbed = not facts.missing and not facts.abandoned
     receipts = {
         device.name: [each for each in device.receipts() if each["run"] == trial.run]

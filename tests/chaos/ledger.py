@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedserver.store.runs import VERSIONS
+from shoal.core.server_kit.history.records import RoundHistory
 
 COUNTED = ("accepted", "duplicate")
 """Receipts that say that a report counts."""
@@ -24,10 +25,10 @@ class Account:
 
 def account(
     receipts: Mapping[str, Sequence[Mapping[str, Any]]],
-    rounds: Mapping[int, Mapping[str, Any]],
+    rounds: Mapping[int, RoundHistory],
     reports: Mapping[tuple[str, int], str],
 ) -> Account:
-    """receipts: of each device. rounds: rows by number. reports: their blobs, by device and round.
+    """receipts: of each device. rounds: by number. reports: their blobs, by device and round.
 
     The database keeps only the reports of the last rounds; of earlier ones it says who was missing.
     """
@@ -46,16 +47,16 @@ def account(
                 found.problems.append(f"lost: the report of {device} in round {number}")
     for number, row in rounds.items():
         kept = sum(of == number for _, of in reports)
-        if row["reported"] + len(row["missing"]) != row["asked"]:
-            found.problems.append(f"round {number} asked {row['asked']} and counted {row['reported']}")
-        elif number >= oldest and not row["abandoned"] and kept != row["reported"]:
-            found.problems.append(f"round {number} counted {row['reported']} reports, and {kept} are stored")
+        if row.reported + len(row.missing) != row.asked:
+            found.problems.append(f"round {number} asked {row.asked} and counted {row.reported}")
+        elif number >= oldest and not row.abandoned and kept != row.reported:
+            found.problems.append(f"round {number} counted {row.reported} reports, and {kept} are stored")
     return found
 
 
 def _counts(
     device: str,
-    row: Mapping[str, Any] | None,
+    row: RoundHistory | None,
     receipts: Sequence[Mapping[str, Any]],
     stored: str | None,
     gone: bool,
@@ -66,9 +67,9 @@ def _counts(
     """
     if row is None:
         return False
-    if row["abandoned"]:
+    if row.abandoned:
         return True
-    if device in row["missing"]:
+    if device in row.missing:
         return False
     blobs = {blob for receipt in receipts for blob in receipt["blobs"]}
     return gone or (stored is not None and all(blob in stored for blob in blobs))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fedserver.store.runs import VERSIONS
+from shoal.core.server_kit.history.records import DeviceRound, RoundHistory
 from tests.chaos.ledger import account
 
 BLOB = "ab" * 32
@@ -14,10 +15,10 @@ def receipt(round: int, outcome: str = "accepted", blob: str = BLOB) -> dict[str
     return {"round": round, "outcome": outcome, "failed": False, "blobs": [blob]}
 
 
-def closed(reported: int, missing: dict[str, str] | None = None, abandoned: str = "") -> dict[str, Any]:
-    missing = missing or {}
-    asked = reported + len(missing)
-    return {"asked": asked, "reported": reported, "missing": missing, "abandoned": abandoned}
+def closed(reported: int, missing: dict[str, str] | None = None, abandoned: str = "") -> RoundHistory:
+    absent = tuple(DeviceRound(device, missing=why) for device, why in (missing or {}).items())
+    asked = reported + len(absent)
+    return RoundHistory(1, asked=asked, reported=reported, abandoned=abandoned, devices=absent)
 
 
 def payload(blob: str = BLOB) -> str:

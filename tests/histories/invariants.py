@@ -24,6 +24,7 @@ from shoal.core.exchange.link import Failure, Outcome, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
+from shoal.core.server_kit.history.packed import unpack
 from shoal.core.types import DeviceId, RunId, Tensors
 from tests.histories.database import Looked
 from tests.histories.devices import base_of
@@ -129,14 +130,15 @@ class Invariants:
         self._count(run, expected)
 
     def _close(self, run: RunId, expected: Expected) -> None:
-        closed = self._one("SELECT * FROM rounds WHERE run = ? AND round = ?", run, expected.round)
-        abandoned, missing = bool(closed["abandoned"]), json.loads(closed["missing"])
+        stored = self._one("SELECT * FROM timeline WHERE run = ? AND round = ?", run, expected.round)
+        closed = unpack(stored["summary"], stored["devices"])
+        abandoned, missing = bool(closed.abandoned), closed.missing
         self.missed += len(missing) + abandoned
         if self._world.blameless:
             blamed = {device: why for device, why in missing.items() if why.startswith(OWN_FAULTS)}
             check(not blamed, f"{run}: devices are blamed that did nothing wrong: {blamed}")
         if not abandoned:
-            check(closed["reported"] == len(expected.reports), f"I1: {run}: {dict(closed)}")
+            check(closed.reported == len(expected.reports), f"I1: {run}: {closed}")
         expected.close(abandoned)
         self._compare(run, expected)
 
