@@ -289,7 +289,7 @@ def prepared(base: Path) -> list[str]:
     """A state folder with a token and a device. Returns the tables whose rows are flipped."""
     with closing(Store(base / "state")) as store:
         token, _ = store.identities.tokens.add(Terms(Role.TRAIN, uses=5, ttl=3600.0))
-        device = ("d0", "d0", "train", "{}", "approved", 1.0, "aaaa", token.token)
+        device = ("d0", "train", "{}", "approved", 1.0, "aaaa", token.token)
         with store.database.transaction():
             store.database.execute(f"INSERT INTO identities VALUES ({', '.join('?' * len(device))})", device)
             store.identities.registry.await_approval("d0", Successor("bbbb", Role.TRAIN, {}, "", 1.0))
