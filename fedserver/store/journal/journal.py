@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 
 from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.placements import Placements
 from fedserver.store.journal.timeline import Timeline
 from fedserver.store.journal.watched import Watched
@@ -55,9 +57,16 @@ class Journal:
         return [device for (device,) in rows]
 
     def standings(self) -> dict[DeviceId, DeviceStanding]:
-        """Of each device that has joined; none on a server without certificates."""
-        rows = self._db.query("SELECT device, standing FROM identities ORDER BY device")
-        return {device: DeviceStanding(standing) for device, standing in rows}
+        """Of each device that has joined; none on a server without certificates. One whose row is damaged and
+        cannot be restored is left out."""
+        query = "SELECT device, standing FROM identities ORDER BY device"
+        words = {each.value: each for each in DeviceStanding}
+        rows = list(self._db.query(query))
+        if any(standing not in words for _, standing in rows):
+            with suppress(DamagedRow):
+                self._db.rows("identities")  # which restores what is damaged
+            rows = list(self._db.query(query))
+        return {device: words[standing] for device, standing in rows if standing in words}
 
     def runs_of(self, device: DeviceId) -> set[RunId]:
         """The runs in which a device has released anything, with a guarantee or without."""

@@ -124,6 +124,24 @@ def test_a_row_whose_copy_is_damaged_too_is_an_error_of_that_row_alone(state: Pa
         assert "restore a backup" in store.database.repaired[0]
 
 
+def test_the_standing_of_a_device_is_restored_and_else_it_alone_is_left_out(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with closing(Store(state)) as store:
+        with store.database.transaction():
+            for name in ("a", "b"):
+                store.database.execute(
+                    "INSERT INTO identities VALUES (?, 'train', '{}', 'approved', 1.0, ?, '')", (name, name)
+                )
+        both = store.journal.standings()
+        assert [*both] == ["a", "b"]
+        spoil(state, "identities", "standing")
+        assert store.journal.standings() == both
+        spoil(state, "identities", "standing")
+        with closing(sqlite3.connect(state / "shoal.db.copy")) as copy, copy:
+            copy.execute("UPDATE copies SET data = x'00' WHERE tbl = 'identities'")
+        assert [*store.journal.standings()] == ["b"]
+
+
 def test_a_lost_end_of_the_log_is_found_by_the_copy_that_is_ahead(state: Path) -> None:
     shutil.copy(state / "shoal.db", state.parent / "earlier")
     with closing(Store(state)) as store:
