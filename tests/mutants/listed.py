@@ -239,8 +239,8 @@ MUTANTS = (
     mutant(
         "the seed of a task depends on the attempt",
         "shoal/core/engine/rounds.py",
-        'derive(self._seed, "round", self.round, device)',
-        'derive(self._seed, "round", self.round, device, session.attempt)',
+        '"" if task.one_seed else device)',
+        '"" if task.one_seed else device, session.attempt)',
         ROUNDS,
         "tests/core/engine",
     ),
