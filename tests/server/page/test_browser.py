@@ -60,14 +60,18 @@ def test_a_figure_that_changed_while_it_was_hidden_is_drawn_again(open_tab: Tab)
         const { Panel } = await import(new URL("panel.js", document.querySelector("script").src));
         window.panel = new Panel({ title: "Runs", about: "", columns: [] });
         window.shown = (text) => panel.show({ rows: () => [], draw: (at) => at.replaceChildren(text) });
+        // The page forbids what Playwright makes of a text that it waits for, so it waits by itself.
+        window.until = (met) => new Promise((done) => {
+            const look = () => met() ? done() : setTimeout(look, 50);
+            look();
+        });
         document.body.append(panel.element);
         shown("the first");
     }""")
-    page.wait_for_function("panel.figure.innerText === 'the first'")
-    page.evaluate("panel.element.hidden = true")
-    page.wait_for_function("panel.width === 0")
+    page.evaluate("until(() => panel.figure.innerText === 'the first')")
+    page.evaluate("panel.element.hidden = true; until(() => panel.width === 0)")
     page.evaluate("shown('the second'); panel.element.hidden = false")
-    page.wait_for_function("panel.figure.innerText === 'the second'")
+    page.evaluate("until(() => panel.figure.innerText === 'the second')")
 
 
 def test_newcomers_are_shown_with_what_the_server_knows_and_what_it_does_not(open_tab: Tab) -> None:
