@@ -406,7 +406,8 @@ class Agent:
         gone = {weights.blob for weights in made}
         if len(last) > 2:
             gone |= last.pop(0)
-        self._store.remove(gone.difference(*(used for each in self._models.values() for used in each)))
+        gone = gone.difference(*(used for each in self._models.values() for used in each))
+        self._store.remove(sorted(gone, key=lambda blob: blob.sha256))  # in an order that is always the same
 
     async def _noted(self, task: Task, failed: Failure) -> None:
         with contextlib.suppress(LedgerFault):  # then the code tells only that, and nothing can be noted
