@@ -25,6 +25,7 @@ Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has t
 `shoal.core.device_kit.samples`. `settings` is a `shoal.core.exchange.messages.TrainingSettings`.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -161,7 +162,7 @@ class Learner:
 
         Torch's global generator is left unchanged. Raises LearnerFault.
         """
-        with seeded(seed, torch.device("cpu")), authors("build()"):
+        with _BUILDING, seeded(seed, torch.device("cpu")), authors("build()"):
             built = self.build()
         if not isinstance(built, nn.Module):
             raise LearnerFault(
@@ -176,6 +177,8 @@ class Learner:
         return built
 
 
+_BUILDING = threading.RLock()
+"""Networks that are built at the same time, in threads of one process, would share torch's global generator."""
 PARTS = tuple(item.name for item in fields(Learner) if item.name != "name")
 
 
