@@ -178,7 +178,7 @@ class Learner:
 
 
 _BUILDING = threading.RLock()
-"""Networks that are built at the same time, in threads of one process, would share torch's global generator."""
+"""Networks that are built at the same time, in threads of one process, would share one generator of torch."""
 PARTS = tuple(item.name for item in fields(Learner) if item.name != "name")
 
 

@@ -1,4 +1,5 @@
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.core.device_kit.learner import (
     tensors_of,
 )
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault
-from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.exchange.tensors import digest, manifest_of, pack, unpack
 from shoal.core.types import Tensors
 from shoal.shell.learners import from_file, from_module
 
@@ -252,3 +253,10 @@ def test_state_that_is_no_tensor_cannot_travel() -> None:
 
     with pytest.raises(LearnerFault, match="_extra_state"):
         initial_weights(Learner("noted", lambda: Noted(1, 1)), 0)
+
+
+def test_networks_that_are_built_at_the_same_time_are_those_of_their_seed() -> None:
+    learner = builtin("mlp", {"inputs": 64, "hidden": [64, 64], "classes": 10})
+    with ThreadPoolExecutor(8) as threads:
+        found = {digest(model) for model in threads.map(lambda _: initial_weights(learner, 5), range(200))}
+    assert found == {digest(initial_weights(learner, 5))}
