@@ -4,9 +4,6 @@ LeNet-5 on random images, which speed takes no notice of: FedAvg, 2 epochs in ba
 taken turn by turn, so that a machine that slows down slows both. The models must have the same bits.
 
     python -m benchmarks.workers [--workers 2] [--devices 20] [--samples 640] [--rounds 3] [--turns 3]
-
-With --ray, the same number of workers is compared in processes and on a cluster of Ray, which runs on this
-machine unless RAY_ADDRESS names another.
 """
 
 import argparse
@@ -18,9 +15,6 @@ import torch
 
 import shoal
 from shoal.simulation.simulate import SimulationResult, simulate
-from shoal.simulation.workers import BackendName
-
-BACKENDS: tuple[BackendName, BackendName] = ("processes", "ray")
 
 
 def fleet_of(devices: int, samples: int) -> shoal.Fleet:
@@ -37,16 +31,13 @@ def fleet_of(devices: int, samples: int) -> shoal.Fleet:
     )
 
 
-def played(
-    fleet: shoal.Fleet, rounds: int, workers: int, backend: BackendName = "processes"
-) -> tuple[float, str]:
+def played(fleet: shoal.Fleet, rounds: int, workers: int) -> tuple[float, str]:
     """Seconds of the rounds, without the final measurement of accuracies, and a hash of the model."""
     found: SimulationResult = simulate(
         "fedavg",
         fleet,
         model="lenet5",
         workers=workers,
-        backend=backend,
         rounds=rounds,
         epochs=2,
         batch_size=64,
@@ -58,32 +49,13 @@ def played(
     return sum(each.seconds for each in found.history), bits.hexdigest()
 
 
-def compare(fleet: shoal.Fleet, rounds: int, workers: int, turns: int) -> None:
-    """Workers in processes, and as many on Ray, whose cluster is started before."""
-    import ray
-
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
-    found = []
-    for turn in range(turns):
-        (here, bits), (there, others) = (played(fleet, rounds, workers, each) for each in BACKENDS)
-        if bits != others:
-            raise SystemExit("the models differ")
-        found.append((there - here) / rounds)
-        print(f"turn {turn + 1}: processes {here:.2f} s, Ray {there:.2f} s")
-    print(f"Ray: {statistics.median(found):.2f} s more a round with {workers} workers, the same bits")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workers", description=__doc__)
     for name, value in (("workers", 2), ("devices", 20), ("samples", 640), ("rounds", 3), ("turns", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--ray", action="store_true", help="compare processes with Ray")
     given = parser.parse_args()
     torch.set_num_threads(1)
     fleet, ratios = fleet_of(given.devices, given.samples), []
-    if given.ray:
-        compare(fleet, given.rounds, given.workers, given.turns)
-        return
     for turn in range(given.turns):
         (one, bits), (more, others) = (played(fleet, given.rounds, count) for count in (1, given.workers))
         if bits != others:

@@ -79,7 +79,6 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
         device=experiment.device,
         threads=experiment.threads,
         workers=experiment.workers,
-        backend=experiment.backend,
         participation=experiment.participation,
         progress=progress,
         **changes,

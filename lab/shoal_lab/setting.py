@@ -19,7 +19,6 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.simulation.fleet import Fleet, Holding, numbered
 from shoal.simulation.images import unit
-from shoal.simulation.workers import BackendName
 from shoal_lab.datasets import images, natural
 from shoal_lab.datasets.natural import NaturalDevice
 from shoal_lab.shifts import drifting, make
@@ -83,7 +82,6 @@ class Experiment:
     device: str = "auto"
     threads: int = 1
     workers: int | None = None
-    backend: BackendName = "processes"
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 

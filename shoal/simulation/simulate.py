@@ -34,7 +34,6 @@ from shoal.simulation.fleet import Fleet
 from shoal.simulation.learners import guess, layout_for, learner_of
 from shoal.simulation.recorder import Progress, Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
-from shoal.simulation.workers import BackendName
 from shoal.simulation.workers import workers as beside
 
 
@@ -53,7 +52,6 @@ def simulate(
     device: str = "auto",
     threads: int = 1,
     workers: int | None = None,
-    backend: BackendName = "processes",
     participation: float = 1.0,
     progress: bool | Progress = False,
     **parameters: Any,
@@ -74,8 +72,7 @@ def simulate(
     compute: auto, cpu or cuda. threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
     for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
     CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
-    process. backend: where workers run: "processes" of this machine, or "ray", a cluster of Ray, with a
-    worker for each of its processors if `workers` is None. participation: the share of the devices, at least
+    process. participation: the share of the devices, at least
     one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, or a
     function that is given each line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
     is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
@@ -123,8 +120,7 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
-    is_here = workers is None and backend == "processes"
-    helpers = nullcontext() if is_here else beside(devices, workers, device, backend)
+    helpers = nullcontext() if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping:
         calls = (helping or devices).calls()
         engine.simulate(

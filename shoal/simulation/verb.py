@@ -114,12 +114,6 @@ def options_of_training(function: Function) -> Function:
             help="Do the devices' tasks in N processes, one thread each; the models are the same for any N.",
         ),
         click.option(
-            "--backend",
-            type=click.Choice(["processes", "ray"]),
-            default="processes",
-            help="Where workers run: processes of this machine, or a cluster of Ray.",
-        ),
-        click.option(
             "--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed."
         ),
         click.option(
@@ -249,7 +243,6 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         seed=settings["seed"],
         device=settings["device"],
         workers=settings["workers"],
-        backend=settings["backend"],
         participation=settings["participation"],
         progress=console.progress,
         **{**rounds, **settings["changes"]},

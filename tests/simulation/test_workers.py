@@ -1,6 +1,5 @@
 """Worker processes give the same run as one process does: models, accuracies, and what devices remember."""
 
-import importlib.util
 import os
 import pickle
 import signal
@@ -77,14 +76,3 @@ def test_a_worker_that_dies_ends_the_simulation_with_its_code() -> None:
 def test_less_than_one_worker_is_refused() -> None:
     with pytest.raises(ConfigError, match="use 1 or more"):
         simulate("fedavg", fleet(), seed=7, workers=0, **SETTINGS)
-
-
-def test_a_backend_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no backend 'rai'"):
-        simulate("fedavg", fleet(), seed=7, workers=1, backend="rai", **SETTINGS)  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_the_error_says_what_to_install() -> None:
-    with pytest.raises(ConfigError, match="the package ray is not installed"):
-        simulate("fedavg", fleet(), seed=7, backend="ray", **SETTINGS)
