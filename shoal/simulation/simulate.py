@@ -17,6 +17,7 @@ from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.labels import sentence
 from shoal.core.data.layouts import AS_THEY_ARE
+from shoal.core.data.scale import LEVELS
 from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
@@ -375,7 +376,7 @@ def configure(
     """
     changes: dict[str, Any] = dict(variant)
     if hasattr(card.parameters, "classes"):
-        changes["classes"] = fleet.classes
+        changes["classes"] = LEVELS if fleet.regression else fleet.classes
     if hasattr(card.parameters, "privacy"):
         changes["privacy"] = "off"
     changes |= given

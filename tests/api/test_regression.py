@@ -35,6 +35,21 @@ def test_groups_are_found_without_classes_and_beat_local_means() -> None:
     assert result.place(x).cluster in groups[1]
 
 
+def test_groups_whose_numbers_alone_differ_are_found_with_nothing_set() -> None:
+    def site(number: int) -> tuple[np.ndarray, np.ndarray]:
+        chance = np.random.default_rng(number)
+        x = chance.normal(size=(120, 3))
+        y = (x[:, 1] + x[:, 2]) * (1.0 if number % 2 else -1.0) + chance.normal(scale=0.1, size=120)
+        return x, 500.0 * y
+
+    fleet = shoal.Fleet({f"site-{number}": site(number) for number in range(6)}, regression=True)
+    result = shoal.simulate("flux", fleet)
+    groups = [{result.clusters[f"site-{n}"] for n in range(6) if n % 2 == kind} for kind in (0, 1)]
+    assert [len(each) for each in groups] == [1, 1]
+    assert groups[0] != groups[1]
+    assert result.accuracy.worst > 0.8
+
+
 def test_the_default_network_has_one_output_and_words_are_refused() -> None:
     fleet = shoal.Fleet({f"site-{n}": site(0, n) for n in range(2)}, regression=True)
     assert shoal.simulate("fedavg", fleet, rounds=1).models["global"]

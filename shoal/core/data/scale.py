@@ -46,6 +46,9 @@ MAX_VALUES = 1 << 22
 UNLIKE = 2.0
 """A group has a scale of its own for a feature whose deviation is this many times smaller or larger in it, or
 whose mean is this many deviations away."""
+EDGES = (-0.6745, 0.0, 0.6745)
+"""Between the levels of numbers to predict, in deviations from the mean: the quarters of a normal one."""
+LEVELS = len(EDGES) + 1
 FEW = 4
 """In a group of up to this many devices none may be left out as extreme, so all have to agree: their
 deviations by a factor of at most `ALIKE`, and their means by at most as many deviations."""
@@ -53,6 +56,7 @@ ALIKE = 4.0
 RESOLUTION = 1e-7
 """Of float32. A deviation below this share of the mean is none."""
 LARGEST = float(np.finfo(np.float32).max) / 4
+NO_SCALE: Tensors = {}
 Values = tuple[float, ...]
 
 
@@ -195,6 +199,20 @@ def scale_of(tensors: Tensors) -> dict[str, Array]:
     floats = all(each.dtype == np.float32 and np.isfinite(each).all() for each in found.values())
     if not (sane and floats and all((each > 0.0).all() for each in spreads)):
         raise BadPayload("the scale of the model's inputs cannot be used", "use the run's own model")
+    return found
+
+
+def levels(targets: Array, scale: Tensors) -> Array:
+    """(n,) numbers to predict, each as the `LEVELS` that it lies on, from 0 to 3; all 0 without their scale.
+
+    So what describes the samples of each class describes those of each level, too.
+
+    Example:
+        >>> levels(np.array([-9.0, 0.9, 1.1, 30.0]), {TARGET: np.array([1.0, 2.0], np.float32)}).tolist()
+        [0, 1, 2, 3]
+    """
+    mean, deviation = scale[TARGET].tolist() if TARGET in scale else (np.inf, 1.0)
+    found: Array = np.searchsorted(EDGES, (targets - mean) / deviation)
     return found
 
 

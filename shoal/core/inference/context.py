@@ -7,6 +7,7 @@ import numpy as np
 
 from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.scale import NO_SCALE, levels
 from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
 from shoal.core.errors import BadPayload, DeviceFault, near
@@ -14,7 +15,7 @@ from shoal.core.inference.network import Network
 from shoal.core.privacy.accountant import Account, MaskedUpdate
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.payment import Payment
-from shoal.core.types import Array
+from shoal.core.types import Array, Tensors
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,10 +79,11 @@ class InferenceContext:
         found = [self._inputs[part] for part in parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def labels(self, parts: Sequence[str]) -> Array | None:
-        """(n,) the classes of these parts; numbers are all of class 0. None where some have no labels."""
+    def labels(self, parts: Sequence[str], scale: Tensors = NO_SCALE) -> Array | None:
+        """(n,) the classes of these parts, or in this scale the levels of numbers to predict. None where some
+        have no labels."""
         found = [self.part(part).y for part in parts]
-        known = [np.zeros(len(y), np.int64) if self.regression else y for y in found if y is not None]
+        known = [levels(y, scale) if self.regression else y for y in found if y is not None]
         return np.concatenate(known) if len(known) == len(found) else None
 
     def version(self) -> str:

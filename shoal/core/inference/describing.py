@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from shoal.core.data.scale import scale_of
 from shoal.core.data.version import Numbers
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, diverged, near
 from shoal.core.exchange.messages import Describe, Described
@@ -70,7 +71,7 @@ def described(
     fails, and BadPayload for a projector that does not fit the latents.
     """
     if not privacy.calibrated:
-        labels = _labels(context, parts) if classes else None
+        labels = _labels(context, encoder, parts) if classes else None
         context.unprotected(OPEN[privacy.mode])
         # The papers do not consider repeated samples.
         distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
@@ -103,7 +104,7 @@ def exact_sums(
     not increase what one sample can change. The projector has a radius. Raises as `described` does.
     """
     check_classes(classes)
-    labels = _labels(context, parts) if classes else None
+    labels = _labels(context, encoder, parts) if classes else None
     first = np.unique(context.distinct(parts, labels=classes > 0), return_index=True)[1]
     points = apart(context, encoder, projector, parts, first)
     known = (None if labels is None else labels[row : row + 1] for row in first.tolist())
@@ -251,8 +252,9 @@ def check_projector(projector: Tensors, width: int) -> None:
         raise BadPayload(f"the projector's radius is {float(projector['radius'])}", "a finite one, above 0")
 
 
-def _labels(context: InferenceContext, parts: Sequence[str]) -> Array:
-    labels = context.labels(parts)
+def _labels(context: InferenceContext, encoder: Tensors, parts: Sequence[str]) -> Array:
+    """(n,) the classes of these parts; of numbers to predict, their levels in the scale of the encoder."""
+    labels = context.labels(parts, scale_of(encoder))
     if labels is None:
         raise DeviceFault("this needs labels, and the device's data have none", "give the data a y")
     return labels

@@ -82,8 +82,8 @@ class Clustered:
 
     @property
     def _settled(self) -> Sequence[str]:
-        if not ends_by_itself(self.parameters) or not self.ending.settled:
-            return ()
+        if self.rounds == most_rounds(self.parameters):
+            return ()  # it ends no earlier than it would have
         return (
             f"held-out accuracy and loss hardly improve any more: after round {self.ending.settled} the "
             f"learning rate falls, and round {self.rounds} is the last",

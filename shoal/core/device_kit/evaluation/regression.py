@@ -2,8 +2,9 @@
 
 The network's output is the prediction, (B,) or (B, 1). The loss is the mean squared error, unless the
 learner has its own. What stands as accuracy, from 0 to 1, is the share of the targets' variance that the
-model explains (R^2), and 0 for a model that is worse than their mean. Everything else that deals with classes
-sees one class: a descriptor describes the samples, and not how targets depend on them.
+model explains (R^2), and 0 for a model that is worse than their mean. A descriptor, which has a part for
+each class, has one for each of four levels of the targets (`shoal.core.data.scale.levels`), so groups that
+differ in how targets depend on samples are found; where the run has no scale, it describes the samples only.
 """
 
 from torch import Tensor, nn
