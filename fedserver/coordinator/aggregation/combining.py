@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
-from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import ServerHalf, State
 from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
@@ -39,13 +38,9 @@ class Combination:
     known: Callable[[Mapping[DeviceId, Figures], State], None]
 
 
-class _Repaired(Exception):
-    """A file was made again of its copy meanwhile, so what was combined may have been its damaged bytes."""
-
-
 async def combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
     """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
-    if one of them was damaged and restored; or as long as a damaged model cannot be restored for now.
+    a damaged one cannot be restored for now.
 
     Raises DamagedReports if the disk changed or lost reports that count, LostTensors if it lost a model that
     is needed, StorageFault, and whatever the algorithm raises.
@@ -56,19 +51,12 @@ async def combined(what: Combination, storage: Storage, workers: Workers | None)
         except DiskFull as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", what.run, fault)
             await asyncio.sleep(RETRY_SECONDS)
-        except _Repaired:
-            log.warning("run %s: its reports are combined again, because files were restored", what.run)
-
-
-def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
-    return [storage.blobs.repairs.get(name, 0) for record in records for name in record.blobs]
 
 
 async def _combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
     records = await storage.call(storage.reports.of_round, what.run, what.round)
     counted = [record for record in records if record.device in what.devices]
     reports = StoredReports(counted, what.tasks, storage.blobs)
-    repairs = _repairs(storage, counted)
     crash.point("server.reducing")
     try:
         if len(counted) < len(what.devices):
@@ -85,13 +73,6 @@ async def _combined(what: Combination, storage: Storage, workers: Workers | None
             raise TooManyFiles(str(error), "close other connections and files") from error
         if lost := await damage.lost_reports(storage, counted, what.devices):
             raise DamagedReports(lost) from None
-        if _repairs(storage, counted) != repairs:
-            raise _Repaired from None
         raise
-    # Only now, so that nothing can become damaged between the check and the use.
-    if lost := await damage.lost_reports(storage, counted, what.devices):
-        raise DamagedReports(lost)
-    if _repairs(storage, counted) != repairs:
-        raise _Repaired
     crash.point("server.reduced")
     return following
