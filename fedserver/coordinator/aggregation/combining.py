@@ -12,7 +12,6 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import ServerHalf, State
 from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
 from shoal.core.exchange.messages import Message
-from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.figures import Figures
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
@@ -38,7 +37,7 @@ class Combination:
     known: Callable[[Mapping[DeviceId, Figures], State], None]
 
 
-async def combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
+async def combined(what: Combination, storage: Storage) -> State:
     """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
     a damaged one cannot be restored for now.
 
@@ -47,13 +46,13 @@ async def combined(what: Combination, storage: Storage, workers: Workers | None)
     """
     while True:
         try:
-            return await _combined(what, storage, workers)
+            return await _combined(what, storage)
         except DiskFull as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", what.run, fault)
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
+async def _combined(what: Combination, storage: Storage) -> State:
     records = await storage.call(storage.reports.of_round, what.run, what.round)
     counted = [record for record in records if record.device in what.devices]
     reports = StoredReports(counted, what.tasks, storage.blobs)
@@ -61,9 +60,7 @@ async def _combined(what: Combination, storage: Storage, workers: Workers | None
     try:
         if len(counted) < len(what.devices):
             raise NotFound("reports that counted are not stored")
-        following = await in_thread(
-            lambda: reduce(what.server_half, what.state, reports, workers, storage.blobs.make)
-        )
+        following = await in_thread(lambda: reduce(what.server_half, what.state, reports, storage.blobs.make))
         await in_thread(lambda: what.known(reports.figures, following))
     except (StorageFault, asyncio.CancelledError):
         raise

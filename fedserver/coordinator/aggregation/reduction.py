@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, overload
 
 from fedserver.store.content.blobs import Blobs
@@ -13,7 +15,7 @@ from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.aggregation.parallel import Maker, Workers, in_memory, made_by, spread_over
+from shoal.core.server_kit.aggregation.parallel import AT_ONCE, Maker, in_memory, made_by, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
 from shoal.core.types import DeviceId
 
@@ -53,15 +55,14 @@ def reduce(
     server_half: ServerHalf,
     state: State,
     reports: Sequence[Report],
-    workers: Workers | None = None,
     maker: Maker = in_memory,
 ) -> State:
-    """The next state. workers: who helps with the sums of large models. maker: of the new models; if the disk
-    is too full for it, they stay in memory.
+    """The next state. maker: of the new models; if the disk is too full for it, they stay in memory.
 
     The models are checked to be finite: those in the reports are, but sums can overflow.
     """
-    with spread_over(workers):
+    count = min(os.cpu_count() or 1, AT_ONCE)
+    with ThreadPoolExecutor(count, "sums") as threads, spread_over(threads):
         try:
             with made_by(maker):
                 following: State = server_half.reduce(state, reports)

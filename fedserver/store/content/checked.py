@@ -37,6 +37,8 @@ class Checked(MappedTensors):
     LostTensors, and StorageFault.
     """
 
+    _remembers = True
+
     def __init__(self, path: Path, manifest: Manifest, blocks: bytes, repair: Repair) -> None:
         super().__init__(path, manifest)
         self._blocks, self._repair = blocks, repair
@@ -59,7 +61,7 @@ class Checked(MappedTensors):
                 raise LostTensors(lost or f"tensor {name!r} of blob {self._path.name[:12]} is damaged")
         found = data[start - whole[0] : stop - whole[0]].view(dtype)
         found.flags.writeable = False
-        if found.size <= LARGEST:
+        if self._remembers and found.size <= LARGEST:
             self._last = name, block, found
         return found
 
@@ -76,6 +78,8 @@ class Checked(MappedTensors):
 
 class StoredTensors(Checked):
     """Tensors that a report brought. A state that contains them can be saved without writing them again."""
+
+    _remembers = False  # there may be thousands of them
 
     def __init__(self, path: Path, weights: Weights, blocks: bytes, repair: Repair) -> None:
         super().__init__(path, weights.manifest, blocks, repair)
