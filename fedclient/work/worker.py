@@ -23,7 +23,6 @@ from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_to_bytes, report_to_bytes, task_from_bytes
 from shoal.shell.config import convert
-from shoal.shell.memory import freeze_loaded
 
 
 def main() -> None:
@@ -38,7 +37,6 @@ def main() -> None:
         fault = {"code": error.code, "message": error.message, "hint": error.hint}
         send(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
         return
-    freeze_loaded()
     send(sink, payload_to_bytes(Payload("ready", {"info": json.dumps(asdict(runtime.info))})))
     while True:
         task = task_from_bytes(messages.get())
