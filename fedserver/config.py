@@ -46,8 +46,6 @@ class Settings:
     placements: how often a day a device that only infers may be placed; later versions of the same models are
     not counted.
     clusters: the models of how many clusters of a run such a device may have in a day; 0: of all.
-    reducers: [processes](scaling.md#reducers) that combine the reports of large models; 0: the server itself
-    does.
     age: seconds after which a device has to make a new connection; a sixth more for what is under way.
     waiting: how many calls may wait for a task at a time; each device needs one, with a file descriptor and
     about 110 KB.
@@ -63,7 +61,6 @@ class Settings:
     low_water: int = 64 << 20
     placements: int = 10
     clusters: int = 0
-    reducers: int = 0
     waiting: int = 20_000
     arrivals: float = 50.0
 
@@ -71,8 +68,8 @@ class Settings:
         above = (self.poll, self.heartbeat, self.tick, self.age, self.model, self.waiting, self.arrivals)
         if min(above) <= 0.0:
             raise ConfigError("poll, heartbeat, tick, age, model, waiting and arrivals are above 0")
-        if min(self.grace, self.low_water, self.placements, self.clusters, self.reducers) < 0:
-            raise ConfigError("grace, low_water, placements, clusters and reducers are 0 or more")
+        if min(self.grace, self.low_water, self.placements, self.clusters) < 0:
+            raise ConfigError("grace, low_water, placements and clusters are 0 or more")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import ObservedRun
 from shoal.core.identity.joining import Role
 from shoal.shell.console import Console
+from shoal.shell.memory import freeze_loaded
 
 POLL_SECONDS = 2.0
 """Seconds between two requests of an observer."""
@@ -65,6 +66,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     check_consent=settings.consents.check_since,
                     keep_reserved=ledger.keep_only,
                 )
+                freeze_loaded()
                 caught = await until_signal(agent.run(until))
                 if caught is not None and until is not Until.STOPPED:
                     raise Stopped(caught)

@@ -30,7 +30,7 @@ from shoal.core.errors import BadPayload, ConfigError, DiskFull
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
 from shoal.shell import crash
-from shoal.shell.disk import storing, sweep, sync_folder, write
+from shoal.shell.disk import storing, sweep, sync_folder, temporary, write
 
 STATUS = "status.json"
 MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
@@ -197,9 +197,12 @@ class Status:
     at: float = 0.0
 
     def save(self, root: Path) -> None:
-        """Write the file that `fedclient status` reads."""
+        """Write the file that `fedclient status` reads. A power cut may lose it, so it is not synced."""
         self.at = time.time()
-        write(root / STATUS, json.dumps(asdict(self)).encode())
+        with storing(root / STATUS), temporary(root) as file:
+            file.write(json.dumps(asdict(self)).encode())
+            file.flush()
+            Path(file.name).rename(root / STATUS)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
-from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.answers import NOTHING_NEW, UNKNOWN
 from fedserver.coordinator.clock import Clock
 from fedserver.coordinator.history.meter import Meter
@@ -80,7 +79,6 @@ class Coordinator:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.conflicts: dict[DeviceId, str] = {}
-        self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.runs = KnownRuns(self.recovery)
         self.published = Published(storage, self.runs)
@@ -150,8 +148,6 @@ class Coordinator:
             await asyncio.wait([task])
         async with self._turn:
             self.closed = True
-            if self.reducers is not None:
-                await asyncio.to_thread(self.reducers.close)
             with suppress(StorageFault):
                 await self.write_journal()
             await self.storage.close()
@@ -272,7 +268,6 @@ class Coordinator:
             self.in_turn,
             self.meter,
             self.published.of_finished,
-            self.reducers,
         )
         self.runs.enter(run)
         run.held = bool(self.conflicts)

@@ -59,7 +59,6 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Build, Message
-from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED, RoundHistory
 from shoal.core.server_kit.learned import verdict_of
 from shoal.core.types import DeviceId, ModelKey
@@ -106,7 +105,6 @@ class Run:
         in_turn: InTurn,
         meter: Meter,
         released: Callable[["Run"], Awaitable[tuple[ReleaseRecord | None, Move | None, str]]],
-        workers: Workers | None = None,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
@@ -140,7 +138,7 @@ class Run:
         self.loaded = self._opened = time.monotonic()
         self._abandoned = ""
         self._reduction: asyncio.Task[None] | None = None
-        self.workers, self._released = workers, released
+        self._released = released
 
     @property
     def active(self) -> bool:
@@ -446,7 +444,7 @@ class Run:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
                 with self._meter.phase(self.run, "combine"):
-                    following = await combining.combined(self._reports(effect), self.storage, self.workers)
+                    following = await combining.combined(self._reports(effect), self.storage)
             except DamagedReports as damaged:
                 await self._in_turn(self.withdraw(effect.round, damaged.lost, Stage.REDUCING))
             except LostTensors as lost:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedserver.ha.bucket import Bucket
-from fedserver.store.content.copies import hash_of
+from fedserver.store.content.sums import Sums
 from shoal.core.errors import BucketAway
 from shoal.shell.disk import settle, storing, temporary
 
@@ -94,7 +94,9 @@ class BucketCopies:
                 if not self._bucket.fetch(key, file):
                     break
                 file.flush()
-                if hash_of(Path(file.name)) == path.name:
+                sums = Sums()
+                sums.add_file(Path(file.name))
+                if sums.sha256 == path.name:
                     settle(file, path)
                     return True
         log.error("the bucket has lost or damaged the object %s", key)

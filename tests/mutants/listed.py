@@ -165,11 +165,10 @@ MUTANTS = (
         REDUNDANCY,
     ),
     mutant(
-        "reports are not verified after they were combined",
-        "fedserver/coordinator/aggregation/combining.py",
-        "    if lost := await damage.lost_reports(storage, counted, what.devices):\n"
-        "        raise DamagedReports(lost)\n    if",
-        "    if",
+        "what is read of a report is not compared with what arrived",
+        "fedserver/store/content/checked.py",
+        "found if are_sound(found.data, self._blocks, first) else None",
+        "found",
         DAMAGE,
     ),
     mutant(

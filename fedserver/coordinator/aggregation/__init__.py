@@ -1,1 +1,1 @@
-"""New models from the reports of a round, in this process or by workers."""
+"""New models from the reports of a round."""

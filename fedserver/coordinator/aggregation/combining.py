@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
-from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import ServerHalf, State
 from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
 from shoal.core.exchange.messages import Message
-from shoal.core.server_kit.aggregation.parallel import Workers
 from shoal.core.server_kit.history.figures import Figures
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
@@ -39,43 +37,30 @@ class Combination:
     known: Callable[[Mapping[DeviceId, Figures], State], None]
 
 
-class _Repaired(Exception):
-    """A file was made again of its copy meanwhile, so what was combined may have been its damaged bytes."""
-
-
-async def combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
+async def combined(what: Combination, storage: Storage) -> State:
     """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
-    if one of them was damaged and restored; or as long as a damaged model cannot be restored for now.
+    a damaged one cannot be restored for now.
 
     Raises DamagedReports if the disk changed or lost reports that count, LostTensors if it lost a model that
     is needed, StorageFault, and whatever the algorithm raises.
     """
     while True:
         try:
-            return await _combined(what, storage, workers)
+            return await _combined(what, storage)
         except DiskFull as fault:
             log.warning("run %s: its reports are combined again in a moment: %s", what.run, fault)
             await asyncio.sleep(RETRY_SECONDS)
-        except _Repaired:
-            log.warning("run %s: its reports are combined again, because files were restored", what.run)
 
 
-def _repairs(storage: Storage, records: Sequence[ReportRecord]) -> list[int]:
-    return [storage.blobs.repairs.get(name, 0) for record in records for name in record.blobs]
-
-
-async def _combined(what: Combination, storage: Storage, workers: Workers | None) -> State:
+async def _combined(what: Combination, storage: Storage) -> State:
     records = await storage.call(storage.reports.of_round, what.run, what.round)
     counted = [record for record in records if record.device in what.devices]
     reports = StoredReports(counted, what.tasks, storage.blobs)
-    repairs = _repairs(storage, counted)
     crash.point("server.reducing")
     try:
         if len(counted) < len(what.devices):
             raise NotFound("reports that counted are not stored")
-        following = await in_thread(
-            lambda: reduce(what.server_half, what.state, reports, workers, storage.blobs.make)
-        )
+        following = await in_thread(lambda: reduce(what.server_half, what.state, reports, storage.blobs.make))
         await in_thread(lambda: what.known(reports.figures, following))
     except (StorageFault, asyncio.CancelledError):
         raise
@@ -85,13 +70,6 @@ async def _combined(what: Combination, storage: Storage, workers: Workers | None
             raise TooManyFiles(str(error), "close other connections and files") from error
         if lost := await damage.lost_reports(storage, counted, what.devices):
             raise DamagedReports(lost) from None
-        if _repairs(storage, counted) != repairs:
-            raise _Repaired from None
         raise
-    # Only now, so that nothing can become damaged between the check and the use.
-    if lost := await damage.lost_reports(storage, counted, what.devices):
-        raise DamagedReports(lost)
-    if _repairs(storage, counted) != repairs:
-        raise _Repaired
     crash.point("server.reduced")
     return following

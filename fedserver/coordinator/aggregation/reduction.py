@@ -2,21 +2,22 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, overload
 
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.mapped import StoredTensors
 from fedserver.store.integrity.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.payload import Weights, decode
+from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.aggregation.parallel import Maker, Workers, in_memory, made_by, spread_over
+from shoal.core.server_kit.aggregation.parallel import AT_ONCE, Maker, in_memory, made_by, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import DeviceId
 
 T = TypeVar("T")
 
@@ -42,30 +43,26 @@ class StoredReports(Sequence[Report]):
             return StoredReports(self._records[index], self._tasks, self._blobs)
         record = self._records[index]
         task = self._tasks[record.device]
-        message = decode(record.payload, {task.reply.kind: task.reply}, self._open)
+        message = decode(record.payload, {task.reply.kind: task.reply}, self._blobs.reported)
         self.figures[record.device] = figures_of(task, message)
         return Report(record.device, message)
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def _open(self, weights: Weights) -> Tensors:
-        return StoredTensors(self._blobs.path(weights.blob.sha256), weights)
-
 
 def reduce(
     server_half: ServerHalf,
     state: State,
     reports: Sequence[Report],
-    workers: Workers | None = None,
     maker: Maker = in_memory,
 ) -> State:
-    """The next state. workers: who helps with the sums of large models. maker: of the new models; if the disk
-    is too full for it, they stay in memory.
+    """The next state. maker: of the new models; if the disk is too full for it, they stay in memory.
 
     The models are checked to be finite: those in the reports are, but sums can overflow.
     """
-    with spread_over(workers):
+    count = min(os.cpu_count() or 1, AT_ONCE)
+    with ThreadPoolExecutor(count, "sums") as threads, spread_over(threads):
         try:
             with made_by(maker):
                 following: State = server_half.reduce(state, reports)

@@ -1,9 +1,9 @@
 """Damaged files of a run, found while the server works, and what is sound of them.
 
-Files are verified when they are used: the reports of a round once they were combined and before the result
-counts, large models whenever a part of them is read (`fedserver.store.content.checked`), the models of a task
-when a device says that it got wrong bytes, and all at leisure by the caretaker (`repair.caretaker`). What is
-damaged is restored from its copy or from memory, with the same bits. Otherwise (`Run.withdraw`, `go_back`)
+Files are verified when they are used: reports and large models whenever a part of them is read
+(`fedserver.store.content.checked`), the models of a task when a device says that it got wrong bytes, and all
+at leisure by the caretaker (`repair.caretaker`). What is damaged is restored from its copy or from memory,
+with the same bits. Otherwise (`Run.withdraw`, `go_back`)
 
 - a damaged report of the open round is withdrawn, and its device is asked again. The report had been
   acknowledged, so this is logged as an error, in the server's log and in the run's log;

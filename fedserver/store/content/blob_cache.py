@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.mapped import MappedTensors, StoredTensors
+from fedserver.store.content.checked import StoredTensors
+from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.runs import Runs
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode, is_apart
 from shoal.core.exchange.messages import Message

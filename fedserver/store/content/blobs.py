@@ -23,11 +23,12 @@ from typing import BinaryIO
 from weakref import WeakValueDictionary
 
 from fedserver.store.content import checked
-from fedserver.store.content.checked import Draft
+from fedserver.store.content.checked import Draft, LostTensors, StoredTensors
 from fedserver.store.content.copies import Copies, FolderCopies, duplicate, fault
 from fedserver.store.content.frames import Frames
 from fedserver.store.content.mapped import mapped
 from fedserver.store.content.spool import Spool
+from fedserver.store.content.sums import Sums, blocks_of
 from fedserver.store.content.upload import Upload
 from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
@@ -47,8 +48,7 @@ class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
     copies: where they are a second time; in the same folder if not given. restored: what was found damaged
-    and restored since the start, for people. repairs: how often each blob was made again of its copy, because
-    it was damaged or missing. frames: those of the blobs that are fetched.
+    and restored since the start, for people. frames: those of the blobs that are fetched.
     """
 
     def __init__(self, state: Path, copies: Copies | None = None) -> None:
@@ -57,9 +57,9 @@ class Blobs:
         self._quarantine = state / "quarantine"
         self.copies = copies or FolderCopies(state / "copies", self._tmp)
         self.restored: list[str] = []
-        self.repairs: dict[str, int] = {}
         self.frames = Frames()
         self._sound: dict[str, float] = {}
+        self._blocks: dict[str, bytes] = {}  # of what has arrived since the start, or was verified
         self._receiving = WeakValueDictionary[Path, Upload]()
         self._turns = tuple(Lock() for _ in range(LOCKS))
         with storing(state):
@@ -138,6 +138,7 @@ class Blobs:
             crash.point("server.spooled")
         for name, data in new.items():
             self._place(name, data)
+            self._blocks[name] = blocks_of(data)
 
     def _is_here(self, name: str, data: Bytes) -> bool:
         """Whether there is a file with these bytes: one that has rotted is written again."""
@@ -207,11 +208,22 @@ class Blobs:
             return self.read(weights)
         return checked.verified(path, weights, partial(self.damage, name))
 
+    def reported(self, weights: Weights) -> StoredTensors:
+        """Tensors that a report brought, of which no damaged part is ever read. They stay on the disk.
+
+        Raises NotFound, BadPayload if the size is wrong, LostTensors if they are damaged, StorageFault.
+        """
+        name = weights.blob.sha256
+        while name not in self._blocks:  # it came before the start
+            if lost := self.damage(name):
+                raise LostTensors(lost)
+        return StoredTensors(self.path(name), weights, self._blocks[name], partial(self.damage, name))
+
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""
         for name in (doomed := list(names)):
             self._sound.pop(name, None)
-            self.repairs.pop(name, None)
+            self._blocks.pop(name, None)
             self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
@@ -249,9 +261,9 @@ class Blobs:
         if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
             return ""
         self.frames.forget(name)  # they may be of damaged bytes, and the file is about to be sound
-        found = fault(self.path(name))
+        found = fault(self.path(name), sums := Sums())
         if not found:
-            self._sound[name] = time.monotonic()
+            self._sound[name], self._blocks[name] = time.monotonic(), sums.blocks()
             return ""
         self._sound.pop(name, None)
         found = f"blob {name[:12]} {found}"
@@ -262,7 +274,6 @@ class Blobs:
                 found += f" and was moved to {self._quarantine}"
             if not self.copies.restore(self.path(name)):
                 return found
-        self.repairs[name] = self.repairs.get(name, 0) + 1
         if there or not self.copies.are_complete:
             self.restored.append(f"{found}; it was restored from its copy")
         return ""
@@ -329,7 +340,9 @@ class Blobs:
                 if taken > room:
                     taken -= size
                     path.unlink(missing_ok=True)
-            upload = Upload(part, self.arrived(device, blob.sha256), blob, start, turn)
+                    self._forget(path.name)
+            target = self.arrived(device, blob.sha256)
+            upload = Upload(part, target, blob, start, turn, self._blocks)
             self._receiving[part] = upload
             return upload
 
@@ -366,6 +379,12 @@ class Blobs:
         for name in names:
             with storing(self._partial):
                 self.arrived(device, name).unlink(missing_ok=True)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """An upload is gone. The checksums of one that has become a blob stay."""
+        if not self.path(name).exists():
+            self._blocks.pop(name, None)
 
     def _is_blob(self, upload: Path) -> bool:
         """Whether an upload is also a blob: one file with two names."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from fedserver.store.content.sums import Sums
 from shoal.core.errors import StorageFault
 from shoal.core.exchange.wire import CHUNK
 from shoal.shell.disk import make_folder, settle, storing, sync, temporary
@@ -136,17 +137,19 @@ class FolderCopies:
         return self._folder / name[:2] / name
 
 
-def fault(path: Path) -> str:
-    """What is wrong with a file whose name is its hash; "" if nothing is."""
+def fault(path: Path, sums: Sums | None = None) -> str:
+    """What is wrong with a file whose name is its hash; "" if nothing is. sums: get its bytes."""
+    sums = Sums() if sums is None else sums
     with storing(path):
         try:
-            return "" if hash_of(path) == path.name else "is damaged"
+            sums.add_file(path)
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
             if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
                 raise
             return "cannot be read"
+    return "" if sums.sha256 == path.name else "is damaged"
 
 
 def duplicate(source: Path, target: Path, tmp: Path) -> None:
@@ -158,12 +161,3 @@ def duplicate(source: Path, target: Path, tmp: Path) -> None:
             new.write(chunk)
         if sha.hexdigest() == target.name:
             settle(new, target)
-
-
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file. Raises OSError."""
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            sha.update(chunk)
-    return sha.hexdigest()

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.errors import BadPayload, NotFound
-from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, layout, unpack
 from shoal.core.types import Array
 from shoal.shell.disk import storing
@@ -42,14 +41,12 @@ class MappedTensors(Lazy):
     Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
     """
 
-    portable = True
-
     def __init__(self, path: Path, manifest: Manifest) -> None:
         starts, size = layout(manifest)
         if len(mapped(path)) != size:
             raise BadPayload(f"the tensors need {size} bytes, but the blob has {len(mapped(path))}")
         super().__init__(manifest)
-        self._path = path
+        self._path, self._size = path, size
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
 
     def __getitem__(self, name: str) -> Array:
@@ -59,24 +56,22 @@ class MappedTensors(Lazy):
     def part(self, name: str, block: slice) -> Array:
         """Read, not mapped: many files are read side by side, and a page that is mapped brings its neighbors.
         Raises BadPayload if the disk has lost some of the bytes."""
-        spec, start = self._places[name]
-        found = np.empty(block.stop - block.start, DTYPES[spec.dtype])
+        spec, place = self._places[name]
+        dtype = DTYPES[spec.dtype]
+        start, stop = (place + each * dtype.itemsize for each in (block.start, block.stop))
+        return self._read(start, stop).view(dtype)
+
+    def _read(self, start: int, stop: int) -> Array:
+        """Some bytes of the file. Raises BadPayload."""
+        found = np.empty(stop - start, np.uint8)
         with _reading(self._path) as file:
             try:
-                file.seek(start + block.start * found.itemsize)
+                file.seek(start)
                 whole = file.readinto(found.data) == found.nbytes
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
                 whole = False
         if not whole:
-            raise BadPayload(f"tensor {name!r} of blob {self._path.name[:12]} cannot be read")
+            raise BadPayload(f"blob {self._path.name[:12]} cannot be read from byte {start} to {stop}")
         return found
-
-
-class StoredTensors(MappedTensors):
-    """Tensors of a stored blob. A state that contains them can be saved without writing them again."""
-
-    def __init__(self, path: Path, weights: Weights) -> None:
-        super().__init__(path, weights.manifest)
-        self.weights = weights

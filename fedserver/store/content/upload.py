@@ -1,12 +1,12 @@
 """One upload of a blob: bytes are hashed as they are written, and get their name when all have arrived."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
+from fedserver.store.content.sums import Sums
 from shoal.core.errors import BadPayload, Unavailable
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.wire import CHUNK
@@ -18,19 +18,26 @@ from shoal.shell.disk import settle, storing
 class Upload:
     """One upload that is being received. A later upload of the same blob closes it: see `Blobs.receive`.
 
+    blocks: gets the checksums of its blocks under its name, once the bytes are verified.
     turn: held while a later upload replaces this one, and while the bytes are verified and get their final
     name, so that no other upload writes to the file in between.
     """
 
-    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock) -> None:
+    def __init__(
+        self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock, blocks: dict[str, bytes]
+    ) -> None:
         self._part, self._target, self._blob, self._turn = part, target, blob, turn
-        self._sha = hashlib.sha256()
-        self.held = 0
+        self._blocks = blocks
+        self.sums = Sums()
         self._file = part.open("r+b")
         while self.held < start and (chunk := self._file.read(min(CHUNK, start - self.held))):
-            self._sha.update(chunk)
-            self.held += len(chunk)
+            self.sums.add(chunk)
         self._file.truncate(start)
+
+    @property
+    def held(self) -> int:
+        """How many bytes have arrived."""
+        return self.sums.size
 
     def append(self, *chunks: Bytes) -> None:
         """Write the next bytes. Raises BadPayload if they exceed the announced size."""
@@ -41,8 +48,7 @@ class Upload:
                     raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
                 self._file.write(chunk)
             crash.point("server.chunk-written")
-            self._sha.update(chunk)
-            self.held += len(chunk)
+            self.sums.add(chunk)
 
     def finish(self) -> int:
         """Sync the bytes, and verify them if all have arrived.
@@ -54,11 +60,12 @@ class Upload:
                 raise ValueError
             if self.held < self._blob.size:
                 self._sync()
-            elif self._sha.hexdigest() == self._blob.sha256:
+            elif self.sums.sha256 == self._blob.sha256:
                 # `settle` syncs the bytes before it renames the file, and the folder after it. The other way
                 # around, a power failure could leave a file whose name promises bytes that were never
                 # written.
                 settle(self._file, self._target)
+                self._blocks[self._blob.sha256] = self.sums.blocks()
                 crash.point("server.upload-whole")
             else:
                 self._part.unlink(missing_ok=True)

@@ -61,11 +61,8 @@ Manifest = tuple[TensorSpec, ...]
 class Lazy(Mapping[str, Array]):
     """Tensors that are read or made again each time they are asked for: none stays in memory.
 
-    manifest: what they will be; known without making any. portable: whether another process of this machine
-    can read them, too, at the cost of their names.
+    manifest: what they will be; known without making any.
     """
-
-    portable = False
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest

@@ -1,9 +1,11 @@
-"""Workers that take ranges of parameters: the same bits as one process, for every rule and any number."""
+"""Threads that take ranges of parameters: the same bits as without them, for every rule and any number."""
 
-import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import current_thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,24 +13,24 @@ import pytest
 from fedserver.store.content.checked import Draft
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
-from shoal.core.server_kit.aggregation import parallel, robust
-from shoal.core.server_kit.aggregation.parallel import Job, made_by, spread_over
+from shoal.core.server_kit.aggregation import parallel
+from shoal.core.server_kit.aggregation.parallel import AT_ONCE, made_by, pieces_of, results, spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
-from shoal.core.types import Array, Tensors
+from shoal.core.types import Tensors
 
 UPDATES = 11
 
 
-class Distant:
-    """Workers that get only what can be pickled, and do the jobs in another order."""
+class Threads(ThreadPoolExecutor):
+    """begun: what was given to them."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.works = count, list[str]()
+        super().__init__(count, "sums")
+        self.begun = list[Future[Any]]()
 
-    def map(self, jobs: Sequence[Job]) -> list[list[Array]]:
-        self.works += [job.work.__name__ for job in jobs]
-        found = [pickle.loads(pickle.dumps(job)).done() for job in reversed(jobs)]
-        return found[::-1]
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.begun.append(super().submit(work, *args, **kwargs))
+        return self.begun[-1]
 
 
 def stored(folder: Path, number: int, tensors: Tensors) -> MappedTensors:
@@ -66,73 +68,69 @@ def updates(base: Tensors, tmp_path: Path) -> dict[str, Update]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1)
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_THREADS", 1)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[Threads]:
+    with Threads(request.param) as found:
+        yield found
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("count", [0, 3])
 def test_a_model_that_is_written_as_it_is_made_has_the_same_bits(
-    rule: str, count: int, base: Tensors, updates: dict[str, Update], tmp_path: Path
+    rule: str, threads: Threads, base: Tensors, updates: dict[str, Update], tmp_path: Path
 ) -> None:
     alone = combine(rule, base, updates, 0.5)
     start = stored(tmp_path, UPDATES, base)
-    with made_by(partial(Draft, tmp_path, 1)), spread_over(Distant(count) if count else None):
-        found = combine(rule, start, updates, 0.5)
-    assert isinstance(found.model, Draft)
-    assert found.model.name == digest(found.model) == digest(alone.model)
-    assert found.spread == alone.spread
+    for helpers in (None, threads):
+        with made_by(partial(Draft, tmp_path, 1)), spread_over(helpers):
+            found = combine(rule, start, updates, 0.5)
+        assert isinstance(found.model, Draft)
+        assert found.model.name == digest(found.model) == digest(alone.model)
+        assert found.spread == alone.spread
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("fleet", [2, 4, 7, UPDATES])
-def test_the_bits_are_the_same_for_any_number_of_workers(
-    rule: str, fleet: int, base: Tensors, updates: dict[str, Update]
+def test_the_bits_are_the_same_for_any_number_of_threads(
+    rule: str, fleet: int, threads: Threads, base: Tensors, updates: dict[str, Update]
 ) -> None:
     some = dict(list(updates.items())[-fleet:])
     alone = combine(rule, base, some, 0.5)
-    for count in (1, 2, 4, 9):
-        workers = Distant(count)
-        with spread_over(workers):
-            found = combine(rule, base, some, 0.5)
-        assert digest(found.model) == digest(alone.model)
-        assert (found.reference, found.long, found.capped, found.spread) == (
-            alone.reference,
-            alone.long,
-            alone.capped,
-            alone.spread,
-        )
-        assert list(found.model) == list(alone.model)
-        assert {"_mean", "_middle", "_settle"} & set(workers.works)
-        assert ("_bearings" in workers.works) == (rule != "mean")
+    with spread_over(threads):
+        found = combine(rule, base, some, 0.5)
+    assert threads.begun
+    assert digest(found.model) == digest(alone.model)
+    assert (found.reference, found.long, found.capped, found.spread) == (
+        alone.reference,
+        alone.long,
+        alone.capped,
+        alone.spread,
+    )
+    assert list(found.model) == list(alone.model)
 
 
-def test_updates_that_only_this_process_has_are_not_sent(base: Tensors, updates: dict[str, Update]) -> None:
-    own = {device: Update(dict(update.model), update.weight) for device, update in updates.items()}
-    workers = Distant(2)
-    with spread_over(workers):
-        found = combine("trimmed", base, own)
-    assert not workers.works
-    assert digest(found.model) == digest(combine("trimmed", base, updates).model)
-
-
-def test_updates_from_other_models_are_combined_as_without_workers(
-    base: Tensors, updates: dict[str, Update]
+def test_few_pieces_are_in_memory_at_a_time_and_an_error_in_one_is_the_callers(
+    threads: Threads, base: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = {name: (array + 1).astype(array.dtype) for name, array in base.items()}
-    mixed = {
-        device: Update(update.model, update.weight, other if number % 2 else None)
-        for number, (device, update) in enumerate(updates.items())
-    }
-    alone = combine("clipped", base, mixed, 0.5)
-    with spread_over(Distant(2)):
-        assert digest(combine("clipped", base, mixed, 0.5).model) == digest(alone.model)
+    pieces = pieces_of(manifest_of(base), 1, together=1 << 12)
+    with spread_over(threads):
+        taken = 0
+        for piece, where in results(lambda job: current_thread().name, [base], base, pieces):
+            assert piece == pieces[taken]
+            assert where.startswith("sums")
+            taken += 1
+            assert len(threads.begun) < taken + AT_ONCE
+        assert taken == len(pieces) > 100
+        with pytest.raises(ZeroDivisionError):
+            list(results(lambda job: 1 // 0, [base], base, pieces))
 
 
 def test_small_models_are_not_worth_it(
-    base: Tensors, updates: dict[str, Update], monkeypatch: pytest.MonkeyPatch
+    threads: Threads, base: Tensors, updates: dict[str, Update], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_WORKERS", 1 << 40)
-    workers = Distant(2)
-    with spread_over(workers):
-        robust.combine("mean", base, updates)
-    assert not workers.works
+    monkeypatch.setattr(parallel, "MIN_VALUES_FOR_THREADS", 1 << 40)
+    with spread_over(threads):
+        combine("mean", base, updates)
+    assert not threads.begun

@@ -234,8 +234,8 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
             error = OSError(number, text)
             with monkeypatch.context() as patched:
                 patched.setattr(
-                    "fedserver.store.content.copies.hash_of",
-                    lambda path, error=error: (_ for _ in ()).throw(error),
+                    "fedserver.store.content.sums.Sums.add_file",
+                    lambda sums, path, error=error: (_ for _ in ()).throw(error),
                 )
                 if number == 24:
                     with pytest.raises(StorageFault, match="Too many"):

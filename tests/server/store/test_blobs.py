@@ -16,7 +16,7 @@ import pytest
 from fedserver.store.content import mapped as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.mapped import MappedTensors, StoredTensors
+from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef
@@ -245,7 +245,7 @@ def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
     store = Store(tmp_path / "state")
     try:
         weights = store.blobs.keep(TENSORS)
-        found = StoredTensors(store.blobs.path(weights.blob.sha256), weights)
+        found = store.blobs.reported(weights)
         monkeypatch.setattr(Blobs, "keep", None)
         assert BlobCache(store.runs, store.blobs, "run").weights(found) is weights
     finally:

@@ -1,10 +1,9 @@
 """The same coordinates of all updates: their mean, of those in the middle, or as `influence` says.
 
-With workers (`aggregation.parallel`), each of them does some ranges of coordinates; the bits are the same.
+Threads (`aggregation.parallel`) do ranges of coordinates; the bits are the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Lazy, blocks, finish, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import pulls, settled
 from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
-from shoal.core.server_kit.aggregation.parallel import Job, Part, Piece, joined, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Job, Piece, joined, pieces_of, results
 from shoal.core.types import Array, Tensors
 
 TENTH = 10
@@ -27,10 +26,6 @@ class Clipped(Lazy):
     def __init__(self, model: Tensors, base: Tensors, scale: float) -> None:
         super().__init__(manifest_of(base))
         self._model, self._base, self._scale = model, base, scale
-
-    def sent(self, base: Tensors) -> Part:
-        """For a worker, which can only have this base."""
-        return Part(self._model, self._scale) if self._base is base else Part(self)
 
     def part(self, name: str, block: slice) -> Array:
         reported, start = part_of(self._model, name, block), part_of(self._base, name, block)
@@ -54,15 +49,12 @@ class Clipped(Lazy):
 
 def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> Tensors:
     """The weighted mean, with the bits of `weighted_mean`. base: tensors of the same shapes and types."""
+    models, weights = zip(*parts, strict=True)
     total = 0.0
-    for _, weight in parts:
+    for weight in weights:
         total += weight
-    weighted = [
-        replace(part, weight=weight)
-        for part, (_, weight) in zip(_sent([each for each, _ in parts], base), parts, strict=True)
-    ]
-    pieces = pieces_of(manifest_of(base), len(parts))
-    return joined(base, results(_mean, weighted, base, pieces, total=total))
+    pieces = pieces_of(manifest_of(base), len(models))
+    return joined(base, results(_mean, models, base, pieces, weights=weights, total=total))
 
 
 def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> Tensors:
@@ -71,7 +63,7 @@ def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> Tensors:
     cut: less than half the number of parts. Whole numbers get the rounded median, whatever `cut` is.
     """
     pieces = pieces_of(manifest_of(like), len(parts))
-    return joined(like, results(_middle, _sent(parts, like), like, pieces, cut=cut))
+    return joined(like, results(_middle, parts, like, pieces, cut=cut))
 
 
 def settle(
@@ -92,7 +84,7 @@ def settle(
 
     def values() -> Iterator[tuple[Piece, Array]]:
         pieces = pieces_of(manifest_of(base), len(parts))
-        for piece, (made, square) in results(_settle, _sent(parts, base), base, pieces, scales=scales):
+        for piece, (made, square) in results(_settle, parts, base, pieces, scales=scales):
             moves.append(square)
             yield piece, made
 
@@ -106,48 +98,32 @@ def tenth(count: int) -> int:
     return min(max(count // TENTH, 1), half(count))
 
 
-def _sent(parts: Sequence[Tensors], base: Tensors) -> list[Part]:
-    return [part.sent(base) if isinstance(part, Clipped) else Part(part) for part in parts]
+# -- pieces, maybe on other threads --------------------------------------------------------------------------
 
 
-# -- pieces, maybe in a worker ------------------------------------------------------------------------------
-
-
-def _mean(job: Job, piece: Piece) -> Array:
-    rows, dtype = reported(job, piece), job.base[piece].dtype
-    found = np.empty(piece[2] - piece[1], dtype)
+def _mean(job: Job) -> Array:
+    rows, dtype = job.rows(), job.base.dtype
+    found = np.empty(job.base.size, dtype)
     for block in blocks(found.size):
         summed = np.zeros(found[block].size)
-        for row, part in zip(rows, job.parts, strict=True):
+        for row, weight in zip(rows, job.weights, strict=True):
             scaled = row[block].astype(np.float64)
-            scaled *= part.weight
+            scaled *= weight
             summed += scaled
         found[block] = finish(summed, job.total, dtype)
     return found
 
 
-def _middle(job: Job, piece: Piece) -> Array:
-    rows, dtype = reported(job, piece), job.base[piece].dtype
-    found = np.empty(piece[2] - piece[1], dtype)
+def _middle(job: Job) -> Array:
+    rows, dtype = job.rows(), job.base.dtype
+    found = np.empty(job.base.size, dtype)
     for block in blocks(found.size, width_of(len(rows))):
         values = middle_of([row[block] for row in rows], job.cut if dtype.kind == "f" else half(len(rows)))
         found[block] = values if dtype.kind == "f" else np.rint(values)
     return found
 
 
-def _settle(job: Job, piece: Piece) -> tuple[Array, float]:
-    if piece[0] not in job.scales:
-        return _middle(job, piece), 0.0
-    return settled(reported(job, piece), job.scales[piece[0]], job.base[piece].dtype)
-
-
-def reported(job: Job, piece: Piece) -> list[Array]:
-    """A piece of each update, shortened if it was clipped."""
-    name, start, stop = piece
-    rows = [part_of(part.model, name, slice(start, stop)) for part in job.parts]
-    return [
-        row
-        if part.scale is None
-        else Clipped({name: row}, {name: job.base[piece]}, part.scale).part(name, slice(0, stop - start))
-        for row, part in zip(rows, job.parts, strict=True)
-    ]
+def _settle(job: Job) -> tuple[Array, float]:
+    if (scales := job.scales.get(job.piece[0])) is None:
+        return _middle(job), 0.0
+    return settled(job.rows(), scales, job.base.dtype)

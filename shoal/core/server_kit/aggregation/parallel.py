@@ -1,31 +1,32 @@
-"""Sums over all updates, cut into ranges of parameters, so that workers can compute them side by side.
+"""Sums over all updates, cut into ranges of parameters, so that threads can compute them side by side.
 
-A worker takes some ranges of every update, in the order of the devices, and does with them what one process
-would do. No sum is ever split between workers: each coordinate is computed once, from all updates, and what
-is added over coordinates (the length of an update) is added by the caller, block by block in the usual order.
-So a model has the same bits with any number of workers, and the robust rules, which need all updates of a
-coordinate, work as well as the mean.
+A thread takes a range of every update, in the order of the devices. No sum is ever split between threads:
+each coordinate is computed once, from all updates, and what is added over coordinates (the length of an
+update) is added by the caller, block by block in the usual order. So a model has the same bits with any
+number of threads, and the robust rules, which need all updates of a coordinate, work as well as the mean.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import BLOCK, DTYPES, Lazy, Manifest, blocks, manifest_of, part_of
+from shoal.core.exchange.tensors import BLOCK, DTYPES, Manifest, blocks, manifest_of, part_of
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
 T = TypeVar("T")
 
-MIN_VALUES_FOR_WORKERS = 1 << 22
-"""Values of all updates together from which on workers are worth their trouble: 16 MB of float32."""
-JOBS_PER_WORKER = 4
-"""Jobs for each worker, so that a slow one does not hold up the others."""
+MIN_VALUES_FOR_THREADS = 1 << 22
+"""Values of all updates together from which on threads are worth their trouble: 16 MB of float32."""
+AT_ONCE = 4
+"""Pieces that are in memory at a time, and so the threads that gain anything."""
 LARGEST = 4 * BLOCK
 """Coordinates of a piece: of few updates, all of it stays in the processor's cache."""
 
@@ -34,69 +35,38 @@ Piece = tuple[str, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """An update. scale: the factor by which it is shortened; None: it stays as reported.
-
-    weight: in any unit."""
-
-    model: Tensors
-    scale: float | None = None
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
 class Job:
-    """Some pieces of every update. work: what to do with each of them. base: the same pieces of the model
-    before.
+    """A piece of every update. base: the same piece of the model before.
 
-    total: the sum of all weights. cut: as in `coordinates.middle`, for tensors of floats. scales: by tensor,
-    as in `influence.settled`.
+    weights: of the updates, in any unit. total: the sum of all weights. cut: as in `coordinates.middle`, for
+    tensors of floats. scales: by tensor, as in `influence.settled`.
     """
 
-    work: "Callable[[Job, Piece], Any]"
-    parts: tuple[Part, ...]
-    pieces: tuple[Piece, ...]
-    base: Mapping[Piece, Array]
+    models: Sequence[Tensors]
+    piece: Piece
+    base: Array
+    weights: Sequence[float] = ()
     total: float = 0.0
     cut: int = 0
     scales: Mapping[str, FloatArray] = field(default_factory=dict)
 
-    def done(self) -> list[Any]:
-        """A value for each of the pieces."""
-        return [self.work(self, piece) for piece in self.pieces]
+    def rows(self) -> list[Array]:
+        """The piece of each update."""
+        name, start, stop = self.piece
+        return [part_of(model, name, slice(start, stop)) for model in self.models]
 
 
-class Workers(Protocol):
-    """Who does the jobs, and how many they are. Results come in the order of the jobs."""
-
-    count: int
-
-    def map(self, jobs: Sequence[Job]) -> Sequence[list[Any]]: ...
-
-
-_workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
+_threads: ContextVar[Executor | None] = ContextVar("threads", default=None)
 
 
 @contextmanager
-def spread_over(workers: Workers | None) -> Iterator[None]:
-    """Let these workers do the sums of the block."""
-    token = _workers.set(workers)
+def spread_over(threads: Executor | None) -> Iterator[None]:
+    """Let these do the sums of the block."""
+    token = _threads.set(threads)
     try:
         yield
     finally:
-        _workers.reset(token)
-
-
-def _helpers(models: Sequence[Tensors]) -> Workers | None:
-    """The workers for sums over these updates; None if they are too small, or only this process has them."""
-    found = _workers.get()
-    if found is None or not all(isinstance(model, Lazy) and model.portable for model in models):
-        return None
-    return (
-        found
-        if sum(spec.size for spec in manifest_of(models[0])) * len(models) >= MIN_VALUES_FOR_WORKERS
-        else None
-    )
+        _threads.reset(token)
 
 
 def pieces_of(like: Manifest, parts: int, together: int = MATRIX) -> list[Piece]:
@@ -110,27 +80,33 @@ def pieces_of(like: Manifest, parts: int, together: int = MATRIX) -> list[Piece]
 
 
 def results(
-    work: Callable[[Job, Piece], T],
-    parts: Sequence[Part],
+    work: Callable[[Job], T],
+    models: Sequence[Tensors],
     base: Tensors,
     pieces: Sequence[Piece],
-    **more: Any,
+    weights: Sequence[float] = (),
+    total: float = 0.0,
+    cut: int = 0,
+    scales: Mapping[str, FloatArray] | None = None,
 ) -> Iterator[tuple[Piece, T]]:
-    """What comes of each piece, in their order. work: a function of a module, which workers can find."""
+    """What comes of each piece, in their order."""
 
-    def job(own: Sequence[Piece]) -> Job:
-        bases = {piece: part_of(base, piece[0], slice(*piece[1:])) for piece in own}
-        return Job(work, tuple(parts), tuple(own), bases, **more)
+    def done(piece: Piece) -> tuple[Piece, T]:
+        name, start, stop = piece
+        old = part_of(base, name, slice(start, stop))
+        return piece, work(Job(models, piece, old, weights, total, cut, scales or {}))
 
-    workers = _helpers([part.model for part in parts])
-    if workers is None:
-        for piece in pieces:
-            yield piece, job([piece]).done()[0]
+    threads, values = _threads.get(), len(models) * sum(stop - start for _, start, stop in pieces)
+    if threads is None or values < MIN_VALUES_FOR_THREADS:
+        yield from map(done, pieces)
         return
-    most = max(1, -(-len(pieces) // (JOBS_PER_WORKER * workers.count)))
-    shares = [pieces[start : start + most] for start in range(0, len(pieces), most)]
-    for own, values in zip(shares, workers.map([job(own) for own in shares]), strict=True):
-        yield from zip(own, values, strict=True)
+    begun = deque[Future[tuple[Piece, T]]]()
+    for piece in pieces:
+        begun.append(threads.submit(done, piece))
+        if len(begun) == AT_ONCE:
+            yield begun.popleft().result()
+    while begun:
+        yield begun.popleft().result()
 
 
 def in_memory(like: Manifest, found: Iterable[tuple[Piece, Array]]) -> dict[str, Array]:
