@@ -10,7 +10,10 @@ from shoal.core.types import RunId
 
 
 class WorkerDied(ShoalError):
-    """The training process ended on its own; the message says how."""
+    """The training process ended on its own; the message says how.
+
+    To do: see what it printed; if memory was short, take smaller batches.
+    """
 
     code, exit_code = "worker-died", 8
 
@@ -43,7 +46,10 @@ class NoPart(Refused):
 
 
 class NoAlgorithm(ShoalError):
-    """The run's algorithm has tasks of its own, which this device cannot do without its package."""
+    """The run's algorithm has tasks of its own, which this device cannot do without its package.
+
+    To do: install the package that the hint names, if you trust it.
+    """
 
     code, exit_code = "no-algorithm", 8
 
@@ -58,20 +64,29 @@ class NoAlgorithm(ShoalError):
 
 
 class Abstained(ShoalError):
-    """No cluster fits the device's data well enough."""
+    """No cluster fits the device's data well enough.
+
+    To do: `--accept-nearest`, or wait for more rounds.
+    """
 
     code, exit_code = "abstained", 1
 
 
 class WrongServer(Refused):
-    """The server that answers is not the one that the join string names."""
+    """The server that answers is not the one that the join string names.
+
+    To do: a new join string; or find out who stands between.
+    """
 
     code = "wrong-server"
 
 
 class Stopped(ShoalError):
-    """A signal ended the agent before its work was done. The exit code is 128 plus its number, as in
-    shells.
+    """A signal ended the agent before its work was done.
+
+    To do: nothing.
+
+    The exit code is 128 plus the signal's number, as in shells.
     """
 
     code, exit_code = "stopped", 130

@@ -264,7 +264,10 @@ class OperatorClient:
 
 
 class TimedOut(ShoalError):
-    """What was waited for did not happen in time."""
+    """What was waited for did not happen in time.
+
+    To do: a larger `--timeout`; after `fedserver run start`, look with `fedserver run ls`.
+    """
 
     code, exit_code = "timeout", 6
 

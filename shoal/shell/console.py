@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 import click
 
-from shoal.core.errors import LearnerFault, Missing, ShoalError
+from shoal.core.errors import Bug, LearnerFault, Missing, ShoalError
 
 SCHEMA = 1
 USAGE = 2
@@ -70,15 +70,12 @@ _STEERING = {
 
 
 class Interrupted(ShoalError):
-    """The user pressed Ctrl-C."""
+    """The user pressed Ctrl-C.
+
+    To do: nothing.
+    """
 
     code, exit_code = "interrupted", 130
-
-
-class Bug(ShoalError):
-    """An exception that is not a ShoalError."""
-
-    code, exit_code = "bug", 70
 
 
 class Console:

@@ -24,7 +24,10 @@ AHEAD = 60.0
 
 
 class Unwell(ShoalError):
-    """Something that the device needs does not work; the message says how many things."""
+    """Something that the device needs does not work.
+
+    To do: the hints of `fedclient doctor`.
+    """
 
     code, exit_code = "unwell", 1
 

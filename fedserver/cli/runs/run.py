@@ -37,7 +37,10 @@ NOT_WITH_FROM = ("algorithm", "preset", "initial_weights", "graph", "evaluate")
 
 
 class RunFailed(ShoalError):
-    """The run that was awaited has failed or was stopped."""
+    """The run that was awaited has failed or was stopped.
+
+    To do: `fedserver run logs`.
+    """
 
     code = "run-failed"
 

@@ -18,7 +18,10 @@ STATE = state_option("The server's state folder; the server need not be running.
 
 
 class LogBroken(ShoalError):
-    """Lines of the audit log were changed or removed."""
+    """Lines of the audit log were changed or removed.
+
+    To do: find out by whom; compare it with a backup.
+    """
 
     code = "audit-broken"
 

@@ -46,8 +46,12 @@ HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
 class NoClassifier(LearnerFault):
-    """What a model says of a sample is no probability of classes: whatever the samples are, so that it tells
-    nothing of them if the run is asked to decide instead."""
+    """What a model says of a sample is no probability of classes.
+
+    To do: nothing; the run is asked to decide. `placing=paper` decides so from the start.
+
+    It does not depend on the samples, so that it tells nothing of them if the run is asked instead.
+    """
 
     code = NO_CLASSIFIER
 
