@@ -20,7 +20,7 @@ time.time = lambda: {then} + time.monotonic() - since
 from fedserver.__main__ import main
 main()
 """
-"""`fedserver`, by whose clock it was killed just now: the round has a deadline, also while the server is down."""
+"""`fedserver`, by whose clock it was killed just now: a deadline passes while a server is down, too."""
 
 
 def test_this_version_finishes_the_round_and_the_run_with_the_same_bits(tmp_path: Path) -> None:
