@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shoal.simulation.simulate import algorithms as algorithms
     from shoal.simulation.simulate import simulate as simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "Client": "shoal.client:Client",

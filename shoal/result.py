@@ -4,7 +4,7 @@ import html
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -183,7 +183,7 @@ class Result:
             "this result cannot place newcomers", "a device asks the daemon itself: fedclient place"
         )
 
-    def compare(self, *algorithms: str, progress: Any = False) -> "Comparison":
+    def compare(self, *algorithms: str, progress: bool | Callable[[str], None] = False) -> "Comparison":
         """This result beside those of other algorithms, on the same fleet, with the same model and seed."""
         raise NotKnown(
             "this result cannot be repeated with other algorithms: the data stayed on the devices",
@@ -295,7 +295,7 @@ class Comparison(Mapping[str, Result]):
     def __getitem__(self, name: str) -> Result:
         return self._results[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._results)
 
     def __len__(self) -> int:

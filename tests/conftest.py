@@ -37,6 +37,7 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
 
 LONGEST = (
     "histories/test_histories.py",
+    "compat/test_versions.py",
     "e2e/test_conformance.py",
     "contract/test_liars.py",
     "e2e/test_bad_lines.py",
@@ -44,6 +45,7 @@ LONGEST = (
     "client/cli/test_cli.py",
     "e2e/test_rollout.py",
     "api/test_notebooks.py",
+    "e2e/test_mixed_languages.py",
     "e2e/test_withdrawal.py",
     "chaos/test_chaos_short.py",
     "contract/test_every_algorithm.py",

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
-import sklearn.datasets
+import sklearn.datasets  # type: ignore[import-untyped]
 
 import shoal
 from shoal.core.device_kit.learner import initial_weights

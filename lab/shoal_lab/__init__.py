@@ -11,4 +11,4 @@ that `fedserver algorithm ls` lists, the verb `fedserver table`, and the options
 make fleets of one data set.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

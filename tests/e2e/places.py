@@ -114,11 +114,13 @@ class Place:
             yield process
 
     @contextmanager
-    def running(self, log: str, *line: object) -> Iterator[subprocess.Popen[str]]:
-        """Python with these arguments, until the end of the block; what it says goes to a log."""
+    def running(
+        self, log: str, *line: object, program: str = sys.executable
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A program with these arguments, until the end of the block; what it says goes to a log."""
         with (self.root / f"{log}.log").open("a") as file:
             process = subprocess.Popen(
-                [sys.executable, *map(str, line)],
+                [program, *map(str, line)],
                 stdout=file,
                 stderr=file,
                 text=True,

@@ -15,8 +15,8 @@ from tests.mutants.listed import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("shoal", "fedserver", "fedclient", "tests", "pyproject.toml", "proto", "docs", "scripts")
-LONGEST = 300.0
-"""Seconds after which the tests of a mutant are ended: then it has made the product hang, and is killed."""
+EACH, LONGEST = 120, 300.0
+"""Seconds after which one test, and all tests, of a mutant are ended: then it makes the product hang."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ def tried(mutant: Mutant) -> Verdict:
             "-n",
             "0",
             "--timeout",
-            "60",
+            str(EACH),
             "-p",
             "no:cacheprovider",
             *mutant.tests,
         ]
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {"GIT_DIR": repository} if (repository := _repository()) else {}
         try:
             ran = subprocess.run(
                 [sys.executable, *line],
@@ -84,6 +85,14 @@ def tried(mutant: Mutant) -> Verdict:
             f"{mutant.name}: the tests could not be run:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}"
         )
     return Verdict(mutant, by, time.monotonic() - began)
+
+
+def _repository() -> str:
+    """Where git keeps this repository, of which some tests read a commit; "" if there is none."""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "rev-parse", "--absolute-git-dir"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> int:

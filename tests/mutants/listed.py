@@ -7,6 +7,7 @@ REDUNDANCY, DAMAGE = f"{STORE}/test_redundancy.py", "tests/server/coordinator/te
 CHANGES = "tests/server/coordinator/test_run_changes.py"
 RECOVERY = "tests/server/coordinator/test_recovery.py"
 ROUNDS, SCENARIOS = "tests/core/engine/test_rounds.py", "tests/scenarios/test_scenarios.py"
+VERSIONS = "tests/compat/test_versions.py"
 INTAKE, LEDGER = "tests/server/coordinator/test_intake.py", "tests/client/store/test_ledger.py"
 
 
@@ -448,5 +449,27 @@ MUTANTS = (
         "        raise _Repaired\n    crash.point",
         "        pass\n    crash.point",
         "tests/server/ha/test_bucket_away.py",
+    ),
+    # -- what the version before has on the wire and on its disks
+    mutant(
+        "tensors are packed in another way",
+        "shoal/core/exchange/tensors.py",
+        "ALIGNMENT = 64\n",
+        "ALIGNMENT = 32\n",
+        VERSIONS,
+    ),
+    mutant(
+        "the state of a run is stored in another form",
+        "shoal/core/engine/checkpoint.py",
+        "FORMAT = 1\n",
+        "FORMAT = 2\n",
+        "tests/compat/test_stopped_run.py",
+    ),
+    mutant(
+        "a result is forgotten before its receipt",
+        "fedclient/agent/agent.py",
+        '        crash.point("device.uploaded")\n',
+        '        self._outbox.clear()\n        crash.point("device.uploaded")\n',
+        VERSIONS,
     ),
 )
