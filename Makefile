@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test scenarios histories chaos liars rot mutants fuzz check format docs dist proto lock clean
+.PHONY: help demo test scenarios histories chaos liars audit rot mutants fuzz check format docs dist proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ chaos: .venv/built
 ## make liars      liars in number, in small fleets; goes on where it stopped; DATA=folder; writes docs/liars.md
 liars: .venv/built
 	@$(BIN)/python -m benchmarks.influence --out runs/liars.jsonl --data-dir "$(DATA)" --page docs/liars.md
+
+## make audit      the epsilon that 10,000 releases of each kind prove, overnight; goes on where it stopped
+audit: .venv/built
+	@$(BIN)/python -m tests.audit --seconds 36000 --out runs/audit
 
 ## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
 rot: .venv/built

@@ -116,7 +116,7 @@ async def agents(place: Place, count: int) -> AsyncIterator[None]:
         for number in range(count):
             name = f"device-{number}"
             settings = await asyncio.to_thread(place.joined, name)
-            stack.enter_context(place.running(name, "-m", "fedclient", "run", "-c", settings))
+            stack.enter_context(place.running(name, "fedclient", "run", "-c", settings))
         spec = RunSpec("endless", "fedavg", parameters={"rounds": 1_000_000})
         with OperatorClient(place.state) as operator:
             operator.start_run(spec, None)

@@ -107,3 +107,12 @@ def some_buckets() -> Iterator[buckets.Buckets]:
         pytest.skip(reason)
     with buckets.buckets() as running:
         yield running
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes in which devices work are forked from one that has loaded PyTorch."""
+    from fedclient.work import spawning
+    from tests.programs import forking
+
+    monkeypatch.setattr(spawning, "spawn", forking(spawning.spawn))

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.crash.takeover import Pair
 from tests.e2e.places import Place
 from tests.e2e.test_plugin import NAMES, simulated, started
 from tests.postgresql import Cluster
+from tests.programs import Running
 from tests.waiting import HANG
 
 Variables = dict[str, str]
@@ -73,9 +73,9 @@ def begin(place: Place) -> None:
 
 
 @contextmanager
-def agent(place: Place, name: str) -> Iterator["Popen[str]"]:
+def agent(place: Place, name: str) -> Iterator[Running]:
     settings = place.root / name / "device.yaml"
-    with place.running(name, "-m", "fedclient", "run", "-c", settings, "--until-finished") as process:
+    with place.running(name, "fedclient", "run", "-c", settings, "--until-finished") as process:
         yield process
 
 
@@ -101,13 +101,13 @@ def notices(place: Place) -> tuple[str, ...]:
         return operator.status().notices
 
 
-def ended(place: Place, *agents: "Popen[str]") -> None:
+def ended(place: Place, *agents: Running) -> None:
     assert [each.wait(HANG) for each in agents] == [0] * len(agents), [place.log(name) for name in NAMES]
     found = summary(place)
     assert (found.stage, found.progress) == ("finished", PARAMETERS["rounds"])
 
 
-def check(place: Place, *agents: "Popen[str]") -> None:
+def check(place: Place, *agents: Running) -> None:
     """The run ends, no step of training was made twice, and the models are those of a simulation."""
     ended(place, *agents)
     assert steps(place, "attic") == steps(place, "cellar") > 0

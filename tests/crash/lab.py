@@ -6,7 +6,6 @@ What survives is what is on the disk: of the server under `server`, of each devi
 import asyncio
 import itertools
 import json
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -34,13 +33,12 @@ from shoal.core.exchange.wire import work_key
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal.shell import crash
 from tests.client.visits import NoJitter
+from tests.programs import FORKS
 from tests.server.coordinator.test_graph import FITTING
 from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
 from tests.waiting import HANG
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
 PIECE = 64
 """Bytes of a chunk: the model of 136 bytes has three."""
 INLINE, BUILT = "inline", "built"

@@ -1,6 +1,5 @@
 """A kill -9 at every point that a release passes: one draw at most for a debit, and never over budget."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -25,9 +24,8 @@ from shoal.shell import crash
 from tests.client.store import paying
 from tests.client.store.paying import exact, lesson, order, released, sent, trained, work
 from tests.client.store.test_reservations import whole
+from tests.programs import FORKS
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.crash.test_ledger"])
 TIGHT, AMPLE = Budget(total_epsilon=6.0), Budget(epsilon=20.0, total_epsilon=20.0)
 SINGLE = Budget(epsilon=2.5)
 LOST = ("device.debited", "device.drawn", "device.release-stored")

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from fedserver.rpc.client import OperatorClient
 from shoal.core.types import ModelKey, Tensors
 from shoal.shell.crash import VARIABLE
 from tests.crash import lab
+from tests.programs import Running, started
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.test_daemon import all_devices
@@ -23,9 +22,10 @@ from tests.waiting import HANG
 
 
 @contextmanager
-def device(address: str, root: Path, number: int, point: str = "") -> Iterator["subprocess.Popen[bytes]"]:
-    command = [sys.executable, "-m", "tests.crash.device", address, str(root / f"d{number}"), str(number)]
-    process = subprocess.Popen(command, env={**os.environ, VARIABLE: point})
+def device(address: str, root: Path, number: int, point: str = "") -> Iterator[Running]:
+    line = ["tests.crash.device", address, str(root / f"d{number}"), str(number)]
+    with (root / f"d{number}.log").open("a") as log:
+        process = started(line, os.getcwd(), {**os.environ, VARIABLE: point}, log, log)
     try:
         yield process
     finally:

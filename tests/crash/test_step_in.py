@@ -11,7 +11,7 @@ import pytest
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Failure, Outcome, Report
 from shoal.shell import crash
-from tests.crash.lab import FORKS
+from tests.programs import FORKS
 from tests.server.servers import hands, server, start
 from tests.server.toys import honest
 from tests.waiting import HANG

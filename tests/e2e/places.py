@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
@@ -16,7 +15,18 @@ import numpy as np
 from click.testing import CliRunner
 
 from fedserver.__main__ import main
+from tests.programs import Running, Verb, started
 from tests.waiting import HANG, free_port
+
+
+@contextmanager
+def ending(process: Running) -> Iterator[None]:
+    """End the process with the block."""
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(HANG)
 
 
 @dataclass
@@ -33,15 +43,8 @@ class Place:
         return self.root / "server"
 
     def call(self, program: str, *arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", program, *map(str, arguments)],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=HANG,
-            cwd=self.root,
-            env=self._environment(program),
-        )
+        line = [program, *map(str, arguments)]
+        return Verb(line, self.root, self._environment(program), given).end()
 
     def _environment(self, *line: object) -> dict[str, str]:
         return {**os.environ, **(self.of_server if "fedserver" in line else self.of_devices)}
@@ -99,7 +102,7 @@ class Place:
         return sum(line["facts"].get("device") == device for line in found)
 
     @contextmanager
-    def up(self, *program: str) -> Iterator[subprocess.Popen[str]]:
+    def up(self) -> Iterator[Running]:
         """The server, made at the first time; its ports stay the same."""
         if not self.state.exists():
             ports = ("--listen", f"127.0.0.1:{free_port()}", "--join-listen", f"127.0.0.1:{free_port()}")
@@ -107,31 +110,32 @@ class Place:
             assert made.returncode == 0, made.stderr
             with (self.state / "fedserver.yaml").open("a") as file:
                 file.write("cadence: {poll: 1}\n")  # so that a waiting device soon calls again
-        with self.running(
-            "server", *(program or ("-m", "fedserver")), "up", "--state", self.state
-        ) as process:
+        with self.running("server", "fedserver", "up", "--state", self.state) as process:
             self.wait_for(lambda: (self.state / "address").exists())
             yield process
 
     @contextmanager
-    def running(
-        self, log: str, *line: object, program: str = sys.executable
-    ) -> Iterator[subprocess.Popen[str]]:
-        """A program with these arguments, until the end of the block; what it says goes to a log."""
+    def running(self, log: str, *line: object) -> Iterator[Running]:
+        """`python -m` with this line, until the end of the block; what it says goes to a log."""
+        with (self.root / f"{log}.log").open("a") as file:
+            process = started([*map(str, line)], self.root, self._environment(*line), file, file)
+        with ending(process):
+            yield process
+
+    @contextmanager
+    def executing(self, log: str, *command: object) -> Iterator[Running]:
+        """Another program than ours, in the same way."""
         with (self.root / f"{log}.log").open("a") as file:
             process = subprocess.Popen(
-                [program, *map(str, line)],
+                [*map(str, command)],
                 stdout=file,
                 stderr=file,
                 text=True,
                 cwd=self.root,
-                env=self._environment(*line),
+                env=self._environment(),
             )
-        try:
+        with ending(process):
             yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(HANG)
 
     def log(self, name: str) -> str:
         return (self.root / f"{name}.log").read_text()

@@ -51,7 +51,7 @@ def test_a_simulation_is_deployed_and_the_fleet_trains_the_same_models(
             line = place.server("token", "create")["join"]
             done = place.call("fedclient", "join", "-", "-c", settings, "--device", name, given=line)
             assert done.returncode == 0, done.stderr
-            line_of = ("-m", "fedclient", "run", "-c", settings, "--until-finished")
+            line_of = ("fedclient", "run", "-c", settings, "--until-finished")
             devices.append(stack.enter_context(place.running(name, *line_of)))
         for device in devices:
             assert device.wait(HANG) == 0

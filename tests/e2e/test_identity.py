@@ -14,6 +14,7 @@ import pytest
 
 from shoal.core.identity.join import parse
 from tests.e2e.places import Place
+from tests.programs import Running
 from tests.waiting import HANG
 
 IDENTITY = "state/identity/identity.json"
@@ -92,7 +93,7 @@ def test_a_device_waits_for_a_server_that_starts_again(place: Place) -> None:
         server.kill()
         server.wait()
         (place.state / "address").unlink()
-    with place.running("attic", "-m", "fedclient", "run", "-c", settings, "--until-finished") as agent:
+    with place.running("attic", "fedclient", "run", "-c", settings, "--until-finished") as agent:
         place.wait_for(lambda: "does not answer" in place.log("attic"))
         with place.up():
             assert agent.wait(HANG) == 0
@@ -104,8 +105,8 @@ def is_idle(place: Place, device: str) -> bool:
     return found.get(device) == "idle"
 
 
-def runs(place: Place, name: str, settings: Path) -> AbstractContextManager[subprocess.Popen[str]]:
-    return place.running(name, "-m", "fedclient", "run", "-c", settings)
+def runs(place: Place, name: str, settings: Path) -> AbstractContextManager[Running]:
+    return place.running(name, "fedclient", "run", "-c", settings)
 
 
 def test_the_servers_key_changes_under_a_device_and_while_another_sleeps(place: Place) -> None:
@@ -116,7 +117,7 @@ def test_the_servers_key_changes_under_a_device_and_while_another_sleeps(place: 
             place.wait_for(lambda: is_idle(place, "attic"))
             for _ in range(2):
                 place.server("authority", "rotate")
-        with place.running("attic", "-m", "fedclient", "run", "-c", awake) as agent:
+        with place.running("attic", "fedclient", "run", "-c", awake) as agent:
             place.wait_for(lambda: place.identity("attic")["authority"] != before["authority"])
             place.wait_for(lambda: is_idle(place, "attic"))
             with runs(place, "cellar", asleep):
@@ -180,9 +181,7 @@ def test_a_device_that_was_installed_again_takes_its_place_once_approved(place: 
             place.wait_for(lambda: is_idle(place, "attic"))
             line = place.server("token", "create")["join"]
             again = place.device("again")
-            with place.running(
-                "joins", "-m", "fedclient", "join", line, "-c", again, "--device", "attic"
-            ) as it:
+            with place.running("joins", "fedclient", "join", line, "-c", again, "--device", "attic") as it:
                 place.wait_for(lambda: "waiting for an operator's approval" in place.log("joins"))
                 assert former.poll() is None
                 place.server("device", "approve", "attic", "--yes")
@@ -193,7 +192,7 @@ def test_a_device_that_was_installed_again_takes_its_place_once_approved(place: 
             place.wait_for(lambda: is_idle(place, "attic"))
         done = place.call("fedclient", "leave", "-c", again, "--yes")
         assert done.returncode == 0, done.stderr
-        back = ("-m", "fedclient", "join", place.server("token", "create")["join"], "-c", again)
+        back = ("fedclient", "join", place.server("token", "create")["join"], "-c", again)
         with place.running("back", *back) as it:  # its folder knows its name
             place.wait_for(lambda: "waiting for an operator's approval" in place.log("back"))
             place.server("device", "approve", "--all", "--yes")

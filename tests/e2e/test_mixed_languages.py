@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import yaml
 from shoal.simulation.images import digits, rotate
 from tests.e2e.places import Place
 from tests.e2e.test_conformance import EXAMPLE, NODE, ROOT, needs_node
+from tests.programs import Running
 from tests.waiting import HANG
 
 PYTHON, JAVASCRIPT, NEWCOMER = range(4), range(4, 6), 7
@@ -40,10 +40,10 @@ def in_python(place: Place, number: int) -> Path:
 
 
 @contextmanager
-def in_javascript(place: Place, number: int, *line: object) -> "Iterator[Popen[str]]":
+def in_javascript(place: Place, number: int, *line: object) -> Iterator[Running]:
     """The example with these arguments, after the folder of its state."""
     script = (EXAMPLE / "device.js", place.root / f"d{number}" / "state", *line)
-    with place.running(f"d{number}", *script, program=str(NODE)) as process:
+    with place.executing(f"d{number}", NODE, *script) as process:
         yield process
 
 
@@ -70,7 +70,7 @@ def test_both_languages_form_the_groups_and_a_newcomer_gets_the_model_of_its_own
         parameters = ("--set", "rounds=4", "--set", "privacy=off")
         place.server("run", "start", "mixed", "--seed", "42", *policy, "--straggler-factor", "0", *parameters)
         agents = [
-            place.running(f"d{number}", "-m", "fedclient", "run", "-c", path, "--until-finished")
+            place.running(f"d{number}", "fedclient", "run", "-c", path, "--until-finished")
             for number, path in settings.items()
         ] + [in_javascript(place, number, "train", data[number], HIDDEN) for number in JAVASCRIPT]
         for agent in [stack.enter_context(each) for each in agents]:

@@ -85,12 +85,13 @@ ALGORITHM = replace(
     presets={"short": {"rounds": 2, "batch_size": 16}},
 )
 """
-RUNS = {
-    "as it is": ("fedavgm", "default", {"rounds": 3, "server_momentum": 0.5}),
+PLAIN = {
+    "as-it-is": ("fedavgm", "default", {"rounds": 3, "server_momentum": 0.5}),
     "variant": ("varied-light", "default", {"rounds": 3}),
     "preset": ("varied", "short", {}),
-    "variant, with DP-SGD": ("varied-light", "short", {"dp_epsilon": 3.0, "evaluate": False}),
 }
+PRIVATE = {"dp-sgd": ("varied-light", "short", {"dp_epsilon": 3.0, "evaluate": False})}
+"""Runs: algorithm, preset, and what is set besides."""
 
 
 @pytest.fixture
@@ -130,51 +131,52 @@ def trained(place: Place, settings: Mapping[str, Path]) -> None:
     """Let the devices serve until no run is left."""
     with ExitStack() as stack:
         agents = [
-            stack.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path, "--until-finished"))
+            stack.enter_context(place.running(name, "fedclient", "run", "-c", path, "--until-finished"))
             for name, path in settings.items()
         ]
         for agent in agents:
             assert agent.wait(HANG) == 0, {name: place.log(name) for name in settings}
 
 
-@pytest.mark.parametrize("which", RUNS)
-def test_on_the_server_only(place: Place, which: str) -> None:
+@pytest.mark.parametrize("runs", [PLAIN, PRIVATE], ids=["plain", "private"])
+def test_on_the_server_only(place: Place, runs: Mapping[str, tuple[str, str, dict[str, Any]]]) -> None:
     """It gives the models of the simulator."""
-    algorithm, preset, changes = RUNS[which]
-    if "dp_epsilon" in changes:
+    private = runs is PRIVATE
+    if private:
         pytest.importorskip("opacus")
     with place.up():
         settings = {name: place.joined(name) for name in NAMES}
         missing = place.call("fedclient", "check", "-c", settings["attic"])
         assert missing.returncode == 0, missing.stderr
-        sets = [f"{name}={value}" for name, value in changes.items()]
-        options = [each for pair in sets for each in ("--set", pair)]
-        started(place, "trial", algorithm, "--preset", preset, *options)
+        for run, (algorithm, preset, changes) in runs.items():
+            sets = [each for name, value in changes.items() for each in ("--set", f"{name}={value}")]
+            started(place, run, algorithm, "--preset", preset, *sets)
         trained(place, settings)
-        with OperatorClient(place.state) as operator:
-            status = operator.show("trial")
-        assert status.summary.stage == "finished"
-        if "dp_epsilon" not in changes:  # whose noise is the operating system's
-            assert {key: model.blob.sha256 for key, model in status.models.items()} == {
-                key: digest(model)
-                for key, model in simulated(place, algorithm, preset, changes).models.items()
-            }
-        found = place.call("fedclient", "place", "-c", settings["attic"], "--run", "trial", "--json")
-        assert found.returncode == 0, found.stderr
         known = place.call("fedclient", "consent", "-c", settings["attic"])
-        card, variant = find(algorithm)
-        rounds = card.configure(preset, {**variant, **changes}).rounds
-        assert f"run trial: {card.name}, which trains {rounds} times" in known.stdout
+        for run, (algorithm, preset, changes) in runs.items():
+            with OperatorClient(place.state) as operator:
+                status = operator.show(run)
+            assert status.summary.stage == "finished"
+            if not private:  # whose noise is the operating system's
+                assert {key: model.blob.sha256 for key, model in status.models.items()} == {
+                    key: digest(model)
+                    for key, model in simulated(place, algorithm, preset, changes).models.items()
+                }
+            found = place.call("fedclient", "place", "-c", settings["attic"], "--run", run, "--json")
+            assert found.returncode == 0, found.stderr
+            card, variant = find(algorithm)
+            rounds = card.configure(preset, {**variant, **changes}).rounds
+            assert f"run {run}: {card.name}, which trains {rounds} times" in known.stdout
         ledger = place.call("fedclient", "status", "-c", settings["attic"], "--json")
         released = json.loads(ledger.stdout)["data"]["privacy"]["total"]
-        assert (released["epsilon"] is None) == ("dp_epsilon" not in changes)
+        assert (released["epsilon"] is not None) == private
 
 
 def test_its_owner_is_asked_before_anything_leaves(place: Place) -> None:
     with place.up():
         settings = {"attic": place.joined("attic", rules=False), "cellar": place.joined("cellar")}
         started(place, "trial", "fedavgm", "--set", "rounds=1")
-        agent = ("-m", "fedclient", "run", "--until-finished", "-c")
+        agent = ("fedclient", "run", "--until-finished", "-c")
         with place.running("cellar", *agent, settings["cellar"]) as other:
             with place.running("attic", *agent, settings["attic"]) as refused:
                 assert refused.wait(HANG) == 5, "no run can have it before its owner agrees"
@@ -201,7 +203,7 @@ def test_a_device_that_lacks_it(place: Place, installed: Path) -> None:
         started(place, "trial", "census", "--set", "rounds=1")
         with ExitStack() as stack:
             for name, path in settings.items():
-                stack.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path))
+                stack.enter_context(place.running(name, "fedclient", "run", "-c", path))
             lacks = "error[no-algorithm]: algorithm census has tasks of its own"
             place.wait_for(lambda: any(lacks in place.log(name) for name in NAMES))
             place.wait_for(lambda: "lacks the package" in json.dumps(place.server("run", "logs", "trial")))

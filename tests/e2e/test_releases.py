@@ -94,7 +94,7 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
         settings = place.joined("pi-17")
         newcomer = place.joined("attic", "--role", "infer-only")
         place.server("run", "start", "a", "--algorithm", "fedavg", "--set", "rounds=1")
-        with place.running("pi-17", "-m", "fedclient", "run", "-c", settings, "--until-finished") as device:
+        with place.running("pi-17", "fedclient", "run", "-c", settings, "--until-finished") as device:
             assert device.wait(HANG) == 0
         made = place.server("release", "create", "a", "v1")
         assert (made["release"], made["devices"]) == ("a@v1", 1)
@@ -131,7 +131,7 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
         place.server("run", "start", "again", "--evaluate", "stable")
         unmeasured = ("--set", "rounds=2", "--set", "evaluate=false")
         place.server("run", "start", "unmeasured", "--algorithm", "fedavg", *unmeasured)
-        with place.running("pi-17", "-m", "fedclient", "run", "-c", settings, "--until-finished") as device:
+        with place.running("pi-17", "fedclient", "run", "-c", settings, "--until-finished") as device:
             assert device.wait(HANG) == 0
         assert place.server("run", "show", "unmeasured")["stage"] == "finished"
         found = place.call("fedclient", "place", "-c", newcomer, "--json")

@@ -3,7 +3,6 @@ each step, a worse release is stopped by its counts, and a better one promoted."
 
 import json
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
@@ -20,6 +19,7 @@ from shoal.core.types import Array, Tensors
 from tests.client.light.asking import ask
 from tests.core.inference.graphs import graph
 from tests.e2e.places import Place
+from tests.programs import Running
 from tests.server.servers import spec
 from tests.waiting import HANG
 
@@ -58,7 +58,7 @@ class Fleet:
             settings.write_text(f"data: {{npz: data.npz}}\n{rule}")
 
     @contextmanager
-    def server(self, crash_at: str = "") -> Iterator[subprocess.Popen[str]]:
+    def server(self, crash_at: str = "") -> Iterator[Running]:
         self.place.of_server = {"SHOAL_CRASH_AT": crash_at} if crash_at else {}
         with self.place.up() as process:
             self.place.wait_for(lambda: process.poll() is not None or self.answers())
@@ -71,10 +71,9 @@ class Fleet:
         return False
 
     @contextmanager
-    def device(self, name: str) -> Iterator[subprocess.Popen[str]]:
+    def device(self, name: str) -> Iterator[Running]:
         socket = self.place.root / name / "s"
         line = (
-            "-m",
             "fedclient",
             "run",
             "-c",
@@ -131,7 +130,7 @@ class Fleet:
         assert found is not None
         return found
 
-    def dies(self, process: subprocess.Popen[str]) -> None:
+    def dies(self, process: Running) -> None:
         """Let programs go on until the server is killed."""
         self.place.wait_for(lambda: self.program() < 0 or process.poll() is not None)
         assert process.returncode == -signal.SIGKILL

@@ -19,7 +19,7 @@ def test_run_start_and_status_say_who_takes_part_and_why_not(tmp_path: Path) -> 
         np.savez(settings["dairy"].parent / "data.npz", x=np.ones((60, 5), np.float32), y=np.arange(60) % 2)
         settings["dairy"].write_text(settings["dairy"].read_text().replace("inputs: 4", "inputs: 5"))
         for name, path in settings.items():
-            agents.enter_context(place.running(name, "-m", "fedclient", "run", "-c", path))
+            agents.enter_context(place.running(name, "fedclient", "run", "-c", path))
         place.wait_for(lambda: here(place) == len(NAMES))
         # If a device were asked for them it could be the dairy's, and then the others had the wrong shape.
         first = initial_weights(builtin("mlp", {"inputs": 4, "hidden": (4,), "classes": 2}), 0)

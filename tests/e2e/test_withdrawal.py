@@ -12,9 +12,7 @@ RUN = ("fedclient", "run", "--until-finished")
 def trained(place: Place, *names: str) -> None:
     """Each device runs until no run is left."""
     work = [
-        place.running(
-            name, "-m", "fedclient", "run", "-c", place.root / name / "device.yaml", "--until-finished"
-        )
+        place.running(name, "fedclient", "run", "-c", place.root / name / "device.yaml", "--until-finished")
         for name in names
     ]
     devices = [each.__enter__() for each in work]

@@ -59,7 +59,7 @@ def test_what_is_known_of_a_device_with_a_model_of_its_own_is_that_models_accura
     assert accuracy["known"] > accuracy["test"] + 20.0
 
 
-@pytest.mark.parametrize("algorithm", ["ifca", "fesem", "fedem", "feddrift"])
+@pytest.mark.parametrize("algorithm", ["ifca", "fedem"])
 def test_where_newcomers_need_labels_all_clusters_models_decide_together(algorithm: str) -> None:
     """FLUX, F.1. With labels to show they are placed instead."""
     settings = {"clients": 4, "rounds": 2, "threads": 1, "changes": {**SMALL, "placing": "paper"}}

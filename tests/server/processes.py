@@ -14,6 +14,7 @@ from fedserver.config import SETTINGS
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import Unavailable
+from tests.programs import Running, started
 from tests.waiting import HANG
 
 
@@ -21,7 +22,7 @@ from tests.waiting import HANG
 class Daemon:
     """A running `fedserver up`. log: its standard error. address: where devices call."""
 
-    process: subprocess.Popen[str]
+    process: Running
     state: Path
     log: Path
     address: str
@@ -40,13 +41,14 @@ def add_settings(state: Path, lines: str) -> None:
 
 
 NOTHING: Mapping[str, str] = {}
+PROGRAM = ("-m", "fedserver")
 PLAIN = ("--listen", "127.0.0.1:0", "--insecure-loopback")
 
 
 @contextmanager
 def daemon(
     state: Path,
-    program: tuple[str, ...] = ("-m", "fedserver"),
+    program: tuple[str, ...] = PROGRAM,
     options: tuple[str, ...] = PLAIN,
     environment: Mapping[str, str] = NOTHING,
 ) -> Iterator[Daemon]:
@@ -57,24 +59,23 @@ def daemon(
     """
     log = state.with_suffix(".log")
     up = ["up", "--state", str(state), *options]
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, *program, *up],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("listening on 127.0.0.1:"), (line, log.read_text())
-        yield Daemon(process, state, log, line.split()[-1])
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
+    surroundings = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+    source, sink = os.pipe()
+    with log.open("a") as errors, os.fdopen(sink, "w") as out:
+        if program == PROGRAM:
+            process: Running = started(["fedserver", *up], os.getcwd(), surroundings, out, errors)
+        else:
+            command = [sys.executable, *program, *up]
+            process = subprocess.Popen(command, stdout=out, stderr=errors, text=True, env=surroundings)
+    with os.fdopen(source) as said:
+        try:
+            line = said.readline()
+            assert line.startswith("listening on 127.0.0.1:"), (line, log.read_text())
+            yield Daemon(process, state, log, line.split()[-1])
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
 
 
 def restored(operator: OperatorClient, run: str) -> RunStatus:

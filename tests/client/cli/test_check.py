@@ -19,6 +19,8 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.errors import DataFault, LearnerFault
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 BUILD = """
 import torch
 from torch import nn

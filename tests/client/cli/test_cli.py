@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.client.bridge import Bridge, serving
 from tests.client.memory_server import TERMS, MemoryServer
+from tests.programs import Verb
 from tests.waiting import HANG, until
 
 
@@ -72,22 +72,17 @@ def alter(path: Path, old: str, new: str) -> None:
     path.write_text(before.replace(old, new))
 
 
-async def begin(*arguments: object) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fedclient", *map(str, arguments)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+def begin(*arguments: object) -> Verb:
+    return Verb(["fedclient", *map(str, arguments)], os.getcwd(), os.environ)
 
 
-async def end(process: asyncio.subprocess.Process) -> Ended:
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return Ended(process.returncode, out.decode(), err.decode())
+async def end(verb: Verb) -> Ended:
+    done = await asyncio.to_thread(verb.end)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 async def call(*arguments: object) -> Ended:
-    return await end(await begin(*arguments))
+    return await end(begin(*arguments))
 
 
 def against(server: MemoryServer, steps: Callable[[str, Bridge], Awaitable[None]]) -> None:
@@ -165,14 +160,14 @@ def test_sigterm_takes_leave(settings: Path, tmp_path: Path, until_finished: boo
 
     async def steps(address: str, bridge: Bridge) -> None:
         arguments = ["--until-finished"] if until_finished else []
-        process = await begin("run", "-c", settings, "--server", address, *arguments)
+        process = begin("run", "-c", settings, "--server", address, *arguments)
         await until(lambda: len(server.calls("next_task")) > 1)
         assert DeviceFolder(tmp_path / "state").busy()
         second = await call("run", "-c", settings, "--server", address)
         assert second.code == 3
         assert "error[bad-config]" in second.err
         assert "is in use by another fedclient" in second.err
-        process.send_signal(signal.SIGTERM)
+        process.process.send_signal(signal.SIGTERM)
         ended = await end(process)
         assert ended.code == code, ended.err
         assert server.log[-1] == "leave"
@@ -187,9 +182,9 @@ def test_a_killed_device_sends_what_it_had_finished(settings: Path, model: Tenso
 
     async def steps(address: str, bridge: Bridge) -> None:
         server.away, server.away_from = 1 << 30, ("report",)
-        process = await begin("run", "-c", settings, "--server", address)
+        process = begin("run", "-c", settings, "--server", address)
         await until(lambda: bool(server.calls("report")))
-        process.kill()
+        process.process.kill()
         await end(process)
         server.away, server.uploads = 0, {}
         ended = await call("run", "-c", settings, "--server", address, "--once")
@@ -277,7 +272,7 @@ def test_a_placed_device_follows_its_model(settings: Path, model: Tensors, tmp_p
 
     async def steps(address: str, bridge: Bridge) -> None:
         server.placement = Placement("r1", first, server.keep(model))
-        following = await begin(
+        following = begin(
             *("place", tmp_path / "new.npz", "-c", settings, "--server", address, "--follow", "--every", 1),
             *("--hook", f"sh -c 'echo $SHOAL_CLUSTER >> {log}'"),
         )
@@ -289,7 +284,7 @@ def test_a_placed_device_follows_its_model(settings: Path, model: Tensors, tmp_p
             assert wanted is not None
             await until(lambda: followed.exists() and followed.read_text() == wanted.blob.sha256)
         finally:
-            following.send_signal(signal.SIGINT)
+            following.process.send_signal(signal.SIGINT)
             assert (await end(following)).code == 0
 
     against(server, steps)

@@ -99,7 +99,8 @@ def flipping_labels(device: Device, number: int) -> Device:
     return perform
 
 
-ON_DIGITS = {"sign flip": stretched(-10.0), "times 100": stretched(100.0), "labels": flipping_labels}
+ON_DIGITS = {"times 100": stretched(100.0), "labels": flipping_labels}
+"""Updates that are reversed, every algorithm bears: tests/contract/test_liars.py."""
 
 
 @pytest.mark.parametrize("attack", ON_DIGITS)

@@ -4,12 +4,12 @@ import http.client
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import Running, Verb, started
 from tests.waiting import HANG
 
 
@@ -17,7 +17,7 @@ from tests.waiting import HANG
 class Page:
     """A running `fedserver page`. address: HOST:PORT. link: the first one, not yet used."""
 
-    process: subprocess.Popen[str]
+    process: Running
     state: Path
     address: str
     link: str
@@ -39,10 +39,10 @@ class Page:
 
     def new_link(self) -> str:
         """Another link, as `fedserver page --link` prints it."""
-        command = [sys.executable, "-m", "fedserver", "page", "--link", self.by, str(self.state)]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=HANG
-        ).stdout.strip()
+        line = ["fedserver", "page", "--link", self.by, str(self.state)]
+        done = Verb(line, os.getcwd(), os.environ).end()
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def cookie(self) -> str:
         """What a browser sends back after it followed a new link."""
@@ -66,18 +66,12 @@ def path_of(link: str) -> str:
 def page(state: Path, listen: str = "127.0.0.1:0", by: str = "--state") -> Iterator[Page]:
     """Serve the page of a state folder, whether its server runs or not. by: "--connect" for the folder of an
     operator's certificate."""
-    command = [sys.executable, "-m", "fedserver", "page", by, str(state), "--listen", listen]
-    with state.with_suffix(".page.log").open("ab") as errors:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    assert process.stdout is not None
+    line, (source, sink) = ["fedserver", "page", by, str(state), "--listen", listen], os.pipe()
+    with state.with_suffix(".page.log").open("a") as errors, os.fdopen(sink, "w") as out:
+        process = started(line, os.getcwd(), {**os.environ, "PYTHONUNBUFFERED": "1"}, out, errors)
+    said = os.fdopen(source)
     try:
-        at, link = process.stdout.readline(), process.stdout.readline()
+        at, link = said.readline(), said.readline()
         assert "http://127.0.0.1:" in at, state.with_suffix(".page.log").read_text()
         yield Page(process, state, at.split("http://")[1].strip(), link.split()[-1], by)
     finally:
@@ -87,4 +81,4 @@ def page(state: Path, listen: str = "127.0.0.1:0", by: str = "--state") -> Itera
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
+        said.close()

@@ -21,7 +21,7 @@ from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, InDoubt, StorageFault, Unavailable
 from shoal.core.exchange.link import Hello, Placement
 from shoal.shell import crash
-from tests.crash.lab import FORKS
+from tests.programs import FORKS
 from tests.server.coordinator.test_recovery import reports, spoil
 from tests.server.servers import (
     DEVICES,

@@ -191,7 +191,7 @@ def test_all_pairs_of_lists_of_survivors() -> None:
     assert sizes == {6, 7, 8}
 
 
-@pytest.mark.parametrize(("count", "games"), [(8, 300), (20, 15), (40, 4), (100, 2), (128, 1)])
+@pytest.mark.parametrize(("count", "games"), [(8, 300), (20, 15), (40, 4), (128, 1)])
 def test_random_lists_and_random_colluders(count: int, games: int) -> None:
     chance, sizes = Random(count), set[tuple[int, int]]()
     for game in range(games):
