@@ -17,7 +17,7 @@ from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK, Line
 from shoal.core.types import Bytes, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import TEMPORARY, settle, storing, temporary, write
+from shoal.shell.disk import TEMPORARY, settle, show, storing, temporary
 
 PART = ".part"
 """The end of the name of a download that is not complete."""
@@ -89,10 +89,10 @@ class BlobStore:
         raise BadPayload(f"blob {blob.sha256[:12]}: {problem}", "it is fetched again")
 
     def put(self, blob: BlobRef, data: Bytes) -> None:
-        """Store the bytes of a blob, which the caller has hashed; on return they are on the disk. Raises
-        StorageFault."""
+        """Store the bytes of a blob, which the caller has hashed. They are not synced: what a power cut
+        tears, `has` finds, and it is fetched again. Raises StorageFault."""
         if not self.has(blob):
-            write(self.path(blob), bytes(data))
+            show(self.path(blob), data)
             self._sound.add(blob.sha256)
 
     def keep(self, tensors: Tensors) -> Weights:

@@ -132,7 +132,7 @@ class Consents:
 
     def check_not_refused(self, run: RunId) -> None:
         """Raises NoConsent for a run to which consent was taken back, and not given again."""
-        if run in self.refused():
+        if run in self._refusals() and run not in self.given():
             raise NoConsent(
                 f"you have refused run {run}",
                 f"`fedclient consent give {run}` lets this device take part",

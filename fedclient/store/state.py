@@ -30,7 +30,7 @@ from shoal.core.errors import BadPayload, ConfigError, DiskFull
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
 from shoal.shell import crash
-from shoal.shell.disk import storing, sweep, sync_folder, temporary, write
+from shoal.shell.disk import show, storing, sweep, sync_folder, write
 
 STATUS = "status.json"
 MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
@@ -170,10 +170,12 @@ class Outbox:
     def clear(self) -> None:
         if self._folder.is_dir():
             with storing(self._folder):
-                for path in self._folder.iterdir():
+                found = list(self._folder.iterdir())
+                for path in found:
                     self.memory.settle(path.name)  # a crash may have come between the two steps of `keep`
                     path.unlink()
-                sync_folder(self._folder)
+                if found:
+                    sync_folder(self._folder)
 
 
 @dataclass
@@ -197,12 +199,9 @@ class Status:
     at: float = 0.0
 
     def save(self, root: Path) -> None:
-        """Write the file that `fedclient status` reads. A power cut may lose it, so it is not synced."""
+        """Write the file that `fedclient status` reads."""
         self.at = time.time()
-        with storing(root / STATUS), temporary(root) as file:
-            file.write(json.dumps(asdict(self)).encode())
-            file.flush()
-            Path(file.name).rename(root / STATUS)
+        show(root / STATUS, json.dumps(asdict(self)).encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of
+from shoal.core.engine.checkpoint import Structure
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -319,8 +320,12 @@ class Run:
 
     async def note(self, text: str, device: DeviceId = "") -> None:
         """Add a line to the run's log."""
-        log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
+        self._say(text, device)
         await self.storage.when_space(self.storage.journal.log, self.run, text, device)
+
+    def _say(self, text: str, device: DeviceId = "") -> None:
+        """Show a line of the run's log on the server's own."""
+        log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a running reduction, but at most for this many seconds."""
@@ -388,10 +393,12 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self.storage.when_space(self.storage.runs.open_round, self.run, effect.devices, effect.title)
-        crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
-        await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
+        said = f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}"
+        opened = (effect.devices, effect.title, (said,))
+        await self.storage.when_space(self.storage.runs.open_round, self.run, *opened)
+        crash.point("server.opened")
+        self._say(said)
 
     async def _step_in(self, effect: SteppedIn) -> None:
         await self.storage.when_space(self.storage.runs.step_in, self.run, effect.devices)
@@ -399,7 +406,9 @@ class Run:
         await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
 
     async def _offer(self, effect: Offer) -> None:
-        payload = await self.storage.when_space(self.blobs.payload, effect.message)
+        payload = self.blobs.known(effect.message)
+        if payload is None:
+            payload = await self.storage.when_space(self.blobs.payload, effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload, self.terms)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
@@ -418,18 +427,19 @@ class Run:
         if not self._abandoned:
             await first_graph.take(self, closed.round, [*effect.state.models.values()])
         with self._meter.phase(self.run, "checkpoint"):
-            checkpoint = await self.storage.when_space(self.blobs.store_state, self.state_type, effect.state)
+            checkpoint, names = await self.storage.when_space(self._stored, effect.state)
         crash.point("server.state-stored")
         with self._meter.phase(self.run, "save"):
             closed = self.recorder.closed(
                 closed,
                 effect.state,
-                await self.storage.when_space(self.blobs.names_of, effect.state.models),
+                names,
                 self.engine.plan.tasks,
                 effect.missing,
                 self._meter.take_round(self.run),
             )
-            ended = (closed, checkpoint, effect.abandoned_in_a_row, effect.memory)
+            said = log_lines(closed)
+            ended = (closed, checkpoint, effect.abandoned_in_a_row, effect.memory, said)
             await self.storage.when_space(self.storage.runs.save_round, self.run, *ended)
         crash.point("server.round-tidied")
         if (basis := basis_of(effect.state)) is not self._basis:
@@ -437,8 +447,12 @@ class Run:
         self._meter.round_over(self.run, closed)
         self._abandoned, self.title = "", ""
         self._offered.clear()
-        for text in log_lines(closed):
-            await self.note(text)
+        for text in said:
+            self._say(text)
+
+    def _stored(self, state: State) -> tuple[Structure, dict[ModelKey, str]]:
+        """On the store's thread: the structure under which a state is saved, and the names of its models."""
+        return self.blobs.store_state(self.state_type, state), self.blobs.names_of(state.models)
 
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed

@@ -13,6 +13,7 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.journal.journal import add_lines
 from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
@@ -172,13 +173,14 @@ class Runs:
         rows = self._db.query("SELECT round FROM checkpoints WHERE run = ? ORDER BY round", (run,))
         return [number for (number,) in rows]
 
-    def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
-        """Open the run's current round, which asks these devices."""
+    def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str, said: Sequence[str] = ()) -> None:
+        """Open the run's current round, which asks these devices. said: lines for the run's log."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET asked = ?, title = ?, opened = ? WHERE run = ?",
                 (json.dumps(asked), title, time.time(), run),
             )
+            add_lines(self._db, run, said)
 
     def step_in(self, run: RunId, devices: Sequence[DeviceId]) -> None:
         """Let the open round ask these devices as well."""
@@ -194,8 +196,10 @@ class Runs:
         checkpoint: Structure,
         abandoned_in_a_row: int,
         memory: Memory,
+        said: Sequence[str] = (),
     ) -> None:
-        """End a round; the next one will open with `checkpoint` and `memory`."""
+        """End a round; the next one will open with `checkpoint` and `memory`. said: lines for the run's
+        log."""
         following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
@@ -204,6 +208,7 @@ class Runs:
                 (following, abandoned_in_a_row, _stored(memory), run),
             )
             self._timeline.add(run, closed)
+            add_lines(self._db, run, said)
             before = self._references.of_run(run)
             if closed.abandoned:
                 # The next round opens with the same state. A second copy of it would only age the others, and

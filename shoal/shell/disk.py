@@ -74,6 +74,15 @@ def write(path: Path, data: bytes, mode: int = 0o666) -> None:
         file.write(data)
 
 
+def show(path: Path, data: bytes | memoryview) -> None:
+    """Replace `path` by `data` atomically, for who reads it while this machine runs: nothing is synced, and
+    after a power cut it may be torn or missing. Raises StorageFault."""
+    with storing(path), temporary(path.parent) as file:
+        file.write(data)
+        file.flush()
+        Path(file.name).rename(path)
+
+
 def write_together(*files: tuple[Path, bytes]) -> None:
     """Replace these files one after the other, once the bytes of all are on disk: where one of them does not
     fit, none is replaced. A crash may leave only the first ones replaced. Raises StorageFault."""

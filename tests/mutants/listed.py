@@ -107,8 +107,7 @@ MUTANTS = (
     mutant(
         "a round is offered before it is stored",
         "fedserver/coordinator/runs.py",
-        "        await self.storage.when_space("
-        "self.storage.runs.open_round, self.run, effect.devices, effect.title)\n",
+        "        await self.storage.when_space(self.storage.runs.open_round, self.run, *opened)\n",
         "",
         "tests/server/coordinator/test_coordinator.py",
     ),

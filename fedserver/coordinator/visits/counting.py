@@ -7,11 +7,13 @@ gathers, so a group is as large as the disk is slow, and no report waits for oth
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedserver.coordinator.runs import Run
 from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.reports import Arrival
 from fedserver.store.store import Storage
 from shoal.core.engine.events import Reported
@@ -124,7 +126,7 @@ class Counting:
             return
         crash.point("server.report-checked")
         try:
-            await self._storage.call(self._storage.reports.add, [each.arrival for each in group])
+            mark = await self._storage.call(self._added, [each.arrival for each in group])
         except (NotFound, Taken, DiskFull) as fault:
             if len(group) > 1:  # one of them cannot be stored, which the others do not have to pay for
                 for each in group:
@@ -137,9 +139,16 @@ class Counting:
             records = [each.record for each in group if each.run is run]
             await run.advance(*(Reported(each.device, each.round, each.attempt) for each in records))
         crash.point("server.report-counted")
-        mark = await self._storage.call(self._storage.history.mark)
         for each in group:
             _settle(each, Receipt(Outcome.ACCEPTED, mark=mark))
+
+    def _added(self, arrivals: Sequence[Arrival]) -> str:
+        """On the store's thread: store reports. Returns the mark of the history that has them; "" if it
+        cannot be read, which must not keep them from being counted."""
+        self._storage.reports.add(arrivals)
+        with suppress(DamagedRow):
+            return self._storage.history.mark()
+        return ""
 
 
 def _meaning(fault: ShoalError, device: DeviceId) -> ShoalError | None:

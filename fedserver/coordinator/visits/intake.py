@@ -9,6 +9,7 @@ effect.
 import asyncio
 import logging
 from collections.abc import Collection
+from functools import partial
 
 from fedserver.coordinator.answers import NOTHING_NEW, REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
@@ -24,7 +25,7 @@ from shoal.core.errors import BadPayload, DiskFull, StaleReport
 from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.exchange.payload import INLINE, Payload, Weights, decode
 from shoal.core.exchange.summing import Announce, Announced
 from shoal.core.exchange.tensors import unpack
 from shoal.core.exchange.wire import payload_to_bytes
@@ -74,8 +75,11 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
                 return receipt
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
-        # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
-        inline = await asyncio.to_thread(_admit, coordinator, run, device, task, report.result, report.inline)
+        # Out of turn, and a large model on a thread: reading all of its tensors would hold up every other
+        # device. Of a small one, going to a thread and back would cost more than the reading.
+        admit = partial(_admit, coordinator, run, device, task, report.result, report.inline)
+        is_small = sum(weights.blob.size for weights in report.result.weights()) <= INLINE
+        inline = admit() if is_small else await asyncio.to_thread(admit)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}

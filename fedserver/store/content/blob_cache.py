@@ -18,7 +18,7 @@ from shoal.core.types import ModelKey, RunId, Tensors
 class BlobCache:
     """Finds tensors by the identity of their objects, since a state and its tasks share models.
 
-    For the store's thread only.
+    For the store's thread only, but for `known`.
     """
 
     def __init__(self, runs: Runs, blobs: Blobs, run: RunId) -> None:
@@ -32,6 +32,11 @@ class BlobCache:
             payload = encode_message(message, lambda tensors: self._keep(tensors))
             self._payloads[id(message)] = (message, payload)
         return self._payloads[id(message)][1]
+
+    def known(self, message: Message) -> Payload | None:
+        """What `payload` has made of this message before, if anything. Any thread may ask."""
+        found = self._payloads.get(id(message))
+        return found[1] if found else None
 
     def question(self, message: Message) -> Payload:
         """The payload of the question that a newcomer is asked. It is not cached."""

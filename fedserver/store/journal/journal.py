@@ -119,16 +119,7 @@ class Journal:
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Add a line to the log of a run."""
         with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO log (number, run, at, device, text)"
-                " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ? FROM log",
-                (run, time.time(), device, text),
-            )
-            self._db.execute(
-                "DELETE FROM log WHERE run = ?1 AND number <="
-                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-                (run, LOG_LINES),
-            )
+            add_lines(self._db, run, (text,), device)
 
     def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
         """One page of the lines of a run's log whose numbers are above `after`."""
@@ -136,6 +127,21 @@ class Journal:
             "log", "WHERE run = ? AND number > ? ORDER BY number LIMIT ?", (run, after, PAGE)
         )
         return [record_of(LogLine, row) for row in rows]
+
+
+def add_lines(database: Database, run: RunId, texts: Iterable[str], device: DeviceId = "") -> None:
+    """Inside a transaction: add lines to the log of a run."""
+    for text in texts:
+        database.execute(
+            "INSERT INTO log (number, run, at, device, text)"
+            " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ? FROM log",
+            (run, time.time(), device, text),
+        )
+    database.execute(
+        "DELETE FROM log WHERE run = ?1 AND number <="
+        " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+        (run, LOG_LINES),
+    )
 
 
 def release_of(row: Row) -> ReleaseRecord:
