@@ -7,6 +7,7 @@ goes through these phases:
     span        every device sends the first p singular vectors of its samples, flattened; the server groups
                 devices by the principal angles between these (eq. 2 and 3), with average linkage
     clustered   each group trains its own model
+    last_choice every device chooses by loss, but in the preset `paper`: its group may be one of liars
     evaluate    every device measures its cluster's model on its test part
 
 The paper cuts the tree at an angle that is found for each data set; `clusters` cuts it at K instead, as in
