@@ -51,8 +51,5 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by mean embeddings of a frozen encoder, label-free",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.fecfl.server",
-    liars=lambda parameters: (
-        "what devices say of their data decides the groups, and liars can take one of them"
-    ),
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
 )

@@ -42,7 +42,6 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by histograms of labels or pixels (Wolfrath et al. 2022)",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.haccs.server",
-    liars=lambda parameters: "few devices train in a round, and liars can be many of these",
     device_module="shoal_lab.algorithms.haccs.device",
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     messages=(Count, Counted),

@@ -71,9 +71,6 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by angles between subspaces of raw data (Vahidian et al. 2023)",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.pacfl.server",
-    liars=lambda parameters: (
-        "what devices say of their data decides the groups, and liars can take one of them"
-    ),
     device_module="shoal_lab.algorithms.pacfl.device",
     presets={"paper": {"clusters": 0, "by_class": True, "aggregation": "mean", "placing": "paper"}},
     messages=(Span, Spanned),

@@ -33,7 +33,6 @@ ALGORITHM = Algorithm(
     summary="devices choose among K models by loss (Ghosh et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.ifca.server",
-    liars=lambda parameters: "a device chooses its group, and liars can spoil a model that few have chosen",
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     initial=lambda parameters: parameters.clusters,
 )

@@ -42,9 +42,9 @@ MOST_SHARE = 0.4
 MINORITY = 4
 """Liars who are fewer than one of this many cannot carry a median far: the contract is for them."""
 FEW = 3
-"""Fewer than one of this many may be left out together. With a quarter, two liars of a group of seven or eight
-stayed in and took it to chance; no honest minority of 3 or 4 of 10 or 2 of 7 devices with a fifth of the others'
-classes moved back, before the last round (seeds 41 and 42)."""
+"""Fewer than one of this many may be left out together. With a quarter, two liars stayed in a group of seven
+or eight, and took it to chance. Honest minorities of three or four of ten, with a fifth of the others'
+classes, did not move back (seed 41)."""
 AGREED = 0.25
 """The median cosine from which on devices agree, times the root of their number."""
 BACK = 0.5
