@@ -33,7 +33,7 @@ from shoal.core.server_kit.summing import Summing
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
-EVALUATE, DONE = "evaluate", "done"
+LAST_CHOICE, EVALUATE, DONE = "last_choice", "evaluate", "done"
 FORMING = 2 / 3
 """The share of the devices that must take part in a round that forms the clusters."""
 
@@ -53,6 +53,9 @@ class Clustered:
 
     GOES_ON_IN: ClassVar[str] = ""
     """The phase in which a run begins that goes on from a release with clusters; "": no run can."""
+    CHOOSES_AT_LAST: ClassVar[bool] = False
+    """Whether devices choose by loss once training is over: where a word of theirs decides the groups, liars
+    can be many of one, and its honest devices do without its model."""
 
     parameters: Any
     models: Mapping[ModelKey, Tensors]
@@ -136,9 +139,9 @@ def phased(
 ) -> tuple[Callable[[S, Sequence[DeviceId]], Plan | None], Callable[[S, Sequence[Report]], S]]:
     """`plan` and `reduce` of a server half whose run is this table of phases.
 
-    If the table has no phase "evaluate", the usual one is added. measure: its task for a cluster, as the
-    `measure` of `shoal.core.algorithm.measurement`. forming: the phases that form the clusters once, for
-    which most devices have to be there.
+    If the table has no phase "evaluate", the usual one is added; and the last choice before it, see
+    `Clustered`. measure: its task for a cluster, as the `measure` of `shoal.core.algorithm.measurement`.
+    forming: the phases that form the clusters once, for which most devices have to be there.
 
     Example:
         PHASES: Phases[State] = {"train": (ask_train, take_train)}
@@ -148,7 +151,11 @@ def phased(
     def evaluate(state: S, present: Sequence[DeviceId]) -> Plan:
         return ask_evaluate(state, present, measure)
 
-    table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
+    table: Phases[S] = {
+        LAST_CHOICE: (ask_scores, _take_last_choice),
+        EVALUATE: (evaluate, take_evaluate),
+        **phases,
+    }
 
     def plain(state: S, present: Sequence[DeviceId]) -> Plan:
         return table[state.phase][0](state, present)
@@ -302,7 +309,14 @@ def advanced(state: S, phase: str = "") -> S:
 
 
 def end(state: S) -> str:
-    """The phase after the last round of training."""
+    """The phase after the last round of training. Under "mean", which bounds no device, devices stay in the
+    groups that they have, as published."""
+    if state.CHOOSES_AT_LAST and len(state.models) > 1 and state.parameters.aggregation != "mean":
+        return LAST_CHOICE
+    return _after_choice(state)
+
+
+def _after_choice(state: S) -> str:
     return EVALUATE if state.parameters.evaluate else DONE
 
 
@@ -407,6 +421,10 @@ def choose(state: S, reports: Sequence[Report]) -> S:
     names = list(state.models)
     found = {device: names[int(np.argmin(one.losses))] for device, one in scores_of(reports).items()}
     return replace(state, assignments={**state.assignments, **found})
+
+
+def _take_last_choice(state: S, reports: Sequence[Report]) -> S:
+    return replace(choose(state, reports), phase=_after_choice(state))
 
 
 def scores_of(reports: Sequence[Report]) -> dict[DeviceId, Scores]:

@@ -78,6 +78,27 @@ def test_the_run_ends_with_a_measurement_by_those_that_have_a_cluster() -> None:
     assert tasks["a"].part == "test"
 
 
+@pytest.mark.parametrize(("aggregation", "phase"), [("mean", "evaluate"), ("clipped", "last_choice")])
+def test_devices_whose_word_decides_the_groups_choose_once_more_at_the_end(
+    aggregation: str, phase: str
+) -> None:
+    class Chosen(State):
+        CHOOSES_AT_LAST = True
+
+    begun = state({"c0": 1.0, "c1": 2.0}, a="c0", b="c1")
+    parameters = Parameters(rounds=1, aggregation=aggregation)
+    before = Chosen(**{**vars(begun), "parameters": parameters, "phase": "clustered", "scale": {}})
+    plan, reduce = clustered.phased({"clustered": (clustered.ask_train, clustered.take_train)})
+    last = reduce(before, [trained("a", 3.0), trained("b", 3.0)])
+    assert last.phase == phase
+    if phase == "last_choice":
+        planned = plan(last, ["a", "b"])
+        assert planned is not None
+        assert all(isinstance(task, Score) for task in planned.tasks.values())
+        after = reduce(last, [scored("a", 0.9, 0.1)])
+        assert (after.phase, after.assignments) == ("evaluate", {"a": "c1", "b": "c1"})
+
+
 def test_updates_may_count_elsewhere_than_where_their_devices_started() -> None:
     before = state({"c0": 1.0, "c1": 2.0}, a="c0", b="c1")
     after = clustered.regrouped(before, [trained("a", 5.0), trained("b", 7.0, 30)], {"a": "c1", "b": "c1"})

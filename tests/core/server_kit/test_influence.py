@@ -233,7 +233,9 @@ def test_who_moves_back_is_left_out_and_who_moves_aside_is_not() -> None:
     agreed = {"a": 0.7, "b": 0.6, "c": 0.65, "d": 0.6, "e": 0.7, "f": 0.8, "g": 0.7}
     assert opposed({**agreed, "x": -0.6, "y": -0.7}) == {"x": -0.6, "y": -0.7}
     assert opposed({**agreed, "x": -0.3, "y": 0.0}) == {}, "other labels, for example"
-    assert opposed({**agreed, "x": -0.6, "y": -0.7, "z": -0.7}) == {}, "three of ten are no small minority"
+    three = {"x": -0.6, "y": -0.7, "z": -0.7}
+    assert opposed({**agreed, **three}) == three
+    assert opposed({**agreed, **three, "w": -0.7}) == {}, "four of eleven are no small minority"
     assert opposed({"a": 0.1, "b": 0.05, "c": 0.15, "d": -0.9}) == {}, "the others agree as by chance"
     many = {f"d{number}": 0.06 for number in range(24)}
     assert opposed({**many, "x": -0.04}) == {"x": -0.04}, "of more devices, less is no chance"

@@ -8,6 +8,7 @@ these phases:
 
     represent   every device embeds its samples by the learner's own `encoder`, and sends their mean
     clustered   each group trains its own model; late joiners represent, and train from the next round on
+    last_choice every device chooses by loss, but in the preset `paper`: its group may be one of liars
     evaluate    every device measures its cluster's model on its test part
 
 The paper leaves some points open. Here the linkage is average, as for all one-shot algorithms in that paper;
@@ -50,8 +51,5 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by mean embeddings of a frozen encoder, label-free",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.fecfl.server",
-    liars=lambda parameters: (
-        "what devices say of their data decides the groups, and liars can take one of them"
-    ),
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
 )

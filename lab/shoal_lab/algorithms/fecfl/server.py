@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +24,9 @@ QUESTION = Represent(by_class=False)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: represent, clustered, evaluate or done. embeddings: (d,), each device's mean."""
+    """phase: represent, clustered, last_choice, evaluate or done. embeddings: (d,), each device's mean."""
+
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
     embeddings: Mapping[DeviceId, FloatArray] = field(default_factory=dict)

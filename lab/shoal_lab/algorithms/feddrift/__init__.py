@@ -10,7 +10,8 @@ sequence of time steps; each step is
              `drift`, by complete linkage of D(i, j), see below
     train    `every` rounds of training, each cluster its own model
 
-and at the end every device measures its cluster's model on its test part. K is found.
+and at the end every device measures its cluster's model on its test part. K is found. By default devices go
+to the best model once more before that, since liars may have joined their cluster.
 
 With L_ij, the mean loss of model i on the devices of cluster j, the paper defines D(i, j) = max(L_ij - L_ii,
 L_ji - L_jj, 0): a model is compared with itself on its own cluster. The authors' code has a second distance,

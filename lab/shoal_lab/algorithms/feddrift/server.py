@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,11 +18,13 @@ from shoal_lab.algorithms.feddrift import Parameters
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: first, train, score, evaluate or done.
+    """phase: first, train, score, last_choice, evaluate or done.
 
     initial: the weights of a new model. losses: of each device under its model, in the last time step.
     made: how many clusters there have been, so that no name is used twice.
     """
+
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
     initial: Tensors

@@ -7,6 +7,7 @@ goes through these phases:
     count       every device sends histograms; the server groups devices by their Hellinger distances, by
                 density (OPTICS); a device that is near no other is a group of its own
     clustered   each group trains its own model
+    last_choice every device chooses by loss, but in the preset `paper`: its group may be one of liars
     evaluate    every device measures its cluster's model on its test part
 
 `summary` is "labels", P(y), or "pixels", P(X|y): a histogram of the values of all inputs for each label,
@@ -41,7 +42,6 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by histograms of labels or pixels (Wolfrath et al. 2022)",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.haccs.server",
-    liars=lambda parameters: "few devices train in a round, and liars can be many of these",
     device_module="shoal_lab.algorithms.haccs.device",
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     messages=(Count, Counted),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from sklearn.cluster import OPTICS
@@ -18,7 +19,9 @@ from shoal_lab.algorithms.haccs.messages import Count, Counted
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: count, clustered, evaluate or done."""
+    """phase: count, clustered, last_choice, evaluate or done."""
+
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
 

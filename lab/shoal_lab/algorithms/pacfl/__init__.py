@@ -7,6 +7,7 @@ goes through these phases:
     span        every device sends the first p singular vectors of its samples, flattened; the server groups
                 devices by the principal angles between these (eq. 2 and 3), with average linkage
     clustered   each group trains its own model
+    last_choice every device chooses by loss, but in the preset `paper`: its group may be one of liars
     evaluate    every device measures its cluster's model on its test part
 
 The paper cuts the tree at an angle that is found for each data set; `clusters` cuts it at K instead, as in
@@ -70,9 +71,6 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by angles between subspaces of raw data (Vahidian et al. 2023)",
     parameters=Parameters,
     server_module="shoal_lab.algorithms.pacfl.server",
-    liars=lambda parameters: (
-        "what devices say of their data decides the groups, and liars can take one of them"
-    ),
     device_module="shoal_lab.algorithms.pacfl.device",
     presets={"paper": {"clusters": 0, "by_class": True, "aggregation": "mean", "placing": "paper"}},
     messages=(Span, Spanned),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from shoal_lab.algorithms.pacfl.messages import Span, Spanned
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: span, clustered, evaluate or done."""
+    """phase: span, clustered, last_choice, evaluate or done."""
+
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
 

@@ -12,6 +12,7 @@ one exchange:
                    choose by loss, until all choose as the server grouped them (Algorithm 3)
     settle, stable devices train the model of their choice and choose again, until none changes (Algorithm 4)
     clustered      each cluster trains its own model (Algorithm 5)
+    last_choice    devices choose once more, but in the preset `paper`: their cluster may have liars
     evaluate       every device measures its cluster's model on its test part
 
 The paper leaves some points open. Here they are read as:

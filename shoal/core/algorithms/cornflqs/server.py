@@ -26,9 +26,10 @@ BEYOND = 1000.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: begin, corn, agree, settle, stable, clustered, evaluate or done."""
+    """phase: begin, corn, agree, settle, stable, clustered, last_choice, evaluate or done."""
 
     GOES_ON_IN: ClassVar[str] = "stable"
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
 

@@ -6,6 +6,8 @@ There are K models, and every device trains the one with the lowest loss on its 
     choose   every device measures its loss under each of the K models
     train    every device trains the model of its choice; the server averages each model's updates
 
+and by default devices choose once more after the last round, since liars may have trained their model, too.
+
 K is given. The K initial models are drawn at random, as in the paper; if an operator gives one, the others
 are derived from it, see `shoal.core.server_kit.initial.several`. Some draws end badly, and the authors
 restart with another. Updates are weighted by samples; in the paper all devices have equally many. A newcomer
@@ -31,7 +33,6 @@ ALGORITHM = Algorithm(
     summary="devices choose among K models by loss (Ghosh et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.ifca.server",
-    liars=lambda parameters: "a device chooses its group, and liars can spoil a model that few have chosen",
     presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     initial=lambda parameters: parameters.clusters,
 )

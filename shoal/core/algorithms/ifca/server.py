@@ -14,9 +14,10 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: choose, train, evaluate or done."""
+    """phase: choose, train, last_choice, evaluate or done."""
 
     GOES_ON_IN: ClassVar[str] = "choose"
+    CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
 
