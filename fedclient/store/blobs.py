@@ -17,7 +17,7 @@ from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK, Line
 from shoal.core.types import Bytes, Tensors
 from shoal.shell import crash
-from shoal.shell.disk import TEMPORARY, settle, show, storing, temporary
+from shoal.shell.disk import TEMPORARY, settle, show, storing, temporary, write_early
 
 PART = ".part"
 """The end of the name of a download that is not complete."""
@@ -73,8 +73,8 @@ class BlobStore:
                 held += len(chunk)
                 if held > blob.size:
                     break
+                write_early(file, chunk, held - len(chunk))
                 sha.update(chunk)
-                file.write(chunk)
                 crash.point("device.chunk-fetched")
             file.flush()
             if held < blob.size:
@@ -101,7 +101,8 @@ class BlobStore:
         with storing(self.folder), temporary(self.folder) as file:
             for piece in pack(tensors):
                 sha.update(piece)
-                size += file.write(piece)
+                write_early(file, piece, size)
+                size += len(piece)
             settle(file, self.folder / sha.hexdigest())
         self._sound.add(sha.hexdigest())
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))

@@ -1,7 +1,9 @@
 """Files and folders that are there for good."""
 
+import ctypes
 import errno
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -133,3 +135,25 @@ def test_a_file_where_a_folder_is_needed_is_said(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match="state") as caught, disk.storing(tmp_path / "state"):
         (tmp_path / "state").mkdir(exist_ok=True)
     assert caught.value.hint == "a file has that name: name a folder"
+
+
+def test_what_goes_to_the_disk_early_is_each_step_once_and_the_bytes_are_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, real = list[tuple[int, int]](), disk._begin
+    assert real is not None
+
+    def noted(descriptor: int, start: "ctypes.c_int64", size: "ctypes.c_int64", flag: int) -> int:
+        begun.append((start.value, size.value))
+        return int(real(descriptor, start, size, flag))
+
+    monkeypatch.setattr(disk, "_begin", noted)
+    monkeypatch.setattr(disk, "STEP", 1000)
+    data = random.Random(43).randbytes(12_345)
+    with (tmp_path / "file").open("xb") as file:
+        at = 0
+        for size in (10, 989, 1, 5000, 999, 0, 1, 12_345):
+            disk.write_early(file, data[at : at + size], at)
+            at = min(at + size, len(data))
+    assert (tmp_path / "file").read_bytes() == data
+    assert begun == [(0, 1000), (1000, 5000), (6000, 1000), (7000, 5000)]

@@ -17,7 +17,7 @@ from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import DTYPES, Manifest, layout
 from shoal.core.server_kit.aggregation.parallel import LARGEST, Piece
 from shoal.core.types import Array, Bytes
-from shoal.shell.disk import TEMPORARY, storing
+from shoal.shell.disk import TEMPORARY, storing, write_early
 
 MIN_BYTES = 1 << 20
 """Bytes of a model from which on its memory is worth the reading."""
@@ -102,9 +102,9 @@ class Draft(Checked):
         with storing(folder), ExitStack() as opened:
             files = [opened.enter_context(open(path, "xb")) for path in self.files]
             for data in _packed(like, found):
-                sums.add(data)
                 for file in files:
-                    file.write(data)
+                    write_early(file, data, sums.size)
+                sums.add(data)
         self.name, self.size = sums.sha256, sums.size
         super().__init__(self.files[0], like, sums.blocks(), lambda: "a new model is damaged")
 

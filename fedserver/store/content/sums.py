@@ -57,7 +57,7 @@ def blocks_of(data: Bytes) -> bytes:
     """The checksums of the blocks of these bytes, which begin with a block."""
     whole = len(data) - len(data) % BLOCK
     words = np.frombuffer(data, "<u8", whole // 8).reshape(-1, ROWS, COLUMNS)
-    found = (words.sum(2) @ _WEIGHTS).tobytes()
+    found: bytes = (words.sum(2) @ _WEIGHTS).tobytes()
     if whole == len(data):
         return found
     return found + blocks_of(bytes(data[whole:]).ljust(BLOCK, b"\0"))  # the short one at the end

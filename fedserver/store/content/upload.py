@@ -12,7 +12,7 @@ from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import Bytes
 from shoal.shell import crash
-from shoal.shell.disk import settle, storing
+from shoal.shell.disk import settle, storing, write_early
 
 
 class Upload:
@@ -46,7 +46,7 @@ class Upload:
                 if self.held + len(chunk) > self._blob.size:
                     self._spoil()
                     raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
-                self._file.write(chunk)
+                write_early(self._file, chunk, self.held)
             crash.point("server.chunk-written")
             self.sums.add(chunk)
 
