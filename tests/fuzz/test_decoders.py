@@ -26,7 +26,7 @@ def test_random_bytes(name: str, data: bytes) -> None:
 
 
 @given(st.integers(0, (1 << 64) - 1))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_damaged_messages(seed: int) -> None:
     chance, name = random.Random(seed), NAMES[seed % len(NAMES)]
     survive(name, changed(chance.choice(SEEDS[name]), chance.choice(SEEDS[name]), chance))

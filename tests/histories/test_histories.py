@@ -1,4 +1,4 @@
-"""Every history keeps every promise; SHOAL_HISTORIES says how many are played (60; 10,000 at night).
+"""Every history keeps every promise; SHOAL_HISTORIES says how many are played (40; 10,000 at night).
 
 They are played by processes of their own: a history answers for the machine's clock and files itself.
 """
@@ -13,7 +13,7 @@ import pytest
 from tests.postgresql import Cluster
 
 ROOT = Path(__file__).parents[2]
-COUNT = int(os.environ.get("SHOAL_HISTORIES", "60"))
+COUNT = int(os.environ.get("SHOAL_HISTORIES", "40"))
 PROCESSES = 2
 ON_POSTGRESQL = max(8, COUNT // 20)
 """Histories whose store is in PostgreSQL, which take a little longer."""

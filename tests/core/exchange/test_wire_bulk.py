@@ -3,7 +3,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange import wire
@@ -66,7 +66,6 @@ def test_two_million_objects_are_refused_for_the_price_of_their_bytes() -> None:
 
 
 @given(values.payloads.map(wire.payload_to_pb))
-@settings(max_examples=100)
 def test_whatever_protobuf_writes_can_be_counted(payload: payload_pb2.Payload) -> None:
     data = payload.SerializeToString()
     left = bulk._count(data, 0, len(data), payload.DESCRIPTOR, 1 << 30)  # type: ignore[arg-type]

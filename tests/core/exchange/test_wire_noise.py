@@ -44,7 +44,7 @@ valid = st.one_of(
 
 
 @given(valid, st.data())
-@settings(max_examples=500)
+@settings(max_examples=150)
 def test_bytes_that_were_changed_on_their_way(message: Protobuf, data: st.DataObject) -> None:
     changed = bytearray(message.SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -30,7 +30,7 @@ def test_false_alarms_are_as_rare_as_stated(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(moved, "LIMIT", 40.0)
     rng = np.random.default_rng(43)
     for devices in (20, 2000):
-        runs = [until_alarm(rng, devices, lambda day: moved.TOLERATED, 400) for _ in range(30)]
+        runs = [until_alarm(rng, devices, lambda day: moved.TOLERATED, 400) for _ in range(15)]
         assert np.mean(runs) > 40.0, f"{devices} devices"
 
 
