@@ -50,7 +50,7 @@ PATIENT = ("--straggler-factor", "0", "--device-timeout", "3600", "--max-abandon
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Variables:
-    """The variables of a process of the version before. The forge has it: nothing is skipped there."""
+    """The variables of a process that is of the version before. On the forge nothing is skipped."""
     if reason := reference.lacking():
         (pytest.fail if os.environ.get("GITHUB_ACTIONS") == "true" else pytest.skip)(reason)
     return reference.install(tmp_path_factory.mktemp("reference"))
