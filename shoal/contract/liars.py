@@ -26,9 +26,9 @@ LEARNING = {**SMALL, "inputs": "raw", "rounds": 3, "epochs": 3, "learning_rate":
 """With this, the fleets learn digits in three rounds."""
 GROUPS = 2
 """At most, where their number is given: alike devices are split by chance, and four groups vary more."""
-ALLOWED = 5.0
-"""Points of accuracy: what three rounds vary by where a fleet splits otherwise. Where liars decide, the
-others are at 10 %."""
+ALLOWED = 7.5
+"""Points of accuracy: what three rounds vary by if other devices train in the first one; SRFCA, whose liars
+are left out of every round, by 7.0. Where liars decide, the others are at 10 %."""
 
 
 def bears_liars(subject: Subject) -> None:
