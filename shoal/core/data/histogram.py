@@ -43,8 +43,8 @@ CLEAR = 5.0
 MIN_BINS = 8
 """Bins, however much noise there is."""
 MAX_NOISE = 0.05
-"""The noise in a share with which a bin of a quarter of the mass is still clear. With more, noise can be taken
-for data."""
+"""The noise in a share with which a bin of a quarter of the mass is still clear. Beyond, noise may pass for
+data."""
 TINY = 1e-300
 OUTER, REACH = 0.125, 5.0
 """The fences: quantiles, and how many times the distance between them beyond."""
