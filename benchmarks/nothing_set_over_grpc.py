@@ -107,7 +107,8 @@ class Programs(Stage):
                     time.sleep(POLL_SECONDS)
             said = str(status.verdict or status.summary.waiting_for)
             if not status.summary.over:
-                said = (self.folder / "logs" / f"{names[0]}.log").read_text().strip().splitlines()[-1]
+                log = (self.folder / "logs" / f"{names[0]}.log").read_text()
+                said = " ".join(line.strip() for line in log.splitlines()[-3:])
             found = [each.accuracy for each in status.devices if each.accuracy is not None]
             return {
                 "stage": status.summary.stage, "said": said, "clusters": len(status.clusters),
