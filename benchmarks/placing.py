@@ -152,9 +152,8 @@ def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Itera
     learner = learner_of(None, None, {}, fleet)
     if public is not None:
         learner = replace(learner, encoder=encoder(learner, public, fleet.shape[0], seed))
-    common = {
-        "rounds": asked.rounds, "learning_rate": asked.learning_rate, "batch_size": asked.batch_size,
-    }  # fmt: skip
+    given = {name: getattr(asked, name) for name in ("rounds", "learning_rate", "batch_size")}
+    common = {name: value for name, value in given.items() if value}
     own_settings = {"privacy": asked.privacy} if asked.privacy else {}
     result, fedavg = (
         shoal.simulate(name, fleet, model=learner, seed=seed, model_seed=42, device="cpu", **common, **more)
@@ -294,10 +293,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shifts", default="px,py,pxy")
     parser.add_argument("--level", default="5", help="comma-separated")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=0, help="0, here and below: nothing set")
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
-    parser.add_argument("--learning-rate", type=float, default=0.02)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=0.0)
+    parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--privacy", default="", help="of the algorithm's descriptors; by default none")
     parser.add_argument(
         "--public", type=float, default=0.0, help="share of the images that an encoder learns from (FMCL)"

@@ -8,6 +8,7 @@ from typing import Any, cast
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import Basis, ServerHalf, State, basis_of, begun_with, find, most_rounds
 from shoal.core.algorithm.asks import terms_of, terms_of_measuring
+from shoal.core.data.scale import with_scale
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.tensors import check_finite
@@ -34,13 +35,14 @@ class Recipe:
         model: Tensors | None,
         bases: Sequence[Basis] = (),
         groups: Mapping[DeviceId, ModelKey] | None = None,
+        scale: Tensors | None = None,
     ) -> State:
         """The first state. Without an initial model, the run first asks a device for one. bases: of
         earlier runs, see `shoal.core.algorithm.basis`. groups: the clusters of the run that the parameter
-        `of` names."""
+        `of` names. scale: of the inputs, by the run that `inputs` names."""
         if model is None and self.server_half.models:
-            return Unstarted(bases=tuple(bases))
-        model = {} if model is None else model
+            return Unstarted(bases=tuple(bases), scale=scale or {})
+        model = {} if model is None else with_scale(model, scale or {})
         check_finite(model, "the initial model")
         encoded.check(model, self.server_half.parameters)  # refused now or never
         started: State = self.server_half.start(model, self.server_half.parameters)

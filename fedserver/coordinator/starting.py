@@ -14,6 +14,8 @@ from fedserver.coordinator.visits.visitor import unlabeled
 from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import STABLE
 from shoal.core.algorithm import Basis, State, basis_of
+from shoal.core.algorithm.training import counted_by
+from shoal.core.data.histogram import scale_counted
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import ConfigError, Refused
@@ -88,7 +90,8 @@ class Starting:
             return await self._coordinator.published.going_on(spec, recipe)
         if spec.evaluate is None:
             bases, groups = await self._bases_for(spec, recipe), self._groups_for(recipe)
-            return await asyncio.to_thread(recipe.start, model, bases, groups)
+            scale = self._scale_for(recipe)
+            return await asyncio.to_thread(recipe.start, model, bases, groups, scale)
         return await self._coordinator.published.measured(spec, recipe, model)
 
     async def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
@@ -114,6 +117,12 @@ class Starting:
         if not found:
             raise Refused(f"run {earlier} has no clusters", "name a run that has trained, or leave out `of`")
         return found
+
+    def _scale_for(self, recipe: Recipe) -> Tensors:
+        """The scale of the inputs by the run of statistics that the parameters name; empty where they name
+        none. Raises NotFound if there is no such run, Refused if it does not have what a scale needs."""
+        name = counted_by(recipe.server_half.parameters)
+        return scale_counted(name, self._coordinator.runs.named(name).engine.state.models) if name else {}
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

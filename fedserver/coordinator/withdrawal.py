@@ -22,6 +22,7 @@ from fedserver.coordinator.status_types import Withdrawal, WithdrawnRelease, Wit
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.store import Storage
 from shoal.core.algorithm import basis_of
+from shoal.core.algorithm.training import counted_by
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DataFault, NotFound, Refused
 from shoal.core.exchange.link import AT
@@ -133,7 +134,8 @@ class Withdrawals:
 
     def _source(self, run: Run, tainted: dict[str, RunId]) -> RunId:
         """The run with the device in it that this one began with; "" for none."""
-        basis, of = basis_of(run.engine.state), getattr(run.server_half.parameters, "of", "")
+        basis, parameters = basis_of(run.engine.state), run.server_half.parameters
+        of = getattr(parameters, "of", "") or counted_by(parameters)
         names = (run.spec.initial, *(() if basis is None else basis.names[:1]))
         runs = (*(tainted[name] for name in names if name in tainted), of, run.spec.release.partition(AT)[0])
         return next((each for each in runs if each and each in tainted.values()), "")

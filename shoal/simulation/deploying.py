@@ -23,6 +23,7 @@ from shoal.core.errors import ConfigError, LearnerFault, Missing
 from shoal.core.exchange.tensors import ORDER, digest
 from shoal.core.inference.graph.model import Graph
 from shoal.core.types import Tensors
+from shoal.result import Result
 from shoal.shell import disk
 from shoal.shell.learners import from_file
 from shoal.simulation.source import HINT, files_of
@@ -115,6 +116,8 @@ def _run(result: "SimulationResult", files: dict[str, str]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Result):  # whose name its run on the real fleet will have
+        return value.algorithm
     if isinstance(value, np.generic):
         return value.item()
     return list(value) if isinstance(value, tuple) else value

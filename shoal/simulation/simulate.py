@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
+from shoal.core.algorithm.training import counted_by
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.histogram import scale_counted
 from shoal.core.data.labels import sentence
 from shoal.core.data.layouts import AS_THEY_ARE
-from shoal.core.data.scale import LEVELS
+from shoal.core.data.scale import LEVELS, with_scale
 from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
@@ -26,7 +28,7 @@ from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused, bri
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
-from shoal.core.server_kit.learned import groups_of
+from shoal.core.server_kit.learned import completed
 from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
@@ -90,10 +92,9 @@ def simulate(
     model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
-    earlier = parameters.get("of")
-    if isinstance(earlier, Result):
-        parameters = {**parameters, "of": earlier.algorithm}
-    configured = configure(card, variant, preset, parameters, fleet)
+    earlier, statistics = parameters.get("of"), parameters.get("inputs")
+    named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
+    configured = configure(card, variant, preset, named, fleet)
     if from_ is not None and from_.card is not card:
         raise ConfigError(f"that is a result of {from_.card.name}", f"go on from one of {card.name}")
     if from_ is not None and model is None:
@@ -107,8 +108,10 @@ def simulate(
     started = time.perf_counter()
     devices = SimulatedDevices(card, fleet.arranged(layout), learner, device, seed, spooled)
     server = card.server()
+    scale = _scale_of(counted_by(configured), statistics)
     first, *others = [
-        initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
+        with_scale(initial_weights(learner, model_seed + number), scale)
+        for number in range(card.initial(configured))
     ] or [{}]
     state = (
         server.start(first, configured, *others)
@@ -210,8 +213,7 @@ class SimulationResult(Result):
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
-        found = verdict(rows, losses, given)
-        return found and replace(found, groups=groups_of(self.state))
+        return completed(verdict(rows, losses, given), self.state)
 
     @cached_property
     def tuned(self) -> Accuracy:
@@ -388,6 +390,18 @@ def configure(
             )
         changes["clusters"] = len(set(fleet.concepts))
     return card.configure(preset, changes)
+
+
+def _scale_of(name: str, statistics: Any) -> Tensors:
+    """The scale of the inputs by a result of statistics; empty without. Raises ConfigError."""
+    if not name:
+        return {}
+    if not isinstance(statistics, Result):
+        raise ConfigError(
+            f"inputs is {name!r}",
+            'give "scaled", "raw", or what was counted: inputs=shoal.simulate("statistics", fleet)',
+        )
+    return scale_counted(name, statistics.models)
 
 
 def training_rounds(history: Sequence[Round]) -> dict[str, int]:

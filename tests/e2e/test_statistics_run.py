@@ -15,9 +15,10 @@ from fedserver.cli.runs.run import _statistics
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import find
+from shoal.core.data.scale import DEVIATION, MEAN
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
-from shoal.core.errors import NotFound
+from shoal.core.errors import NotFound, Refused
 from shoal.core.exchange.tensors import digest
 from shoal.simulation.simulated import Simulated
 from tests.client.in_process import InProcess
@@ -82,4 +83,9 @@ def test_over_grpc(tmp_path: Path) -> None:
         assert run("each", "statistics", of="first") == groups
         with pytest.raises(NotFound):
             operator.start_run(RunSpec("none", "statistics", parameters={"of": "nothing"}), None)
+        run("scaled", "fedavg", inputs="all", rounds=1)
+        names = {spec.name for spec in operator.show("scaled").models["global"].manifest}
+        assert {MEAN, DEVIATION} <= names
+        with pytest.raises(Refused):
+            operator.start_run(RunSpec("none", "fedavg", parameters={"inputs": "first"}), None)
         assert server.stop() == 0

@@ -1,6 +1,7 @@
 """Statistics of a simulated fleet, against its data in one place; in the open, under masks, with noise."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from shoal.core.algorithm.asks import asks_of
 from shoal.core.data import histogram
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.histogram import Statistics
+from shoal.core.data.scale import DEVIATION, MEAN, scale_of
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import builtin
-from shoal.core.errors import OverBudget, Unprotected
+from shoal.core.errors import ConfigError, OverBudget, Refused, Unprotected
 from shoal.core.exchange.messages import PrivateTraining, Train, Trained, TrainingSettings
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Debit
@@ -89,6 +91,37 @@ def test_each_cluster_of_an_earlier_run_has_its_own(fleet: shoal.Fleet) -> None:
         check(found, np.concatenate([data(n).x for n in members]).astype(np.float64), 0.02)
     check(histogram.together(result.statistics.values()), truth(), 0.02)
     assert "all: 12 devices" in repr(result)
+
+
+@pytest.mark.parametrize(
+    "protection",
+    [{"secure_aggregation": True, "aggregation": "mean"}, {"dp_epsilon": 8.0}],
+    ids=["masks", "noise"],
+)
+def test_a_run_that_protects_weights_trains_in_the_scale_that_was_counted_under_the_same_protection(
+    fleet: shoal.Fleet, protection: dict[str, Any]
+) -> None:
+    counting = {name: value for name, value in protection.items() if name != "aggregation"}
+    counted = shoal.simulate("statistics", fleet, **counting)
+    result = shoal.simulate("fedavg", fleet, rounds=3, inputs=counted, **protection)
+    scale, features = scale_of(result.models["global"]), counted.statistics["global"].features
+    assert scale[MEAN].tolist() == pytest.approx([each.mean for each in features])
+    assert scale[DEVIATION].tolist() == pytest.approx([each.deviation for each in features])
+    assert np.abs(np.log(truth().std(axis=0) / scale[DEVIATION])).max() < np.log(2.0), (
+        "tails are lost in noise"
+    )
+    raw = shoal.simulate("fedavg", fleet, rounds=3, **protection)
+    assert scale_of(raw.models["global"]) == {}
+    assert result.accuracy.mean > raw.accuracy.mean + 0.05
+
+
+def test_a_scale_that_was_not_counted_is_refused(fleet: shoal.Fleet) -> None:
+    with pytest.raises(Refused, match="no scale of 2 features"):
+        shoal.simulate("fedavg", fleet, inputs=shoal.simulate("statistics", fleet, dp_epsilon=0.1))
+    with pytest.raises(Refused, match="counted no data"):
+        shoal.simulate("fedavg", fleet, inputs=shoal.simulate("fedavg", fleet, rounds=1))
+    with pytest.raises(ConfigError, match="inputs is 'scald'"):
+        shoal.simulate("fedavg", fleet, inputs="scald")
 
 
 # -- what the owner of a device allows ----------------------------------------------------------------------

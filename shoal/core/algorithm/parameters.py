@@ -67,10 +67,12 @@ class CommonParameters:
     learning_rate: float | Literal["auto"] = setting(
         AUTO, "Step size of the optimizer. auto: see `optimizer`.", above=0
     )
-    inputs: Literal["scaled", "raw"] = setting(
+    inputs: str = setting(
         "scaled",
         "scaled: features in different units count in deviations from the fleet's mean, which the devices "
-        "measure first; not where DP-SGD or secure aggregation protects weights. raw: as they are.",
+        "measure first; not where DP-SGD, secure aggregation or noise protects weights. raw: as they are. "
+        "The name of a run of `statistics`, in Python its result: in deviations from the mean that was "
+        "counted there, which may have been under masks or noise.",
     )
     aggregation: Rule = setting(
         "clipped",

@@ -21,12 +21,36 @@ DP_RATE, ALL = 0.6, 1_000_000
 def scales_inputs(parameters: Any) -> bool:
     """Whether a run with these parameters asks for the scale of its devices' inputs. Where weights have a
     guarantee, or only sums of them are seen, no mean of one device's inputs is asked for in the open."""
-    protected = (
+    return _inputs(parameters) == "scaled" and not _protects_weights(parameters)
+
+
+def leaves_inputs_raw(parameters: Any) -> bool:
+    """Whether it would ask, and does not because it protects weights."""
+    return _inputs(parameters) == "scaled" and _protects_weights(parameters)
+
+
+def counted_by(parameters: Any) -> str:
+    """The run of `statistics` in whose scale the inputs count; "" for none.
+
+    Example:
+        >>> counted_by(find("fedavg")[0].configure(changes={"inputs": "stats"}))
+        'stats'
+    """
+    found = _inputs(parameters)
+    return "" if found in ("scaled", "raw") else found
+
+
+def _inputs(parameters: Any) -> str:
+    found: str = getattr(parameters, "inputs", "raw")
+    return found
+
+
+def _protects_weights(parameters: Any) -> bool:
+    return bool(
         getattr(parameters, "private", False)
         or getattr(parameters, "secure_aggregation", False)
         or getattr(parameters, "aggregation", "") == "noised"
     )
-    return getattr(parameters, "inputs", "raw") == "scaled" and not protected
 
 
 def settings_of_training(parameters: Any) -> TrainingSettings:

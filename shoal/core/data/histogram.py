@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.errors import BadPayload
+from shoal.core.data.scale import DEVIATION, MEAN, usable
+from shoal.core.errors import BadPayload, Refused
 from shoal.core.types import Array, Tensors
 
 EDGES, SHARES, ABOUT = "shoal_edges", "shoal_shares", "shoal_counted"
@@ -41,6 +42,9 @@ CLEAR = 5.0
 """A bin is empty unless it has this many times the noise."""
 MIN_BINS = 8
 """Bins, however much noise there is."""
+MAX_NOISE = 0.05
+"""The noise in a share with which a bin of a quarter of the mass is still clear. Beyond, noise may pass for
+data."""
 TINY = 1e-300
 OUTER, REACH = 0.125, 5.0
 """The fences: quantiles, and how many times the distance between them beyond."""
@@ -306,6 +310,30 @@ class Statistics:
             numbers = "".join(f"{value:>11.4g}" for value in (each.mean, each.deviation, *each.quantiles))
             lines.append(f"{name!s:<10}{numbers}{100 * each.beyond:>9.1f} %  {each.picture}")
         return "\n".join([f"{self.devices} devices, {self.count} samples", *lines])
+
+
+def scale_counted(run: str, models: Mapping[str, Tensors]) -> dict[str, Array]:
+    """The scale of inputs (`shoal.core.data.scale`) by what a run of statistics has counted.
+
+    run: its name, for people. models: its histograms. Raises Refused where nothing was counted, or the noise
+    has left nothing of a feature: in its own units, it could outweigh all others.
+    """
+    found = statistics_of(models)
+    if not found:
+        raise Refused(
+            f"inputs={run}: run {run} has counted no data",
+            "name a finished run of `statistics`, or set inputs to scaled or raw",
+        )
+    features = together(found.values()).features
+    noise = max(float(models[name][ABOUT][2]) for name in found)
+    if noise > MAX_NOISE or not all(each.shares.any() for each in features):
+        raise Refused(
+            f"inputs={run}: the noise of run {run} leaves no scale of {len(features)} features",
+            "count them with a larger dp_epsilon, on more devices, or under secure_aggregation",
+        )
+    means = np.array([each.mean for each in features])
+    deviations = np.array([each.deviation for each in features])
+    return {MEAN: means.astype(np.float32), DEVIATION: usable(means, deviations)}
 
 
 def statistics_of(models: Mapping[str, Tensors]) -> dict[str, Statistics]:

@@ -183,8 +183,14 @@ def _pooled(means: Array, deviations: Array) -> tuple[Array, Array]:
     """(devices, features) twice -> the mean and the deviation of all devices together, (features,)."""
     mean = trimmed_mean(means)
     deviation = np.sqrt(trimmed_mean(np.square(deviations) + np.square(means - mean)))
-    deviation[deviation <= RESOLUTION * np.abs(mean)] = 1.0  # a constant stays one
-    return mean.astype(np.float32), np.minimum(deviation, LARGEST).astype(np.float32)
+    return mean.astype(np.float32), usable(mean, deviation)
+
+
+def usable(mean: Array, deviation: Array) -> Array:
+    """Deviations that can be divided by, float32: a constant stays one."""
+    varies = deviation > RESOLUTION * np.abs(mean)
+    found: Array = np.where(varies, np.minimum(deviation, LARGEST), 1.0).astype(np.float32)
+    return found
 
 
 def scale_of(tensors: Tensors) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import Basis, Plan, Report, ServerHalf, begun_with, densities, independent, without
+from shoal.core.data.scale import with_scale
 from shoal.core.data.seeds import derive
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
@@ -35,13 +36,15 @@ versions of PyTorch round otherwise."""
 
 @dataclass(frozen=True)
 class Unstarted:
-    """The state of a run that has no model yet. bases: of earlier runs, each of another network."""
+    """The state of a run that has no model yet. bases: of earlier runs, each of another network. scale: of
+    the inputs, where an earlier run has counted it; else empty."""
 
     models: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     progress: int = 0
     bases: tuple[Basis, ...] = ()
+    scale: Tensors = field(default_factory=dict)
 
     @property
     def basis(self) -> Basis | None:
@@ -85,7 +88,8 @@ class Bootstrap:
         built = [each.message for each in reports if isinstance(each.message, Built)]
         # Copies, since the arrays of a report are views of a spooled file that is deleted after the round.
         first, *others = (
-            {name: array.copy() for name, array in model.items()} for model in models_of(agreed(built))
+            with_scale({name: array.copy() for name, array in model.items()}, state.scale)
+            for model in models_of(agreed(built))
         )
         return begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
 

@@ -81,7 +81,8 @@ class Clustered:
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self.guard.remarks, *summing.remarks(self), *self._settled)
+        raw = scaling.stayed_raw(self)
+        return tuple(filter(None, (*self.guard.remarks, *summing.remarks(self), *self._settled, raw)))
 
     @property
     def _settled(self) -> Sequence[str]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from shoal.core.algorithm import State
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.privacy.sums import SHARES, counts, totals
+from shoal.core.server_kit.scaling import stayed_raw
 from shoal.core.verdict import Reported, Verdict, judged
 
 BY_HAND = ("learning_rate", "batch_size", "epochs", "optimizer")
@@ -29,8 +30,16 @@ def verdict_of(state: State, losses: Sequence[float], given: Any = ()) -> Verdic
         devices.append(
             Reported(each.accuracy, cluster, each.examples, each.baseline, each.classes, shares, doubt)
         )
-    found = judged(devices, losses, any(name in given for name in BY_HAND))
-    return found and replace(found, groups=groups_of(state))
+    return completed(judged(devices, losses, any(name in given for name in BY_HAND)), state)
+
+
+def completed(found: Verdict | None, state: State) -> Verdict | None:
+    """A verdict with what the run's state adds to it: what separates its clusters, and that inputs in
+    different units can be why it has not learned."""
+    if found is None:
+        return None
+    advice = "; ".join(filter(None, (found.advice, stayed_raw(state)))) if not found.learned else found.advice
+    return replace(found, advice=advice, groups=groups_of(state))
 
 
 def groups_of(state: State) -> str:

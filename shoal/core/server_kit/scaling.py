@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 from shoal.core.algorithm import Plan, Report, State, basis_of
-from shoal.core.algorithm.training import scales_inputs
+from shoal.core.algorithm.training import leaves_inputs_raw, scales_inputs
 from shoal.core.data.scale import MEAN, Summary, merged, of_group, scale_of, with_scale
 from shoal.core.exchange.messages import Summarize, Summarized
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -36,6 +36,16 @@ def is_due(state: Scaled) -> bool:
     """Whether the next exchange is to ask for the scale, which a run may have been given with its first
     model, or have of an earlier run."""
     return state.scale is None and scales_inputs(state.parameters) and not _given(state)
+
+
+def stayed_raw(state: Any) -> str:
+    """In one sentence, that inputs have no scale as the run protects weights, and the way out; else ""."""
+    if not leaves_inputs_raw(getattr(state, "parameters", None)) or _given(state):
+        return ""
+    return (
+        "inputs stay in their own units, as this run protects weights: where columns are in different units, "
+        "count them in a run of `statistics` that protects data likewise, and give its name to `inputs`"
+    )
 
 
 def ask(present: Sequence[DeviceId]) -> Plan:

@@ -13,7 +13,9 @@ from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.messages import Summarize, Summarized, Train, Trained
 from shoal.core.server_kit import scaling
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.learned import completed
 from shoal.core.types import Tensors
+from shoal.core.verdict import Verdict
 from tests.reports import model
 
 CARD = find("fedavg")[0]
@@ -90,6 +92,22 @@ def test_an_answer_that_cannot_be_is_refused_at_the_door() -> None:
         with pytest.raises(BadPayload, match="cannot be"):
             admit_message(Summarize(), wrong)
     admit_message(Summarize(), Summarized((1.0,), (0.0,), (3.0, 1.0)))
+
+
+def test_a_run_that_protects_weights_says_that_inputs_stay_raw_unless_it_was_given_their_scale() -> None:
+    protected = {"dp_epsilon": 3.0, "rounds": 2}
+    state = begun(model(0, 0), **protected)
+    raw = scaling.stayed_raw(state)
+    assert raw in state.remarks  # type: ignore[attr-defined]
+    found = completed(Verdict(False, 0.5, 0.5, 0.0, 0.01), state)  # type: ignore[arg-type]
+    assert found is not None
+    assert raw in str(found)
+    state = begun(with_scale(model(0, 0), SCALE), **protected, inputs="stats")
+    assert state.remarks == ()  # type: ignore[attr-defined]
+    plan = HALF.plan(state, ["a", "b"])
+    assert plan is not None
+    state = HALF.reduce(state, [answered(device, task) for device, task in plan.tasks.items()])
+    assert scale_of(state.models[GLOBAL]) == SCALE
 
 
 def test_a_run_goes_back_with_its_scale() -> None:

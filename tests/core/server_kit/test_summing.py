@@ -20,6 +20,7 @@ from shoal.core.exchange.summing import (
 )
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.report import OPEN, left_open
+from shoal.core.server_kit import summing
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.types import DeviceId, Tensors
 from shoal.simulation.simulated import Simulated
@@ -161,11 +162,11 @@ def test_a_drawn_device_that_is_gone_is_waited_for_and_then_the_sum_goes_on_with
 
 def test_the_operator_learns_which_models_are_not_trained() -> None:
     state = Fleet().run(rounds=1, evaluate=False).state
-    assert list(state.remarks) == []
+    assert summing.remarks(state) == []
     models = {"c0": state.models["global"], "c1": state.models["global"]}
     homes = {device: "c0" if device < "d08" else "c1" for device in DEVICES}
     small_one = replace(state, models=models, assignments=homes)
-    (remark,) = small_one.remarks
+    (remark,) = summing.remarks(small_one)
     assert remark.startswith("c1 has 2 devices: models of fewer than 8 are not trained")
 
 

@@ -20,6 +20,7 @@ from shoal.core.exchange.summing import (
     Unmask,
 )
 from shoal.core.privacy.secure.member import Member
+from shoal.core.server_kit import summing
 from shoal.core.types import DeviceId
 from shoal.simulation.simulated import Simulated
 from tests.core.server_kit.summed import DEVICES, Fleet
@@ -72,7 +73,7 @@ def test_a_device_whose_shares_no_one_can_read_is_not_asked_again() -> None:
     assert outcome.state.progress == 2
     assert outcome.state.summing is not None
     assert outcome.state.summing.excluded == ("d05",)
-    (remark,) = outcome.state.remarks
+    (remark,) = summing.remarks(outcome.state)
     assert remark.startswith("d05 is quarantined: it sent wrong shares for a sum")
     assert outcome.state.summing.readmitted({"d05", "d06"}).excluded == ()
     assert outcome.state.summing.readmitted({"d06"}).excluded == ("d05",)
