@@ -232,10 +232,16 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
 
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
     """A flat settings dataclass from named values; wrong names and types are BadPayload."""
-    hints = typing.get_type_hints(cls)
+    key: Any = cls  # as in `fields_of`
+    hints = _hints_of(key)
     for name, value in values.items():
         if name not in hints:
             raise BadPayload(f"{what} has no setting {name!r}", near(name, list(hints)))
         if type(value) is not hints[name] and not (hints[name] is float and type(value) is int):
             raise BadPayload(f"{what}.{name}: expected {hints[name].__name__}, got {type(value).__name__}")
     return cls(**values)
+
+
+@functools.cache
+def _hints_of(cls: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -93,7 +94,12 @@ def manifest_of(tensors: Tensors) -> Manifest:
     """The manifest of `tensors`, in their own order."""
     if isinstance(tensors, Lazy):
         return tensors.manifest
-    return tuple(TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items())
+    return tuple(_spec_of(name, array.dtype, array.shape) for name, array in tensors.items())
+
+
+@lru_cache(4 * MAX_TENSORS)
+def _spec_of(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(name, dtype.name, shape)
 
 
 def layout(manifest: Manifest) -> tuple[list[int], int]:

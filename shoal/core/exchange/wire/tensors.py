@@ -1,17 +1,22 @@
 """Plain values, blobs and tensors by reference."""
 
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
 from typing import TypeVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import parts_pb2, tensor_pb2
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
+from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, Manifest, TensorSpec
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
 from shoal.core.types import Scalar
 
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
 """Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.Line`."""
+
+MANIFESTS, COMMON = 64, 1 << 16
+"""Manifests that are remembered, since all devices of a run send the same one, and the bytes up to which one
+that came is: a peer cannot fill the memory with others."""
 
 Data = TypeVar("Data", bytes, memoryview)
 
@@ -109,20 +114,35 @@ def checked_chunk(start: int, data: Data, offset: int) -> Data:
 
 
 def weights_to_pb(weights: Weights) -> parts_pb2.Weights:
-    return parts_pb2.Weights(
-        manifest=[
-            tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
-            for spec in weights.manifest
-        ],
-        blob=blob_to_pb(weights.blob),
-    )
+    pb = parts_pb2.Weights.FromString(_manifest_to_bytes(weights.manifest))
+    pb.blob.sha256, pb.blob.size = bytes.fromhex(weights.blob.sha256), weights.blob.size
+    return pb
 
 
 def weights_from_pb(pb: parts_pb2.Weights) -> Weights:
     """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
     present(pb, "blob", "a set of tensors")
     limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")
-    return Weights(tuple(_spec_from_pb(spec) for spec in pb.manifest), blob_from_pb(pb.blob))
+    manifest = parts_pb2.Weights(manifest=pb.manifest).SerializeToString()
+    found = _manifest_from_bytes(manifest) if len(manifest) <= COMMON else _parsed(manifest)
+    return Weights(found, blob_from_pb(pb.blob))
+
+
+@lru_cache(MANIFESTS)
+def _manifest_to_bytes(manifest: Manifest) -> bytes:
+    """A message that has only this manifest."""
+    specs = [
+        tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
+        for spec in manifest
+    ]
+    return parts_pb2.Weights(manifest=specs).SerializeToString()
+
+
+def _parsed(manifest: bytes) -> Manifest:
+    return tuple(map(_spec_from_pb, parts_pb2.Weights.FromString(manifest).manifest))
+
+
+_manifest_from_bytes = lru_cache(MANIFESTS)(_parsed)
 
 
 def _spec_from_pb(pb: tensor_pb2.TensorSpec) -> TensorSpec:
