@@ -232,7 +232,8 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
 
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
     """A flat settings dataclass from named values; wrong names and types are BadPayload."""
-    hints = _hints_of(cls)
+    key: Any = cls  # as in `fields_of`
+    hints = _hints_of(key)
     for name, value in values.items():
         if name not in hints:
             raise BadPayload(f"{what} has no setting {name!r}", near(name, list(hints)))
