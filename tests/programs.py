@@ -85,8 +85,9 @@ class Program:
         """line: a module and its arguments. files: its standard input, output and error. leads: whether it
         leads a group of processes, as one does that is started in a new session."""
         ready, begun = os.pipe()
-        what = (list(line), [Descriptor(each) for each in (*files, begun)], str(folder), dict(environment))
-        self._process = FORKS.Process(target=_live, args=(*what, leads))
+        given = [Descriptor(each) for each in (*files, begun)]
+        what = (list(line), given, str(folder), dict(environment), leads, [str(folder), *PATH])
+        self._process = FORKS.Process(target=_live, args=what)
         self._process.start()
         os.close(begun)
         os.read(ready, 1)  # from here on signals do what they are to do
@@ -128,7 +129,14 @@ class Program:
         return self._process.sentinel
 
 
-def _live(line: list[str], files: list[int], folder: str, environment: dict[str, str], leads: bool) -> None:
+def _live(
+    line: list[str],
+    files: list[int],
+    folder: str,
+    environment: dict[str, str],
+    leads: bool,
+    path: list[str],
+) -> None:
     """In the process: become what `python -m` with this line is."""
     *standard, begun = files
     for number, file in enumerate(standard):
@@ -142,7 +150,7 @@ def _live(line: list[str], files: list[int], folder: str, environment: dict[str,
     os.environ.clear()
     os.environ.update(environment)
     random.seed()  # each process waits as long as chance has it
-    sys.path[:] = PATH
+    sys.path[:] = PATH[:] = path  # also for processes that it starts
     sys.argv = ["", *line[1:]]
     # It knows the address of the process that it was forked from, and would start another one all the same.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]

@@ -283,6 +283,7 @@ def test_a_newcomer_that_is_unlike_all_devices_is_told_so(
     assert server.placed == [], "and only the owner can"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_training_process_of_a_newcomer_does_the_same(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore
 ) -> None:

@@ -144,4 +144,4 @@ class Place:
         until = time.monotonic() + HANG
         while not condition():
             assert time.monotonic() < until, {path.name: path.read_text() for path in self.root.glob("*.log")}
-            time.sleep(0.05)
+            time.sleep(0.1)

@@ -93,6 +93,7 @@ def test_a_process_gives_what_this_process_gives(work: WorkConfig, store: BlobSt
     with_executor(work, steps)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_failures_say_whose_fault_it_is_and_the_process_goes_on(work: WorkConfig, store: BlobStore) -> None:
     async def steps(executor: Spawned) -> None:
         model = await initial(executor, store)
@@ -128,6 +129,7 @@ def test_failures_say_whose_fault_it_is_and_the_process_goes_on(work: WorkConfig
     with_executor(work, steps)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(("epochs", "said"), [(9, "ended by SIGKILL"), (6, "exit code 6")])
 def test_a_death_is_a_failure_and_the_next_task_gets_a_new_process(
     work: WorkConfig, store: BlobStore, epochs: int, said: str
@@ -144,6 +146,7 @@ def test_a_death_is_a_failure_and_the_next_task_gets_a_new_process(
     with_executor(work, steps)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_cancelled_work_is_killed(
     work: WorkConfig, store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +200,7 @@ def test_it_does_not_hear_the_terminal(work: WorkConfig) -> None:
     with_executor(work, steps)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp_path: Path) -> None:
     async def raises(changed: WorkConfig, kind: type[Exception], said: str) -> None:
         executor = Spawned(changed)
@@ -218,6 +222,7 @@ def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp
     asyncio.run(steps())
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_an_unlabelled_file_in_the_place_of_the_data(work: WorkConfig, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=np.ones((7, 4), np.float32))
     runtime = Runtime.open(replace(work, file=tmp_path / "new.npz"))
