@@ -27,7 +27,9 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.messages import STANDARD, Message
 from shoal.core.exchange.parts import ClusterAssignment, Extension
-from shoal.core.exchange.payload import Payload, Settings, Weights, decode, encode
+from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
+from shoal.core.exchange.tensors import TensorSpec
+from shoal.core.exchange.wire import tensors
 from shoal.core.exchange.wire.checks import MAX_SECONDS
 from shoal.core.types import Scalar
 from tests.core.exchange import wire_values as values
@@ -88,6 +90,19 @@ def test_settings_come_back(settings: dict[str, Scalar]) -> None:
 def test_weights_and_blobs_come_back(weights: Weights) -> None:
     assert sent(wire.weights_to_pb(weights)) == weights
     assert sent(wire.blob_to_pb(weights.blob)) == weights.blob
+
+
+def test_a_peer_cannot_fill_the_memory_with_manifests() -> None:
+    for known in (tensors._known_bytes, tensors._known_manifest):
+        known.cache_clear()
+    for count in (tensors.SHORT, tensors.SHORT + 1):
+        for number in range(tensors.MANIFESTS + 1):
+            specs = tuple(TensorSpec(f"{number}.{each}", "int8", (64,)) for each in range(count))
+            weights = Weights(specs, BlobRef("ab" * 32, 64 * count))
+            assert sent(wire.weights_to_pb(weights)) == weights
+    for known in (tensors._known_bytes, tensors._known_manifest):
+        assert known.cache_info().currsize == tensors.MANIFESTS
+        assert known.cache_info().misses == tensors.MANIFESTS + 1
 
 
 @given(values.hellos)

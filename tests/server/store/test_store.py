@@ -227,6 +227,22 @@ def test_devices_traffic_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert LOG_LINES > 3
 
 
+def test_the_log_tells_of_a_round_what_was_committed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.runs.open_round("mnist", ("a",), "training", ("open",))
+    with monkeypatch.context() as patched:
+        patched.setattr("fedserver.store.runs.crash.point", lambda name: _broken())
+        with pytest.raises(StorageFault):
+            store.runs.save_round("mnist", closed(1), checkpoint(store, 2.0), 0, Memory(), ("lost",))
+    assert [line.text for line in store.journal.log_lines("mnist")] == ["open"]
+    store.runs.save_round("mnist", closed(1), checkpoint(store, 2.0), 0, Memory(), ("done", "a change"))
+    assert [line.text for line in store.journal.log_lines("mnist")] == ["open", "done", "a change"]
+
+
+def _broken() -> None:
+    raise StorageFault("broken", "check the disk")
+
+
 def test_the_scrub_removes_what_a_stop_left_and_says_so(engine: Engine, tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = engine.open(state)

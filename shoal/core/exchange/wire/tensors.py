@@ -14,9 +14,9 @@ from shoal.core.types import Scalar
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
 """Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.Line`."""
 
-MANIFESTS, COMMON = 64, 1 << 16
-"""Manifests that are remembered, since all devices of a run send the same one, and the bytes up to which one
-that came is: a peer cannot fill the memory with others."""
+MANIFESTS, SHORT = 16, 512
+"""Manifests that are remembered, since all devices of a run send the same one, and the tensors that one of
+them has at most: a peer cannot fill the memory with others."""
 
 Data = TypeVar("Data", bytes, memoryview)
 
@@ -114,7 +114,8 @@ def checked_chunk(start: int, data: Data, offset: int) -> Data:
 
 
 def weights_to_pb(weights: Weights) -> parts_pb2.Weights:
-    pb = parts_pb2.Weights.FromString(_manifest_to_bytes(weights.manifest))
+    known = _known_bytes if len(weights.manifest) <= SHORT else _manifest_to_bytes
+    pb = parts_pb2.Weights.FromString(known(weights.manifest))
     pb.blob.sha256, pb.blob.size = bytes.fromhex(weights.blob.sha256), weights.blob.size
     return pb
 
@@ -123,12 +124,11 @@ def weights_from_pb(pb: parts_pb2.Weights) -> Weights:
     """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
     present(pb, "blob", "a set of tensors")
     limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")
-    manifest = parts_pb2.Weights(manifest=pb.manifest).SerializeToString()
-    found = _manifest_from_bytes(manifest) if len(manifest) <= COMMON else _parsed(manifest)
-    return Weights(found, blob_from_pb(pb.blob))
+    known = _known_manifest if len(pb.manifest) <= SHORT else _manifest_from_bytes
+    manifest = known(parts_pb2.Weights(manifest=pb.manifest).SerializeToString())
+    return Weights(manifest, blob_from_pb(pb.blob))
 
 
-@lru_cache(MANIFESTS)
 def _manifest_to_bytes(manifest: Manifest) -> bytes:
     """A message that has only this manifest."""
     specs = [
@@ -138,11 +138,12 @@ def _manifest_to_bytes(manifest: Manifest) -> bytes:
     return parts_pb2.Weights(manifest=specs).SerializeToString()
 
 
-def _parsed(manifest: bytes) -> Manifest:
-    return tuple(map(_spec_from_pb, parts_pb2.Weights.FromString(manifest).manifest))
+def _manifest_from_bytes(data: bytes) -> Manifest:
+    return tuple(map(_spec_from_pb, parts_pb2.Weights.FromString(data).manifest))
 
 
-_manifest_from_bytes = lru_cache(MANIFESTS)(_parsed)
+_known_bytes = lru_cache(MANIFESTS)(_manifest_to_bytes)
+_known_manifest = lru_cache(MANIFESTS)(_manifest_from_bytes)
 
 
 def _spec_from_pb(pb: tensor_pb2.TensorSpec) -> TensorSpec:
