@@ -217,7 +217,14 @@ class Blobs:
         while name not in self._blocks:  # it came before the start
             if lost := self.damage(name):
                 raise LostTensors(lost)
-        return StoredTensors(self.path(name), weights, self._blocks[name], partial(self.damage, name))
+        repair = partial(self.damage, name)
+        opened = partial(StoredTensors, self.path(name), weights, self._blocks[name], repair)
+        try:
+            return opened()
+        except (NotFound, BadPayload):  # it is gone, or was cut
+            if lost := repair():
+                raise LostTensors(lost) from None
+            return opened()
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""
