@@ -51,8 +51,6 @@ FORKS.set_forkserver_preload(
 """There is one such process for each process of tests: whatever forks takes this context."""
 PATH = list(sys.path)
 """Where programs find modules, whatever a test has put in front for itself."""
-EXECUTED = ("LD_PRELOAD", "PYTHONPATH")
-"""Variables that Python reads when it starts: with others than ours, a program cannot be forked."""
 
 
 class Descriptor:
@@ -86,7 +84,8 @@ class Program:
         leads a group of processes, as one does that is started in a new session."""
         ready, begun = os.pipe()
         given = [Descriptor(each) for each in (*files, begun)]
-        what = (list(line), given, str(folder), dict(environment), leads, [str(folder), *PATH])
+        first = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+        what = (list(line), given, str(folder), dict(environment), leads, [str(folder), *first, *PATH])
         self._process = FORKS.Process(target=_live, args=what)
         self._process.start()
         os.close(begun)
@@ -214,7 +213,8 @@ class Verb:
 
 
 def _can_be_forked(environment: Mapping[str, str]) -> bool:
-    return all(environment.get(name) == os.environ.get(name) for name in EXECUTED)
+    """Unless it is to have another library than ours, such as one that tells it another time."""
+    return environment.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
 
 
 # -- the processes of a device ------------------------------------------------------------------------------
