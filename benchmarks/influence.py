@@ -209,7 +209,12 @@ def rounds_of(devices: int) -> int:
 def tried(cell: Cell, data_dir: str) -> float:
     """The accuracy of the honest devices, in percent."""
     card, variant = find(cell.algorithm)
-    changes = {"rounds": rounds_of(cell.devices), "aggregation": cell.aggregation, **variant}
+    changes = {
+        "rounds": rounds_of(cell.devices),
+        "privacy": "off",
+        "aggregation": cell.aggregation,
+        **variant,
+    }
     known = {name: value for name, value in changes.items() if name in card.settings}
     half, device_half, memories = card.server(), card.device(), dict[DeviceId, Tensors]()
     attack = None if cell.attack == ABSENT else replace(ATTACKS[cell.attack], claims=cell.claim)
@@ -235,6 +240,8 @@ def tried(cell: Cell, data_dir: str) -> float:
     policy = RoundPolicy(minimum=max(1, cell.devices - cell.liars - 3))
     state = half.start(initial_weights(network, 42), card.configure("default", known))
     outcome = simulate(half, state, devices, policy, cell.seed)
+    if outcome.failed and attack is None:
+        raise RuntimeError(f"{cell} fails without the liars: {outcome.reason}")
     if outcome.failed:
         return 0.0
     found = []
@@ -344,10 +351,10 @@ group, if it says nothing else: {rounds}, and at most {samples} samples
 on each device. Some of them lie together. A **claim** is the number of samples that each liar says it has.
 **without** is the accuracy of the honest devices in the same fleet without the liars, in percent, **with**
 the same beside them, and **lost** the difference; bold above 2 points. `rotated` has two groups, with liars
-in both. Any two of size up to 60, number, attack, claim and data meet in some row{part}.
-Seeds: {seeds}. What the rules promise is in [aggregation.md](aggregation.md#the-contract).
+in both, and FLUX has no privacy there. Any two of size up to 60, number, attack, claim and data meet in some
+row{part}. Seeds: {seeds}. What the rules promise is in [aggregation.md](aggregation.md#the-contract).
 
-In {tried} fleets fewer than a quarter lie, and in {least} the others lost less than {listed} points. The rest:
+In {tried} fleets fewer than a quarter lie; in {least} the others lost less than {listed} points. The rest:
 
 {table}
 Two of five are more than a quarter, and nothing is promised:
