@@ -6,8 +6,9 @@
 Each cell trains one group of 5, 10, 30 or 60 devices with nothing set but the number of rounds. One of them,
 a tenth, a fifth or just under a quarter lie together: by an attack of `shoal_lab.liars`, with a claim of one
 sample, of the true number, or of 2^40. `lost` is the accuracy of the honest devices in the same fleet
-without the liars, minus theirs. Any two choices meet in some cell. `--honest` measures what the bounds cost
-fleets without liars: the default rule against the plain mean.
+without the liars, minus theirs. Any two choices meet in some cell. `BESIDES` has groups of 200, FLUX in two
+groups with liars in both, and two liars of five. `--honest` measures what the bounds cost fleets without
+liars: the default rule against the plain mean.
 
 Each run is one line of FILE; what is there is not run again, so the program may be stopped at any time.
 """
@@ -44,7 +45,9 @@ from shoal_lab.datasets import images, natural
 from shoal_lab.liars.attacks import ATTACKS, CLAIM
 
 ABSENT = "absent"
-ROUNDS, SAMPLES = 16, 40
+SAMPLES = 40
+ROUNDS: Mapping[int, int] = {200: 5, 60: 8, 0: 16}
+"""By the number of devices, at least: large fleets take long."""
 GROUPS = (5, 10, 30, 60)
 LIARS: Mapping[str, Any] = {
     "one": lambda devices: 1,
@@ -54,6 +57,23 @@ LIARS: Mapping[str, Any] = {
 }
 CLAIMS = (1, 0, CLAIM)
 SETS = ("digits", "fashion-mnist", "hapt")
+BESIDES: Sequence[tuple[str, str, int, int, str, int]] = (
+    ("fedavg", "fashion-mnist", 200, 49, "tuned", CLAIM),
+    ("fedavg", "fashion-mnist", 200, 49, "a little", 0),
+    ("fedavg", "fashion-mnist", 200, 20, "reversed x10", CLAIM),
+    ("flux", "rotated", 10, 2, "reversed x10", CLAIM),
+    ("flux", "rotated", 10, 2, "tuned", 0),
+    ("flux", "rotated", 10, 2, "extreme", 0),
+    ("flux", "rotated", 10, 2, "shuffled", CLAIM),
+    ("fedavg", "digits", 5, 2, "reversed", 0),
+    ("fedavg", "digits", 5, 2, "reversed x10", CLAIM),
+    ("fedavg", "digits", 5, 2, "noise", 0),
+    ("fedavg", "fashion-mnist", 5, 2, "wrong labels", 0),
+    ("fedavg", "fashion-mnist", 5, 2, "tuned", CLAIM),
+    ("fedavg", "hapt", 5, 2, "opposite", 0),
+    ("fedavg", "hapt", 5, 2, "a little", 1),
+)
+"""Algorithm, data, devices, liars, attack and claim."""
 HONEST = ("alike", "sizes", "labels 2 of 10", "labels 3 of 10", "late", "rotated")
 """Fleets without liars; see `_honest`."""
 
@@ -100,8 +120,17 @@ def covering(seeds: Sequence[int]) -> Iterator[Cell]:
         pairs -= met[best]
         devices, share, attack, claim, data = tries[best]
         liars = LIARS[share](devices)
-        seed = seeds[(GROUPS.index(devices) + SETS.index(data) - liars) % len(seeds)]
-        yield Cell(data, devices, liars, attack, claim, seed)
+        yield Cell(data, devices, liars, attack, claim, _seed(data, devices, liars, seeds))
+
+
+def besides(seeds: Sequence[int]) -> Iterator[Cell]:
+    for algorithm, data, devices, liars, attack, claim in BESIDES:
+        yield Cell(data, devices, liars, attack, claim, _seed(data, devices, liars, seeds), algorithm)
+
+
+def _seed(data: str, devices: int, liars: int, seeds: Sequence[int]) -> int:
+    group = GROUPS.index(devices) if devices in GROUPS else 0
+    return seeds[(group + (SETS.index(data) if data in SETS else 0) - liars) % len(seeds)]
 
 
 def fleets(seeds: Sequence[int]) -> Iterator[Cell]:
@@ -149,12 +178,12 @@ def parts_of(cell: Cell, data_dir: str) -> tuple[list[Part], Learner]:
 
 
 def _honest(cell: Cell, chance: np.random.Generator) -> list[Part]:
-    """Digits of 12 devices. sizes: of 20 to 300 samples. labels: a part of the devices has four fifths of
-    its samples from the classes 5 to 9, and the others from 0 to 4. late: three devices come half-way.
-    rotated: two groups."""
+    """Digits of 12 devices, or as many as are rotated. sizes: of 20 to 300 samples. labels: a part of the
+    devices has four fifths of its samples from the classes 5 to 9, and the others from 0 to 4. late: three
+    devices come half-way. rotated: two groups."""
     train, test = digits()
     order, kind = chance.permutation(len(train)), cell.data
-    sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else np.full(12, 60)
+    sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else np.full(cell.devices, 60)
     few = int(kind.split()[1]) if kind.startswith("labels") else 0
     found, high = [], [list(order[train.y[order] >= 5]), list(order[train.y[order] < 5])]
     taken = 0
@@ -173,10 +202,19 @@ def _honest(cell: Cell, chance: np.random.Generator) -> list[Part]:
 # -- a run --------------------------------------------------------------------------------------------------
 
 
+def rounds_of(devices: int) -> int:
+    return next(rounds for least, rounds in ROUNDS.items() if devices >= least)
+
+
 def tried(cell: Cell, data_dir: str) -> float:
     """The accuracy of the honest devices, in percent."""
     card, variant = find(cell.algorithm)
-    changes = {"rounds": ROUNDS, "privacy": "off", "aggregation": cell.aggregation, **variant}
+    changes = {
+        "rounds": rounds_of(cell.devices),
+        "privacy": "off",
+        "aggregation": cell.aggregation,
+        **variant,
+    }
     known = {name: value for name, value in changes.items() if name in card.settings}
     half, device_half, memories = card.server(), card.device(), dict[DeviceId, Tensors]()
     attack = None if cell.attack == ABSENT else replace(ATTACKS[cell.attack], claims=cell.claim)
@@ -202,6 +240,8 @@ def tried(cell: Cell, data_dir: str) -> float:
     policy = RoundPolicy(minimum=max(1, cell.devices - cell.liars - 3))
     state = half.start(initial_weights(network, 42), card.configure("default", known))
     outcome = simulate(half, state, devices, policy, cell.seed)
+    if outcome.failed and attack is None:
+        raise RuntimeError(f"{cell} fails without the liars: {outcome.reason}")
     if outcome.failed:
         return 0.0
     found = []
@@ -252,7 +292,7 @@ def _late(devices: Mapping[DeviceId, Device]) -> dict[DeviceId, Device]:
         def perform(task: Message, seed: int) -> Message:
             nonlocal rounds
             answer, rounds = device(task, seed), rounds + trains(task)
-            idle = rounds <= ROUNDS // 2 and hasattr(answer, "model") and hasattr(task, "model")
+            idle = rounds <= ROUNDS[0] // 2 and hasattr(answer, "model") and hasattr(task, "model")
             return replace(answer, model=task.model) if idle else answer  # type: ignore[type-var, attr-defined]
 
         return perform
@@ -288,39 +328,43 @@ def without(cell: Cell) -> Cell:
 
 def table(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     """Markdown: the cells with liars, those that cost most first."""
-    lines = ["| data | devices | liars | attack | claim | without | with | lost |", "|" + "---|" * 8]
+    lines = ["| fleet | devices | liars | attack | claim | without | with | lost |", "|" + "---|" * 8]
     tried = [cell for cell in cells if cell in known]
     lost = {cell: known[without(cell)] - known[cell] for cell in tried}
     for cell in sorted(lost, key=lambda cell: -lost[cell]):
         shown = f"**{lost[cell]:.1f}**" if lost[cell] > 2.0 else f"{lost[cell]:.1f}"
         claim = {0: "true", 1: "1"}.get(cell.claim, "2^40")
+        fleet = cell.data if cell.algorithm == "fedavg" else f"{cell.data}, {cell.algorithm}"
         lines.append(
-            f"| {cell.data} | {cell.devices} | {cell.liars} | {cell.attack} | {claim} | "
+            f"| {fleet} | {cell.devices} | {cell.liars} | {cell.attack} | {claim} | "
             f"{known[without(cell)]:.1f} | {known[cell]:.1f} | {shown} |"
         )
     return "\n".join(lines) + "\n"
 
 
+LISTED = 0.2
+"""Points: rows that cost less are only counted."""
 HEAD = """# Liars: what devices that lie together can do to the others
 
-This page is written by `make liars`. Each row is a small real fleet with nothing set, FedAvg for {rounds}
-rounds and one group: at most {samples} samples on each device, some of which lie together. A **claim** is the
-number of samples that each liar says it has. **without** is the accuracy of the honest devices in the same
-fleet without the liars, in percent, **with** the same beside them, and **lost** the difference; bold above 2
-points. Any two of size, number, attack, claim and data meet in some row{part}. Seeds: {seeds}. What the rules
-promise is in [aggregation.md](aggregation.md#the-contract).
+This page is written by `make liars`. Each row is a small real fleet with nothing set, by FedAvg and in one
+group, if it says nothing else: {rounds}, and at most {samples} samples
+on each device. Some of them lie together. A **claim** is the number of samples that each liar says it has.
+**without** is the accuracy of the honest devices in the same fleet without the liars, in percent, **with**
+the same beside them, and **lost** the difference; bold above 2 points. `rotated` has two groups, with liars
+in both, and FLUX has no privacy there. Any two of size up to 60, number, attack, claim and data meet in some
+row{part}. Seeds: {seeds}. What the rules promise is in [aggregation.md](aggregation.md#the-contract).
 
-In these algorithms liars can do more, because their word decides the groups:
+In {tried} fleets fewer than a quarter lie; in {least} the others lost less than {listed} points. The rest:
 
-{algorithms}
+{table}
+Two of five are more than a quarter, and nothing is promised:
 
-`shoal.check` has two liars of ten devices and one of sixty in every other algorithm.
-
-| attack | what a liar reports |
+{more}
+{open}| attack | what a liar reports |
 |---|---|
 {attacks}
-
 """
+OPEN = "In these algorithms liars can do more, as what they say decides whose models others get:"
 
 
 def _open(card: Algorithm) -> Iterator[str]:
@@ -333,15 +377,24 @@ def _open(card: Algorithm) -> Iterator[str]:
 def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     """docs/liars.md."""
     of = [cell for cell in cells if cell in known]
+    bounded = [cell for cell in of if 4 * cell.liars < cell.devices]
+    listed = [cell for cell in bounded if known[without(cell)] - known[cell] >= LISTED]
+    left = len(cells) - len(of)
     open_ = sorted({(name, text) for name, card in discover().items() for text in _open(card)})
+    few = [f"{rounds} with {least} devices" for least, rounds in ROUNDS.items() if least]
     return HEAD.format(
-        rounds=ROUNDS,
+        rounds=f"{ROUNDS[0]} rounds ({', '.join(reversed(few))})",
         samples=SAMPLES,
-        part="" if len(of) == len(list(covering([0]))) else f"; of those, {len(of)} have been tried",
+        part=f"; {left} of {len(cells)} rows have not been tried" if left else "",
         seeds=", ".join(map(str, sorted({cell.seed for cell in of}))),
-        algorithms="\n".join(f"- **{name}**: {text}" for name, text in open_),
+        tried=len(bounded),
+        least=len(bounded) - len(listed),
+        listed=LISTED,
+        table=table(listed, known),
+        more=table([cell for cell in of if cell not in bounded], known),
+        open="\n".join([OPEN, "", *(f"- **{name}**: {text}" for name, text in open_), "\n"]) if open_ else "",
         attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in ATTACKS.items()),
-    ) + table(of, known)
+    )
 
 
 def main() -> None:
@@ -363,7 +416,7 @@ def main() -> None:
             ]
             sys.stdout.write(f"| {kind} | {algorithm} | {means[0]:.1f} | {means[1]:.1f} |\n")
         return
-    cells = sorted(covering(seeds), key=lambda cell: cell.devices)  # the cheapest first
+    cells = sorted([*covering(seeds), *besides(seeds)], key=lambda cell: cell.devices)  # the cheapest first
     wanted = cells if given.cells is None else cells[: given.cells]
     known = play([each for cell in wanted for each in (without(cell), cell)], given.out, given.data_dir)
     if given.page:

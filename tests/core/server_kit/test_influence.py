@@ -24,6 +24,7 @@ from shoal.core.server_kit.aggregation.influence import (
     settled,
 )
 from shoal.core.server_kit.aggregation.middle import half, middle_of
+from shoal.core.server_kit.aggregation.robust import Update, combine
 
 CLAIM = 2.0**40
 
@@ -120,6 +121,25 @@ def test_liars_move_a_model_in_proportion_to_their_share(
         found.append(tuned(chance, honest, own, liars))
     assert np.quantile(found, 0.95) <= usually
     assert max(found) <= most
+
+
+def test_liars_gain_little_by_whom_directions_leave_out() -> None:
+    """They can have honest devices left out that point aside, or keep in those that point back."""
+
+    def whole(rows: FloatArray) -> FloatArray:
+        updates = {f"{index:03}": Update({"w": row}, 1.0) for index, row in enumerate(rows)}
+        return np.asarray(combine("clipped", {"w": np.zeros(rows.shape[1])}, updates).model["w"])
+
+    chance, found = np.random.default_rng(43), []
+    for _ in range(24):
+        honest, liars = drawn(chance)
+        aside = honest[: max(1, len(honest) // 4)].mean(axis=0)
+        usual = float(np.median(np.linalg.norm(honest, axis=1))) * liars / (len(honest) + liars)
+        for lie in [*lies(chance, honest), -3.0 * aside, -1e3 * aside, -5.0 * honest[0]]:
+            apart = whole(np.vstack([honest, np.tile(lie, (liars, 1))])) - whole(honest)
+            found.append(float(np.linalg.norm(apart)) / usual)
+    assert np.quantile(found, 0.95) <= 2.5
+    assert max(found) <= 4.0
 
 
 @settings(deadline=None)

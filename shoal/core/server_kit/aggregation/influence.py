@@ -16,6 +16,7 @@ middle, since neither can leave the range of the honest. It is that far only if 
 one point. Over fleets like real ones, and liars that know the rule, it is at most 2 s times the length of
 the middle honest update, middle and reach included (`tests/core/server_kit/test_influence.py`): near a
 quarter, liars on one side carry the middle itself by 1.7 to 2 k / n of how far the honest scatter.
+Whom the second rule leaves out can depend on liars, too: with that it was 3.5 k / n at most.
 
 Sources: centered clipping: Karimireddy et al., Learning from History for Byzantine Robust Optimization,
 ICML 2021. The median of coordinates as the middle: Yin et al., Byzantine-Robust Distributed Learning,
