@@ -112,28 +112,28 @@ def drawn(name: str, seed: int, folder: Path | None) -> tuple[dict[str, Any], Fl
         mine, test, apart = rest[:samples], rest[samples:], np.flatnonzero(own[: len(x) // 2])[:MOST]
         fleet[f"device-{number}"] = (x[mine], y[mine], x[test], y[test])
         hidden[f"device-{number}"] = (x[apart], y[apart])
-    told = {
+    facts = {
         "training": training, "devices": len(fleet), "samples": samples, "test": shown, "classes": classes,
         "algorithm": str(chance.choice(["fedavg", "flux"])),
     }  # fmt: skip
-    return told, Fleet(fleet, regression=numbers), hidden
+    return facts, Fleet(fleet, regression=numbers), hidden
 
 
 def tried(name: str, seed: int, folder: Path | None) -> dict[str, Any]:
     """One run: what it was, both verdicts, and the true gain."""
-    told, fleet, hidden = drawn(name, seed, folder)
-    changes = TRAININGS.get(told["training"], {})
+    facts, fleet, hidden = drawn(name, seed, folder)
+    changes = TRAININGS.get(facts["training"], {})
     try:
-        result = simulate(told["algorithm"], fleet, seed=seed, **{"rounds": 6, **changes})
+        result = simulate(facts["algorithm"], fleet, seed=seed, **{"rounds": 6, **changes})
     except ShoalError as error:
-        return {"set": name, "seed": seed, **told, "failed": str(error)}
+        return {"set": name, "seed": seed, **facts, "failed": str(error)}
     found = result.verdict
     assert found is not None
     losses = [each.loss for each in result.history if each.trained and each.loss is not None]
     server = judged(reports(result), losses, bool(changes))
     assert server is not None
     return {
-        "set": name, "seed": seed, **told, "learned": found.learned, "judged": server.learned,
+        "set": name, "seed": seed, **facts, "learned": found.learned, "judged": server.learned,
         "gain": found.gain, "error": found.error, "true": true_gain(result, hidden), "text": str(found),
     }  # fmt: skip
 

@@ -64,6 +64,8 @@ def test_the_fleet_s_scale_has_the_differences_between_devices_in_it() -> None:
         "a constant is not divided by nothing"
     )
     assert TARGET not in found
+    tiny = merged([Summary((0.0,), (1e-50,))] * 2)  # which is 0 in float32
+    assert scale_of(tiny)[DEVIATION].tolist() == [1.0]
     numbers = merged([Summary((0.0,), (1.0,), (100.0, 10.0)), Summary((0.0,), (1.0,), (100.0, 10.0))])
     assert numbers[TARGET].tolist() == [100.0, 10.0]
 

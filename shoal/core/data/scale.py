@@ -188,7 +188,7 @@ def _pooled(means: Array, deviations: Array) -> tuple[Array, Array]:
 
 def usable(mean: Array, deviation: Array) -> Array:
     """Deviations that can be divided by, float32: a constant stays one."""
-    varies = deviation > RESOLUTION * np.abs(mean)
+    varies = deviation > np.maximum(RESOLUTION * np.abs(mean), np.finfo(np.float32).tiny)
     found: Array = np.where(varies, np.minimum(deviation, LARGEST), 1.0).astype(np.float32)
     return found
 
