@@ -169,4 +169,14 @@ def is_running(state: Path) -> bool:
         return False
     except (OSError, OverflowError):  # it belongs to another user
         return True
-    return True
+    return not _has_ended(int(owner))
+
+
+def _has_ended(process: int) -> bool:
+    """Whether a process that still has a number has ended, and its parent has not asked for its exit code, as
+    in a container without an init process."""
+    try:
+        facts = Path(f"/proc/{process}/stat").read_text()
+    except OSError:  # no such file system, or it is gone only now
+        return False
+    return facts.rpartition(")")[2].split()[:1] == ["Z"]
