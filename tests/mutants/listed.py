@@ -338,8 +338,8 @@ MUTANTS = (
     mutant(
         "the hash of an upload is not checked",
         "fedserver/store/content/upload.py",
-        "elif self._sha.hexdigest() == self._blob.sha256:",
-        "elif self._sha.hexdigest():",
+        "elif self.sums.sha256 == self._blob.sha256:",
+        "elif self.sums.sha256:",
         f"{STORE}/test_blobs.py",
     ),
     mutant(
@@ -443,10 +443,11 @@ MUTANTS = (
         "tests/server/rpc/test_what_operators_see.py",
     ),
     mutant(
-        "what was combined of a damaged report counts once the report was restored",
-        "fedserver/coordinator/aggregation/combining.py",
-        "        raise _Repaired\n    crash.point",
-        "        pass\n    crash.point",
+        "a report that is gone is not fetched from the bucket before it is read",
+        "fedserver/store/content/blobs.py",
+        "            if lost := repair():\n                raise LostTensors(lost) from None\n"
+        "            return opened()\n",
+        "            raise\n",
         "tests/server/ha/test_bucket_away.py",
     ),
     # -- what the version before has on the wire and on its disks
