@@ -17,6 +17,7 @@ import argparse
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -351,8 +352,9 @@ group, if it says nothing else: {rounds}, and at most {samples} samples
 on each device. Some of them lie together. A **claim** is the number of samples that each liar says it has.
 **without** is the accuracy of the honest devices in the same fleet without the liars, in percent, **with**
 the same beside them, and **lost** the difference; bold above 2 points. `rotated` has two groups, with liars
-in both, and FLUX has no privacy there. Any two of size up to 60, number, attack, claim and data meet in some
-row{part}. Seeds: {seeds}. What the rules promise is in [aggregation.md](aggregation.md#the-contract).
+in both, and FLUX has no privacy there. Seeds: {seeds}. Any two of size up to 60, number, attack, claim and
+data meet in some row{part}.
+What the rules promise is in [aggregation.md](aggregation.md#the-contract).
 
 In {tried} fleets fewer than a quarter lie; in {least} the others lost less than {listed} points. The rest:
 
@@ -379,13 +381,14 @@ def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
     of = [cell for cell in cells if cell in known]
     bounded = [cell for cell in of if 4 * cell.liars < cell.devices]
     listed = [cell for cell in bounded if known[without(cell)] - known[cell] >= LISTED]
-    left = len(cells) - len(of)
+    left = Counter(cell.devices for cell in cells if cell not in known)
+    sizes = ", ".join(f"{count} with {devices} devices" for devices, count in sorted(left.items()))
     open_ = sorted({(name, text) for name, card in discover().items() for text in _open(card)})
     few = [f"{rounds} with {least} devices" for least, rounds in ROUNDS.items() if least]
     return HEAD.format(
         rounds=f"{ROUNDS[0]} rounds ({', '.join(reversed(few))})",
         samples=SAMPLES,
-        part=f"; {left} of {len(cells)} rows have not been tried" if left else "",
+        part=f"; of {len(cells)}, these have not been tried: {sizes}" if left else "",
         seeds=", ".join(map(str, sorted({cell.seed for cell in of}))),
         tried=len(bounded),
         least=len(bounded) - len(listed),
