@@ -311,10 +311,14 @@ def advanced(state: S, phase: str = "") -> S:
 
 def end(state: S) -> str:
     """The phase after the last round of training. Under "mean", which bounds no device, devices stay in the
-    groups that they have, as published."""
-    if state.CHOOSES_AT_LAST and len(state.models) > 1 and state.parameters.aggregation != "mean":
-        return LAST_CHOICE
-    return _after_choice(state)
+    groups that they have, as published; with DP-SGD, too, as losses have no guarantee."""
+    parameters = state.parameters
+    may_choose = parameters.aggregation != "mean" and not getattr(parameters, "private", False)
+    return (
+        LAST_CHOICE
+        if state.CHOOSES_AT_LAST and len(state.models) > 1 and may_choose
+        else _after_choice(state)
+    )
 
 
 def _after_choice(state: S) -> str:
