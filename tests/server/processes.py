@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from fedserver.config import SETTINGS
 from fedserver.coordinator.status_types import RunStatus
@@ -20,12 +21,13 @@ from tests.waiting import HANG
 
 @dataclass
 class Daemon:
-    """A running `fedserver up`. log: its standard error. address: where devices call."""
+    """A running `fedserver up`. log, said: its standard error and output. address: where devices call."""
 
     process: Running
     state: Path
     log: Path
     address: str
+    said: IO[str]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code after this signal."""
@@ -71,7 +73,7 @@ def daemon(
         try:
             line = said.readline()
             assert line.startswith("listening on 127.0.0.1:"), (line, log.read_text())
-            yield Daemon(process, state, log, line.split()[-1])
+            yield Daemon(process, state, log, line.split()[-1], said)
         finally:
             if process.poll() is None:
                 process.kill()

@@ -286,9 +286,8 @@ def test_no_secret_is_in_any_file_or_log(command: Command, server: Daemon) -> No
     said = "".join(command(*verb)[1] for verb in (("token", "ls", "--json"), ("device", "ls", "--json")))
     command("token", "revoke", parse(joins[1]).token)
     assert server.stop() == 0
-    assert server.process.stdout is not None
     written = b"".join(path.read_bytes() for path in server.state.rglob("*") if path.is_file())
-    written += server.log.read_bytes() + said.encode() + server.process.stdout.read().encode()
+    written += server.log.read_bytes() + said.encode() + server.said.read().encode()
     for join in map(parse, joins):
         assert join.secret not in written
         assert str(join).rpartition(":")[2].encode() not in written
