@@ -633,7 +633,10 @@ class Train(_message.Message):
     run has not formed clusters.
     """
     classes: _builtins.int
-    """Set by the server: U, the classes that get a row of the descriptor each, 0 to 4,096. Unset: 0."""
+    """Set by the server: U, the classes that get a row of the descriptor each, 0 to 4,096. Numbers to predict are of
+    class 0 to 3, divided at -0.6745, 0 and 0.6745 of the model's "shoal_target_scale", and of class 0 without it.
+    Unset: 0.
+    """
     @_builtins.property
     def model(self) -> _parts_pb2.Weights:
         """Set by the server: the weights to start from. Unset: refused."""
