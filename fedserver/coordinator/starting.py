@@ -18,7 +18,7 @@ from shoal.core.algorithm.training import counted_by
 from shoal.core.data.histogram import scale_counted
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
@@ -122,7 +122,14 @@ class Starting:
         """The scale of the inputs by the run of statistics that the parameters name; empty where they name
         none. Raises NotFound if there is no such run, Refused if it does not have what a scale needs."""
         name = counted_by(recipe.server_half.parameters)
-        return scale_counted(name, self._coordinator.runs.named(name).engine.state.models) if name else {}
+        if not name:
+            return {}
+        try:
+            counted = self._coordinator.runs.named(name)
+        except NotFound as missing:
+            hint = "give scaled, raw, or the name of a finished run of `statistics`"
+            raise NotFound(f"inputs={name}: {missing.args[0]}", hint) from None
+        return scale_counted(name, counted.engine.state.models)
 
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or

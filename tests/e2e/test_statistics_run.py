@@ -88,4 +88,7 @@ def test_over_grpc(tmp_path: Path) -> None:
         assert {MEAN, DEVIATION} <= names
         with pytest.raises(Refused):
             operator.start_run(RunSpec("none", "fedavg", parameters={"inputs": "first"}), None)
+        with pytest.raises(NotFound) as missing:
+            operator.start_run(RunSpec("none", "fedavg", parameters={"inputs": "scale"}), None)
+        assert "scaled, raw" in missing.value.hint
         assert server.stop() == 0

@@ -209,7 +209,7 @@ def scale_of(tensors: Tensors) -> dict[str, Array]:
 
 
 def levels(targets: Array, scale: Tensors) -> Array:
-    """(n,) numbers to predict, each as the `LEVELS` that it lies on, from 0 to 3; all 0 without their scale.
+    """(n,) on which of the `LEVELS`, 0 to 3, each number to predict lies; all on 0 without their scale.
 
     So what describes the samples of each class describes those of each level, too.
 
