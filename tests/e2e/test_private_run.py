@@ -1,6 +1,7 @@
 """FLUX with privacy=balanced on real digits: devices with ledgers, a coordinator, and a newcomer."""
 
 import asyncio
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedclient.agent.agent import Agent, Until
 from fedclient.agent.allowance import Allowance
 from fedclient.agent.reporter import Reporter
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.faults import NoPart
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.store.blobs import BlobStore
@@ -89,6 +91,13 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     outbox, mark = Outbox(root / "outbox"), DeviceFolder(root).mark
     note = Ledger(config.account, budget).failed
     await Agent(link, executor, store, outbox, mark, reporter, note_failure=note).run(Until.FINISHED)
+
+
+async def refuse(coordinator: Coordinator, folder: Path, member: Member, budget: Budget) -> None:
+    """As `train`, where every device refuses. One also ends where the run still goes on without it, because
+    the others have not refused yet."""
+    with contextlib.suppress(NoPart):
+        await train(coordinator, folder, member, budget)
 
 
 async def start_with_graph(coordinator: Coordinator) -> None:
@@ -203,9 +212,9 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 ("open", {"parameters": OPEN}, "it failed: the device's owner lets nothing leave without"),
             ):
                 await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
-                await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-                status = await OperatorApi(coordinator).show(name)
-                assert status.summary.stage == "failed"
+                await asyncio.gather(*(refuse(coordinator, tmp_path, each, budget) for each in members))
+                while (await OperatorApi(coordinator).show(name)).summary.stage != "failed":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
                 lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in lines) >= TRAINERS
                 # The server learns a fixed text, and nothing of limits and spending.
