@@ -78,11 +78,11 @@ def _samples(counts: Mapping[str, Any]) -> str:
 
 
 def _described(counts: Mapping[str, Any]) -> dict[str, str]:
-    """What a run with the default settings lacks, in which devices describe their data under a guarantee."""
+    """What a run with the default settings does without, in which devices describe their data under a guarantee."""
     try:
         terms(PrivacySettings("balanced", EPSILON, DELTA), counts["train"] + counts["held_out"], 0)
     except TooFewSamples as error:
-        return {"by default": f"a run refuses this device: {error.message} ({error.hint})"}
+        return {"by default": f"{error.message}, so this device joins the group whose model fits it best"}
     return {}
 
 

@@ -7,6 +7,7 @@ A device half of an algorithm's own answers the new messages, and passes the oth
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.scaling import weighs_evenly
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
-from shoal.core.errors import BadPayload, Diverged, near
+from shoal.core.errors import BadPayload, Diverged, TooFewSamples, near
 from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.messages import (
     WIDTH,
@@ -105,9 +106,10 @@ def _trained(message: Train, context: DeviceContext) -> Trained:
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
         parts = context.usable if message.privacy.calibrated else context.usable[:1]
-        descriptor = described(
-            context, message.model, message.projector, parts, message.classes, message.privacy
-        )
+        with suppress(TooFewSamples):  # it trains without one
+            descriptor = described(
+                context, message.model, message.projector, parts, message.classes, message.privacy
+            )
     if message.private is not None:
         return replace(
             privately(context, message.model, message.settings, message.private), descriptor=descriptor

@@ -217,6 +217,7 @@ class Trained(Message):
     """The model after local training. examples: size of the training part.
 
     loss: mean over the last epoch; 0 from DP-SGD, which does not release it.
+    descriptor: where one was asked for; None if the device has too few samples for the guarantee.
     private, curve: from DP-SGD, how it was done, and what it cost a sample (`shoal.core.privacy.cost`).
     held_out: of the model as it came. None where weights have a guarantee, which it would lack, from a
     device that holds nothing out, and where the model's loss is no number.
@@ -364,10 +365,11 @@ class Ensemble(Message):
 
 @dataclass(frozen=True, eq=False)
 class Described(Message):
-    """The descriptor. examples: samples behind it."""
+    """The descriptor; None from a device that trains, and has too few samples for the guarantee that was
+    asked for. examples: samples behind it."""
 
     kind: ClassVar[str] = "described"
-    descriptor: Descriptor
+    descriptor: Descriptor | None
     examples: int
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core.data.scale import scale_of
 from shoal.core.data.version import Numbers
-from shoal.core.errors import BadPayload, DataFault, DeviceFault, diverged, near
+from shoal.core.errors import BadPayload, DataFault, DeviceFault, TooFewSamples, diverged, near
 from shoal.core.exchange.messages import Describe, Described
 from shoal.core.exchange.parts import (
     MAX_ROWS,
@@ -43,14 +43,20 @@ Extract = Callable[[FloatArray, Array | None, int, Numbers | None], ExactMoments
 
 
 def describe(message: Describe, context: InferenceContext) -> Described:
-    """The answer to `Describe`. Raises what `described` raises."""
+    """The answer to `Describe`. Raises what `described` raises, but a device that trains, and has too few
+    samples, says so: it has no descriptor."""
     # What has a guarantee is paid for with the budget of all of the data, and the more samples, the less the
     # noise: so it is of all of them. Without classes nothing will be trained or measured here.
     everything = message.privacy.calibrated or not message.classes
     parts = context.usable if everything else context.usable[:1]
-    descriptor = described(
-        context, message.encoder, message.projector, parts, message.classes, message.privacy
-    )
+    descriptor = None
+    try:
+        descriptor = described(
+            context, message.encoder, message.projector, parts, message.classes, message.privacy
+        )
+    except TooFewSamples:
+        if not message.classes:
+            raise
     return Described(descriptor, sum(len(context.part(part)) for part in parts))
 
 

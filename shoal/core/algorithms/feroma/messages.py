@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shoal.core.exchange.messages import Describe
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Describe, Described, Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,3 +18,8 @@ class Profile(Describe):
     kind: ClassVar[str] = "feroma_profile"
     part: str = "train"
     masks: int = 0
+
+    def admit(self, reply: Message) -> None:
+        """A device without a profile has no model here."""
+        if not isinstance(reply, Described) or reply.descriptor is None:
+            raise BadPayload("a profile was asked for", "a device with too few samples refuses the task")

@@ -243,7 +243,7 @@ def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descrip
     found = {
         report.device: report.message.descriptor
         for report in reports
-        if isinstance(report.message, Described)
+        if isinstance(report.message, Described) and report.message.descriptor
     }
     return bounded(state.bounds, _encoder(state).projector, found)
 

@@ -16,7 +16,15 @@ A run goes through these phases; each line is one exchange with the devices:
     cluster          devices describe their data by the frozen global model (eq. 7) and train; the server
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
     clustered        each cluster trains its own model; late joiners describe their data, and train from the
-                     next round on
+                     next round on. A device that has too few samples for the guarantee joins the cluster
+                     under whose model its loss is lowest
+    undescribed      no device has enough samples for the guarantee: as `clustered`, but with the groups that
+                     updates tell, or one model for all
+
+Where descriptors have the noise of a guarantee and updates leave as they are, the updates of the round that
+forms the clusters decide, if they differ by more than chance
+(`shoal.core.server_kit.clustering.congruence`): what leaves tells more of the groups than noise lets
+descriptors tell, and nothing more leaves.
     watch            only in FLUX-dynamic: devices describe their data again, and the clusters are formed
                      again; see `flux.clustering.regrouped`
     evaluate         every device measures its cluster's model on its test part
@@ -155,6 +163,17 @@ class Parameters(DescriptorParameters, NoisedParameters):
     def measured_apart(self) -> bool:
         """Whether these come in exchanges of their own, and not with the training of the next round."""
         return self.measured and (self.warm_up == "accuracy" or self.secure_aggregation)
+
+    @property
+    def groups_by_updates(self) -> bool:
+        """Whether updates may decide about groups: they leave as they are, and descriptors do not."""
+        hidden = self.losses_stay or self.central_noise > 0.0
+        return self.asked_privacy.calibrated and not hidden and not self.clusters and self.mixing == "hard"
+
+    @property
+    def losses_stay(self) -> bool:
+        """Whether no device tells its loss under a model, as neither sums nor DP-SGD would protect it."""
+        return self.private or self.secure_aggregation
 
     def check(self) -> None:
         super().check()

@@ -20,7 +20,7 @@ from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
-from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
+from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Score, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
@@ -28,6 +28,9 @@ from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.congruence import congruent
+from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
@@ -36,6 +39,7 @@ from shoal.core.server_kit.frozen_encoder import (
     merged_bounds,
     projector_of,
 )
+from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import (
     accuracy_cost,
     mean_accuracy,
@@ -58,6 +62,8 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    if state.clustering is None and state.undescribed:
+        return clustered.place_by_loss(state, evidence)
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
     if evidence is None:
@@ -112,11 +118,18 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     return Plan(dict.fromkeys(present, task), clustered.title(state, "one model for all"))
 
 
-def _take_train(state: State, reports: Sequence[Report]) -> State:
+def _averaged(state: State, reports: Sequence[Report]) -> State:
     rule = rule_of(state.parameters)
-    models, guard = next_models(state.models, reports, rule, state.guard)
-    spent = charged(state.spent, reports, rule)
-    after = replace(state, models=models, guard=guard, spent=spent, progress=state.progress + 1)
+    homes = {device: clustered.home(state, device) for device in trained(reports)}
+    models, guard = next_models(
+        state.models, reports, rule, state.guard, lambda device, key: float(homes[device] == key)
+    )
+    return replace(state, models=models, guard=guard, spent=charged(state.spent, reports, rule))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    after = _averaged(state, reports)
+    after = replace(after, progress=after.progress + 1)
     return replace(after, phase="measure") if state.parameters.measured_apart else _warmed_up(after, reports)
 
 
@@ -144,8 +157,8 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     if state.basis is not None:
-        formed = _formed(state, state.basis.encoder, state.basis.projector, _described(state, reports))
-        return replace(formed, phase="clustered")
+        answers = _answers(reports)
+        return _formed(state, state.basis.encoder, state.basis.projector, answers)
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
@@ -172,29 +185,143 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
-    described = {
-        device: update.descriptor for device, update in trained(reports).items() if update.descriptor
-    }
-    projector = _projector(state)
-    described = bounded(state.bounds, projector, described)
-    return _aggregate(_formed(state, state.models[GLOBAL], projector, described), reports)
+    answers = {device: update.descriptor for device, update in trained(reports).items()}
+    formed = _formed(state, state.models[GLOBAL], _projector(state), answers)
+    if formed.clustering is None:
+        return _take_without(_grouped(formed, reports), reports)
+    return _aggregate(formed, reports)
 
 
 def _formed(
-    state: State, encoder: Tensors, projector: Tensors, described: Mapping[DeviceId, Descriptor]
+    state: State, encoder: Tensors, projector: Tensors, answers: Mapping[DeviceId, Descriptor | None]
 ) -> State:
-    """The state with clusters, before they are trained: each has the model of all."""
+    """The state with clusters, before they are trained: each has the model of all. Without a descriptor there
+    are none, and the one model goes on."""
+    described, state = bounded(state.bounds, projector, _descriptors(answers)), _noted(state, answers)
+    if not described:
+        return replace(state, phase="undescribed")
     clustering, assignments = form_clusters(
         state.parameters, state.progress + 1, encoder, projector, described
     )
-    return replace(
+    formed = replace(
         state,
         clustering=clustering,
         assignments=assignments,
         models=dict.fromkeys(clustering.names, state.models[GLOBAL]),
         guard=state.guard.split(GLOBAL, clustering.names),
         basis=Basis.of(encoder, projector, state.parameters),
+        phase="clustered",
     )
+    return _settled(formed)
+
+
+# -- devices with too few samples for a descriptor ----------------------------------------------------------
+
+
+def _answers(reports: Sequence[Report]) -> dict[DeviceId, Descriptor | None]:
+    return {each.device: each.message.descriptor for each in reports if isinstance(each.message, Described)}
+
+
+def _descriptors(answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId, Descriptor]:
+    return {device: one for device, one in answers.items() if one is not None}
+
+
+def _noted(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
+    """The state with the devices that could not be described. One may have enough samples by now."""
+    known = {device for device in state.undescribed if device not in answers}
+    few = {device for device, one in answers.items() if one is None}
+    return replace(state, undescribed=tuple(sorted(known | few)))
+
+
+def _settled(state: State) -> State:
+    """The state with a cluster for each device that can neither be described nor choose by its loss."""
+    clustering, parameters = _clustering(state), state.parameters
+    if len(clustering.names) > 1 and not parameters.losses_stay:
+        return state
+    largest = Counter(state.assignments[device] for device in sorted(clustering.described)).most_common(1)
+    homeless = [device for device in state.undescribed if device not in state.assignments]
+    return replace(state, assignments={**state.assignments, **dict.fromkeys(homeless, largest[0][0])})
+
+
+def _ask_undescribed(state: State) -> Message:
+    """For its loss under each model, once they differ; in the round before, its update counts nowhere."""
+    clustering = _clustering(state)
+    if state.progress >= clustering.round:
+        return Score(tuple(state.models.values()))
+    model = state.models[clustering.names[0]]
+    return Train(
+        model, clustered.settings(state, "", clustering.round), private=private_training(state.parameters)
+    )
+
+
+def _ask_without(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_train(state, present)
+
+
+def _take_without(state: State, reports: Sequence[Report]) -> State:
+    """A round of training where no device could be described."""
+    state = clustered.choose(state, reports)
+    homes = {device: clustered.home(state, device) for device in trained(reports)}
+    if not homes:
+        return state
+    known = {device: key for device, key in homes.items() if key is not None}
+    after = replace(_averaged(state, reports), assignments={**state.assignments, **known})
+    return clustered.advanced(after, "undescribed")
+
+
+# -- groups that updates tell -------------------------------------------------------------------------------
+
+
+def _congruent(state: State, reports: Sequence[Report]) -> dict[DeviceId, int]:
+    """The groups of the devices that have trained the one model of all; empty where updates tell none."""
+    if not state.parameters.groups_by_updates:
+        return {}
+    updates = {device: update.model for device, update in trained(reports).items()}
+    base = next(iter(state.models.values()))
+    products = distances.of_devices(updates, dict.fromkeys(updates, base))
+    labels = without_outliers(products, lambda some, _: congruent(some), state.parameters.aggregation)
+    return dict(zip(sorted(updates), labels.tolist(), strict=True)) if labels.max(initial=0) else {}
+
+
+def _grouped(state: State, reports: Sequence[Report]) -> State:
+    """The state without descriptors, with a model for each group that updates tell."""
+    groups = _congruent(state, reports)
+    return replace(clustered.formed(state, groups, state.phase), by_updates=True) if groups else state
+
+
+def _regrouped(state: State, reports: Sequence[Report]) -> State:
+    """The state with the groups that updates tell, in the first round that trains the clusters.
+
+    One that has described its data, and is absent, goes with those that were in its cluster. A group in which
+    no device is described has no place among the others: its devices choose one.
+    """
+    clustering = _clustering(state)
+    groups = _congruent(state, reports) if state.progress + 1 == clustering.round else {}
+    found = {device: groups[device] for device in clustering.described if device in groups}
+    if len({*found.values()}) < 2:
+        return state
+    for device in clustering.described.keys() - found.keys():
+        near = Counter(found[each] for each in sorted(found) if _together(state, device, each))
+        found[device] = near.most_common(1)[0][0] if near else min(found.values())
+    numbers = sorted({*found.values()})
+    names = dict(zip(numbers, cluster_names(len(numbers)), strict=True))
+    described = {device: names[number] for device, number in found.items()}
+    others = {device: names[number] for device, number in groups.items() if number in names}
+    again = rearranged(state.parameters, clustering, clustering.round, clustering.described, described)
+    sources = dict.fromkeys(again.names, clustering.names[0])
+    assignments = {**others, **described}
+    return replace(
+        state,
+        clustering=again,
+        assignments=assignments,
+        models={name: state.models[old] for name, old in sources.items()},
+        guard=state.guard.moved(sources, state.assignments, assignments),
+        by_updates=True,
+    )
+
+
+def _together(state: State, one: DeviceId, other: DeviceId) -> bool:
+    return state.assignments[one] == state.assignments[other]
 
 
 # -- clustered training -------------------------------------------------------------------------------------
@@ -209,9 +336,9 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
     def task(device: DeviceId) -> Message:
         cluster = state.assignments.get(device)
         if cluster is None:
-            return describe
+            return _ask_undescribed(state) if device in state.undescribed else describe
         settings = clustered.settings(state, cluster, clustering.round)
-        if state.parameters.mixing == "soft":
+        if state.parameters.mixing == "soft" and device in clustering.vectors:
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
             return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
@@ -223,23 +350,24 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
-    state = _joined(state, _described(state, reports))
+    state = _joined(clustered.choose(state, reports), _answers(reports))
     if not trained(reports):
-        # Only late joiners answered: no device has trained, so the round is still to come.
+        # Only late joiners answered, or devices that chose: the round of training is still to come.
         return state
     return _aggregate(state, reports)
 
 
-def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
+def _joined(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
     """The state with late joiners in their clusters."""
+    described, state = _bounded(state, _descriptors(answers)), _noted(state, answers)
     if not described:
-        return state
+        return _settled(state)
     clustering, joined, begun = add_devices(
         state.parameters, _clustering(state), state.assignments, described
     )
     assignments = {**state.assignments, **joined}
     sources = {name: begun.get(name, name) for name in clustering.names}
-    return replace(
+    joined_to = replace(
         state,
         clustering=clustering,
         assignments=assignments,
@@ -247,24 +375,23 @@ def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
         guard=state.guard.moved(sources, state.assignments, assignments),
         begun={**state.begun, **begun},
     )
+    return _settled(joined_to)
 
 
-def _described(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
-    found = {
-        report.device: report.message.descriptor
-        for report in reports
-        if isinstance(report.message, Described)
-    }
-    return found if state.bounds is None else bounded(state.bounds, _clustering(state).projector, found)
+def _bounded(state: State, found: Mapping[DeviceId, Descriptor]) -> dict[DeviceId, Descriptor]:
+    return bounded(state.bounds, _clustering(state).projector, found)
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
     """The next model of each cluster from its devices' updates; a cluster without updates keeps its model."""
-    clustering = _clustering(state)
+    state = _regrouped(state, reports)
+    clustering, soft = _clustering(state), state.parameters.mixing == "soft"
     shares: Mapping[DeviceId, Mapping[ModelKey, float]] = {
         device: mixing_weights(clustering, device)
-        if state.parameters.mixing == "soft"
+        if soft and device in clustering.vectors
         else {state.assignments[device]: 1.0}
+        if device in state.assignments
+        else {}
         for device in trained(reports)
     }
     rule = rule_of(state.parameters)
@@ -309,9 +436,10 @@ def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
-    before = state.assignments
+    before, answers = state.assignments, _answers(reports)
+    state, described = _noted(state, answers), _bounded(state, _descriptors(answers))
     clustering, assignments, sources = regrouped(
-        state.parameters, _clustering(state), before, state.progress, _described(state, reports)
+        state.parameters, _clustering(state), before, state.progress, described
     )
     moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:
@@ -321,7 +449,7 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         f"after round {state.progress} the data of {listed(moved)} had drifted: "
         "the clusters were formed again"
     )
-    return replace(
+    moved_to = replace(
         state,
         clustering=clustering,
         assignments=assignments,
@@ -331,6 +459,7 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         drift=(*state.drift, remark),
         phase="clustered",
     )
+    return _settled(moved_to)
 
 
 def _clustering(state: State) -> Clustering:
@@ -345,5 +474,6 @@ PHASES: clustered.Phases[State] = {
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
+    "undescribed": (_ask_without, _take_without),
 }
 plan, reduce = clustered.phased(PHASES, forming=("cluster",))

@@ -49,12 +49,14 @@ class Clustering:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
+    """phase: train, measure, bounds, cluster, clustered, watch, undescribed, evaluate or done.
 
     progress: the number of completed rounds of training. accuracies: of the global model after each measured
     round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
     drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
     clusters were formed. begun: for each cluster that a late joiner began, the one whose model it continued.
+    undescribed: the devices with too few samples for a descriptor with the guarantee. by_updates: whether
+    updates have told the groups.
     basis: at the start that of an earlier run, if any; and from the forming of the clusters on this run's.
     """
 
@@ -69,15 +71,19 @@ class State(Clustered):
     drift: tuple[str, ...] = ()
     pooling: Pooling = field(default_factory=Pooling)
     begun: Mapping[ModelKey, ModelKey] = field(default_factory=dict)
+    undescribed: tuple[DeviceId, ...] = ()
+    by_updates: bool = False
     basis: Basis | None = None
 
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
         are grouped by that: clusters whose data are the same keep their names."""
-        assert self.clustering is not None  # it has clusters
+        again = super().again(parameters)
+        if self.clustering is None:
+            again = replace(again, phase="undescribed")
         return replace(
-            super().again(parameters),
-            clustering=replace(self.clustering, round=0),
+            again,
+            clustering=self.clustering and replace(self.clustering, round=0),
             accuracies={},
             spent={},
             drift=(),
@@ -100,11 +106,40 @@ class State(Clustered):
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self._classless, *self.drift, *super().remarks)
+        found = (
+            "the groups were found by how the devices' updates differ, which leave without a guarantee: the "
+            "noise of the descriptions hides more of them"
+        )
+        by_updates = (found,) if self.by_updates else ()
+        return (*by_updates, *self._undescribed, *self._classless, *self.drift, *super().remarks)
+
+    @property
+    def _undescribed(self) -> Sequence[str]:
+        if not self.undescribed:
+            return ()
+        whose, have = f"{len(self.undescribed)} devices", "have"
+        if len(self.undescribed) == 1:
+            whose, have = "1 device", "has"
+        epsilon = self.parameters.asked_privacy.epsilon
+        what = f"{whose} {have} too few samples to be described with epsilon {epsilon:g}"
+        if self.clustering is None and not self.by_updates:
+            return (
+                f"{what}, and their updates show no groups: privacy=off finds some at any size, and a larger "
+                "epsilon (privacy=explicit) with fewer samples",
+            )
+        if self.by_updates:
+            return (what,)
+        assert self.clustering is not None
+        how = (
+            "the largest group"
+            if self.parameters.losses_stay
+            else "the group whose model fits their labels best"
+        )
+        return (f"{what}, and joined {how}",) if len(self.clustering.names) > 1 else ()
 
     @property
     def _classless(self) -> Sequence[str]:
-        if self.clustering is None or not self.clustering.classless:
+        if self.clustering is None or not self.clustering.classless or self.by_updates:
             return ()
         return (
             f"{self.clustering.classless} devices had too few samples, or too little budget left, to "

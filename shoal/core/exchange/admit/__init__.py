@@ -198,7 +198,8 @@ def _admit_descriptor(
     projector: Tensors | None, classes: int, privacy: PrivacySettings, descriptor: Descriptor | None
 ) -> None:
     if projector is None or descriptor is None:
-        if (projector is None) != (descriptor is None):
+        # A device may have too few samples for a descriptor with a guarantee.
+        if (projector is None) != (descriptor is None) and not (projector and privacy.calibrated):
             raise BadPayload(f"a descriptor was {'not ' if projector is None else ''}asked for")
         return
     if descriptor.projector != digest(projector):
