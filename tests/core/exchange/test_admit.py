@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.admit import Limits, admit_message, admit_payload, largest_upload
@@ -202,6 +203,15 @@ def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
     reply = replace(TRAINED, descriptor=calibrated(rows))
     admit_payload(PRIVATE, encode(reply, keep))
     admit_message(PRIVATE, reply)
+
+
+def test_a_device_may_have_too_few_samples_for_a_guarantee_but_not_for_a_profile() -> None:
+    admit_message(PRIVATE, TRAINED)
+    admit_message(Describe(MODEL, PUBLIC, 2, BALANCED), Described(None, 9))
+    with pytest.raises(BadPayload, match="a descriptor was asked for"):
+        admit_message(Describe(MODEL, PROJECTOR, 2), Described(None, 9))
+    with pytest.raises(BadPayload, match="a profile was asked for"):
+        admit_message(Profile(MODEL, PUBLIC, 2, BALANCED), Described(None, 9))
 
 
 def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_asked_for() -> None:

@@ -709,7 +709,9 @@ class Trained(_message.Message):
 
     @_builtins.property
     def descriptor(self) -> _parts_pb2.Descriptor:
-        """Set by the device: exactly if the task has a projector. Unset: it has none."""
+        """Set by the device: if the task has a projector. Unset: it has none, or the device has too few samples for the
+        guarantee of a calibrated privacy mode.
+        """
 
     @_builtins.property
     def private(self) -> Global___Protected:
@@ -1091,7 +1093,7 @@ class Described(_message.Message):
     """Set by the device: samples behind it, 1 to 2^40. Unset: refused."""
     @_builtins.property
     def descriptor(self) -> _parts_pb2.Descriptor:
-        """Set by the device: as asked for. Unset: refused."""
+        """Set by the device: as asked for. Unset: it has too few samples for the guarantee of a calibrated privacy mode."""
 
     def __init__(
         self,
