@@ -19,6 +19,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
 from fedclient.work.executor import Spawned, stopped_after
+from fedclient.work.genuine import checked_apart
 from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
@@ -39,7 +40,10 @@ async def serve(
         work = light_config(settings, None, folder.blobs, Path(account))
         endpoint = Endpoint(work, at, console.say)
         if (folder.model / MODEL).is_file() and (folder.model / GRAPH).is_file():
-            endpoint.model = folder.model
+            if refused := await checked_apart(folder.model / MODEL, folder.identity):
+                console.say(f"the stored model is not used: {refused}")
+            else:
+                endpoint.model = folder.model
 
         async def use(model: Path) -> str:
             refused = await endpoint.use(model)

@@ -7,8 +7,9 @@ from tempfile import TemporaryDirectory
 
 from fedclient.config import ClientConfig, LearnerConfig
 from fedclient.faults import torch_required
-from fedclient.store.state import GRAPH
+from fedclient.store.state import GRAPH, DeviceFolder
 from fedclient.work.data import columns_named, load_file
+from fedclient.work.genuine import check_stored
 from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
 from shoal.core.errors import ConfigError
 from shoal.core.inference.network import predicted
@@ -21,8 +22,9 @@ def classify(
     """What the model in `model` says of `file`, or of the file of the settings, written to `out`, too.
 
     Without a learner, a graph is beside the model. together: with the others of its mixture, if it has some.
-    Raises BadPayload when a model is not this network's, LearnerFault, DataFault.
+    Raises BadPayload when a model is not this network's, NotGenuine, LearnerFault, DataFault.
     """
+    check_stored(model, DeviceFolder(settings.state).identity)
     if settings.learner is not None:
         found = _by_learner(settings, settings.learner, file, _models(model, together))
     else:

@@ -30,9 +30,12 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.bootstrap import Bootstrap
-from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
+from shoal.core.engine.checkpoint import Structure
+from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, NotGenuine, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.identity.certificates import certificate
+from shoal.core.identity.signing import check_signed
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation.noised import promise
@@ -52,6 +55,9 @@ class Signer(Protocol):
 
     @property
     def pem(self) -> bytes: ...
+
+    @property
+    def pin(self) -> bytes: ...
 
     def sign(self, data: bytes) -> tuple[str, bytes]: ...
 
@@ -125,14 +131,23 @@ class Published:
     async def _load(self, name: str) -> Source:
         try:
             record = await self._storage.call(self._storage.releases.get, name)
+            self._check_signature(record)
             if lost := await damage.lost_blob(self._storage, record.blobs):
                 raise DataFault(lost)
             return await self._source_of(record)
-        except (DataFault, DamagedRow, ConfigError) as error:
+        except (DataFault, DamagedRow, ConfigError, NotGenuine) as error:
             raise Refused(
                 f"release {name} cannot be used: {error.message}",
                 "the server's operator lets the channel have another: fedserver release use",
             ) from None
+
+    def _check_signature(self, record: ReleaseRecord) -> None:
+        """Raises NotGenuine for a card that is not what was signed, or names another state."""
+        if _digest(record.structure) != record.card.state:
+            raise NotGenuine("its state is not the one that its card names")
+        if record.signature and self.signs is not None:
+            server = certificate(self.signs.pem)
+            check_signed(server, record.authority, record.signature, PURPOSE + record.text.encode())
 
     async def _source_of(self, record: ReleaseRecord) -> Source:
         card, run = record.card, self._runs.get(record.card.run)
@@ -356,7 +371,7 @@ class Published:
             round(time.time(), 3),
             run.engine.round,
             state.progress,
-            hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest(),
+            _digest(structure),
             clusters_of(state),
             dict(state.metrics),
             {key: await self._storage.call(run.blobs.weights, model) for key, model in state.models.items()},
@@ -387,6 +402,10 @@ def _label(run: Run, taken: list[str]) -> str:
     progress = str(run.engine.state.progress)
     names = (progress, *(f"{progress}.{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if f"{run.run}{AT}{name}" not in taken)
+
+
+def _digest(structure: Structure) -> str:
+    return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
 
 
 def _own_of(card: Card) -> Manifest:
