@@ -195,6 +195,6 @@ def test_other_files_and_devices_that_have_not_joined_have_nothing_to_check(
     model: Tensors, stored: Path, tmp_path: Path
 ) -> None:
     spoil_model(stored)
-    check_stored(stored, tmp_path / "nobody")
+    check_stored(stored, tmp_path / "stranger")
     save_file(dict(model), tmp_path / MODEL)
     check_stored(tmp_path / MODEL, tmp_path / "identity")
