@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from shoal.core.errors import DataFault, NotFound
-from shoal.core.exchange.tensors import digest
+from shoal.core.exchange.tensors import Manifest, digest
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
 
@@ -99,6 +99,13 @@ def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
     if DIGEST in header and header[DIGEST] != _digest(tensors, header):
         raise DataFault(f"{path} is damaged: it is not what was written", "run `fedclient place` again")
     return tensors, header
+
+
+def arranged(model: Tensors, manifest: Manifest) -> Tensors:
+    """The tensors in the order of a manifest, and those that it lacks at the end: a file has an order of its
+    own."""
+    place = {spec.name: number for number, spec in enumerate(manifest)}
+    return {name: model[name] for name in sorted(model, key=lambda each: (place.get(each, len(place)), each))}
 
 
 def check_graph(graph: Path, data: bytes, model: Path) -> None:
