@@ -33,7 +33,7 @@ def check_stored(model: Path, identity: Path) -> None:
 
     Raises NotGenuine, and what reading the files raises.
     """
-    header = header_of(model)
+    header = header_of(model) if model.is_file() else {}
     if SEAL not in header:
         return
     from fedclient.identity.keyring import Keyring

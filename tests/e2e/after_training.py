@@ -12,8 +12,7 @@ tenth of those that serve and of the light ones get a first model, and are then 
 
 The server is killed with SIGKILL in each step, and starts again. One model is enough to show all of this, so
 the algorithm is FedAvg; the worse model is the first one with noise. At the end each device has to have the
-release that it should, every fact of the audit log has to be there once, and what devices have told has to
-fit what is shown.
+release that it should, and each release and rollout is in the audit log once.
 """
 
 import argparse
@@ -249,7 +248,7 @@ def story(fleet: Fleet, every: float, seed: int) -> None:
             # 4. A worse one.
             with OperatorClient(place.state) as client:
                 ((_, weights),) = client.show("first").models.items()
-                noise = np.random.default_rng([seed, 1])  # the truth is of the seed alone
+                noise = np.random.default_rng([seed, 1])  # the seed gives the truth, too
                 worse = {
                     name: (array + noise.normal(size=array.shape) * np.abs(array).max()).astype(array.dtype)
                     for name, array in client.fetch(weights).items()
