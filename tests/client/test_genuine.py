@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.hashes import SHA256
+from grpc import aio
 from safetensors.numpy import save_file
 
 from fedclient.agent.allowance import Allowance
 from fedclient.config import WorkConfig
 from fedclient.identity.keyring import Keyring
+from fedclient.net.rpc import RpcLink
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
@@ -115,6 +117,21 @@ def test_who_has_no_key_to_check_by_asks_for_no_seal_and_an_earlier_server_has_n
     assert not server.calls("seal")
     assert placed(server, work, store, LEADER.pem).seal is None
     assert placed(given(model, None, release=""), work, store, LEADER.pem).release == ""
+
+
+def test_a_server_that_does_not_know_the_call_signs_nothing() -> None:
+    async def play() -> None:
+        server = aio.server()
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        link = RpcLink(f"127.0.0.1:{port}", "d1")
+        try:
+            assert await link.seal(RELEASE) is None
+        finally:
+            await link.close()
+            await server.stop(None)
+
+    asyncio.run(play())
 
 
 @pytest.fixture
