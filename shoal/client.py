@@ -102,14 +102,18 @@ class Client:
     def release(self, name: str = "stable", model: Any = None) -> "DaemonResult":
         """A release, or the one that a channel has, as the result of its run. It has no history.
 
-        model: the network, for `module`. Raises NotFound, and Refused where the channel has none.
+        model: the network, for `module`. Raises NotFound, Refused where the channel has none, and NotGenuine
+        if it is not what the server's key has signed.
 
         Example:
             models = client.release("stable").models
             client.release("stable").download("folder")
             scores = client.release("stable").session("c0").run(["scores"], {"x": x})
         """
+        from fedserver.cli.models import signature
+
         found = self._operator.release(name)
+        signature.check(found)
         return DaemonResult(self._operator, found.status, [], model, found)
 
     def runs(self) -> dict[str, str]:
@@ -212,8 +216,7 @@ class DaemonResult(Result):
         """Write the folder that `fedserver model export --folder` writes. Returns it.
 
         In it are the models, also as ONNX files where the run has a graph, settings, a card and checksums; of
-        a release also what was signed, and the signature, which is checked first. Raises BadPayload if the
-        release is not what was signed.
+        a release also what was signed, and the signature.
         """
         from fedserver.cli.models.folder import write_folder
 

@@ -34,9 +34,9 @@ def run(
 ) -> Result:
     """Train for a server, task after task, until stopped.
 
-    With --serve, a device without a learner answers predictions for the programs of this machine instead. It
-    asks for its model again every 60 seconds, and exchanges it without a pause once the new one has passed a
-    check on the device's data. Without a server it goes on with the model that it has.
+    With --serve, the device answers predictions for the programs of this machine instead. It asks for its
+    model again every 60 seconds, and exchanges it without a pause once the new one has passed a check on the
+    device's data. Without a server it goes on with the model that it has.
     """
     if serve is not None:
         from fedclient.light.commands import serve as served

@@ -1,6 +1,7 @@
 """`fedclient run --serve` and `fedclient predict --follow`, put together from the parts."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
 from fedclient.work.executor import Spawned, stopped_after
+from fedclient.work.genuine import checked_apart
 from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
@@ -32,14 +34,17 @@ GIVE_UP_AFTER = 10.0
 async def serve(
     settings: ClientConfig, console: Console, address: str, run: str, every: float
 ) -> dict[str, Any]:
-    """Answer predictions at `address` until stopped, with the model that fits the settings' data."""
-    _without_learner(settings)
+    """Answer predictions at `address` until stopped, with the model that fits the settings' data, by their
+    learner or, without one, by the run's graph."""
     folder = DeviceFolder(settings.state)
     with folder.locked(), listening(address) as at, TemporaryDirectory(prefix="fedclient-serve-") as account:
         work = light_config(settings, None, folder.blobs, Path(account))
-        endpoint = Endpoint(work, at, console.say)
-        if (folder.model / MODEL).is_file() and (folder.model / GRAPH).is_file():
-            endpoint.model = folder.model
+        endpoint = Endpoint(replace(work, learner=settings.learner), at, console.say)
+        if endpoint.can_use(folder.model):
+            if refused := await checked_apart(folder.model / MODEL, folder.identity):
+                console.say(f"the stored model is not used: {refused}")
+            else:
+                endpoint.model = folder.model
 
         async def use(model: Path) -> str:
             refused = await endpoint.use(model)
@@ -69,7 +74,10 @@ async def follow(
     settings: ClientConfig, console: Console, data: Path | None, out: Path, every: float
 ) -> dict[str, Any]:
     """Write predictions to `out`, and again whenever there is a better model, until stopped."""
-    _without_learner(settings)
+    if settings.learner is not None:
+        raise ConfigError(
+            "this device has a learner, and only the graph of a run is followed", "remove `learner`"
+        )
     folder, before = DeviceFolder(settings.state), list[Checked]()
 
     async def use(model: Path) -> str:
@@ -117,13 +125,6 @@ async def _both(endpoint: Endpoint, follower: Follower, every: float) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(endpoint.watch())
         group.create_task(follower.follow(every))
-
-
-def _without_learner(settings: ClientConfig) -> None:
-    if settings.learner is not None:
-        raise ConfigError(
-            "this device has a learner, and only the graph of a run is followed", "remove `learner`"
-        )
 
 
 def _shown(address: str, bound: Any) -> str:

@@ -1,4 +1,5 @@
-"""The process that answers predictions over HTTP, started by `serving.py` and never by people.
+"""The process that answers predictions over HTTP, started by `serving.py` and never by people. It has a run's
+graph, or the learner of the settings.
 
     GET  /model     the model that is used now
     POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values;
@@ -20,7 +21,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,11 +36,11 @@ from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import STAYS, Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import receive, send, take_pipes
-from fedclient.work.predictions import check_graph, read_mixture
+from fedclient.work.predictions import arranged, check_graph, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
-from shoal.core.inference.graph.model import Graph, read_graph
-from shoal.core.inference.network import Mixed, Scorer, class_scores, numbers, softmax
+from shoal.core.inference.graph.model import read_graph
+from shoal.core.inference.network import Mixed, Network, Scorer, class_scores, numbers, softmax
 from shoal.core.rollout import MOST_LABELED, MOST_PREDICTIONS, Counts
 from shoal.core.types import Array
 from shoal.shell.config import convert
@@ -79,11 +80,11 @@ class Predictions:
 
     def use(self, graph: Path, model: Path, facts: Mapping[str, Any]) -> None:
         """Answer with this model from now on. Raises a ShoalError, and then the earlier one stays."""
-        network, opened = self._opened(graph, model)
+        network, names = self._opened(graph, model)
         before = self.used.checked if self.used else None
         checked = check(network, self._data, self._regression, before)
         own = self._config.data.classes if self._config.data is not None else ()
-        self.used = Used(network, checked, facts, own or opened.class_names)
+        self.used = Used(network, checked, facts, own or names)
 
     def try_out(self, files: tuple[Path, Path] | None, counts: Counts) -> None:
         """Compare with the model of these files from now on, a graph and weights; None: with none. Raises a
@@ -98,15 +99,27 @@ class Predictions:
             check(network, self._data, False, None)
         self._shadow = network
 
-    def _opened(self, graph: Path, model: Path) -> tuple[Scorer, Graph]:
+    def _opened(self, graph: Path, model: Path) -> tuple[Scorer, Sequence[str]]:
+        """The network with these weights, and the names of its classes, if it has some. graph: of devices
+        without a learner."""
+        made, names = self._networks(graph, model)
+        parts = list[tuple[float, Scorer]]()
+        for share, tensors in read_mixture(model):
+            part = made()
+            part.load(arranged(tensors, part.manifest))
+            parts.append((share, part))
+        return Mixed(parts), names
+
+    def _networks(self, graph: Path, model: Path) -> tuple[Callable[[], Network], Sequence[str]]:
+        config = self._config
+        if config.learner is not None:
+            from fedclient.work.torch_network import maker
+
+            return maker(config.learner, config.compute), ()
         data = graph.read_bytes()
         check_graph(graph, data, model)
-        opened, parts = read_graph(data), list[tuple[float, Scorer]]()
-        for share, tensors in read_mixture(model):
-            part = OnnxNetwork(opened, self._config.compute.threads)
-            part.load(tensors)
-            parts.append((share, part))
-        return Mixed(parts), opened
+        opened = read_graph(data)
+        return lambda: OnnxNetwork(opened, config.compute.threads), opened.class_names
 
     def compare(self, x: Array, classes: Sequence[int]) -> None:
         """Count how often the model in the shadow says the same. What fails there is not counted, and is no
@@ -301,8 +314,9 @@ def main() -> None:
     try:
         given = json.loads(receive(source) or b"{}")
         config = convert(given["config"], WorkConfig, "the settings")
-        limit_memory(config.memory_bytes)
-        try_runtime()
+        if config.learner is None:
+            limit_memory(config.memory_bytes)
+            try_runtime()
         Handler.predictions = Predictions(config)
         refused = ""
     except ShoalError as error:

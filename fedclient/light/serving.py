@@ -65,6 +65,10 @@ class Endpoint:
         self.model: Path | None = None
         self.shadow: tuple[Path, Counts] | None = None
 
+    def can_use(self, folder: Path) -> bool:
+        """Whether the files of a model are in this folder; a device with a learner needs no graph."""
+        return all((folder / name).is_file() for name in (MODEL, *([] if self._config.learner else [GRAPH])))
+
     async def start(self) -> None:
         """Raises DeviceFault if the process cannot serve here at all."""
         async with self._turn:
@@ -129,7 +133,8 @@ class Endpoint:
         descriptor = self._socket.fileno()
         threads = self._config.compute.threads
         module, what = "fedclient.light.endpoint", "it"
-        self._process = await Child.start(module, what, threads, frugal=True, files=(descriptor,))
+        frugal = self._config.learner is None
+        self._process = await Child.start(module, what, threads, frugal, files=(descriptor,))
         if refused := await self._ask({"config": asdict(self._config), "sockets": [descriptor]}):
             raise DeviceFault(f"predictions cannot be served: {refused}")
         if self.model is not None and (refused := await self._order(self.model)):

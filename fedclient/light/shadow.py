@@ -18,7 +18,7 @@ from fedclient.faults import WorkerDied
 from fedclient.light.serving import Endpoint
 from fedclient.placing.placement import PlacementResult, save
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
+from fedclient.store.state import DeviceFolder, read_json
 from shoal.core.errors import BadPayload, DeviceFault, ShoalError
 from shoal.core.exchange.choosing import Counted
 from shoal.core.exchange.link import Trial
@@ -54,7 +54,7 @@ class Shadow:
         self._folder, self._store, self._endpoint = folder.shadow, store, endpoint
         self._fetch, self._permit, self._say = fetch, permit, say
         self._trouble = self._refused = ""
-        self._part = _stored(self._folder)
+        self._part = _stored(self._folder) if endpoint.can_use(self._folder) else None
         if self._part is not None:
             endpoint.shadow = self._folder, self._part.counted.counts
 
@@ -124,8 +124,6 @@ class Shadow:
 def _stored(folder: Path) -> Part | None:
     """What the last process has left; None if it cannot be used, and then another one begins."""
     known = read_json(folder / KNOWN)
-    if not (folder / MODEL).is_file() or not (folder / GRAPH).is_file():
-        return None
     try:
         counts = Counts(*map(int, known["counts"]))
         return Part(str(known["release"]), Counted(str(known["rollout"]), str(known["cluster"]), counts))

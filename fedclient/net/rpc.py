@@ -31,6 +31,7 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blobs
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer
+from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placements
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
@@ -50,6 +51,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.seal import Signed
 from shoal.core.identity.joining import TLS_NAME
 from shoal.core.types import Bytes, RunId
 from shoal.shell.sockets import End, while_moving
@@ -202,6 +204,19 @@ class RpcLink:
             lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
         )
         return wire.answer_from_pb(answer)
+
+    async def seal(self, release: str) -> Signed | None:
+        request = placements.GetSealRequest(release=release)
+
+        async def once(to: Stubs) -> placements.GetSealResponse:
+            try:
+                return await to.placement.GetSeal(request, **self._call())
+            except aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+                return placements.GetSealResponse()  # an earlier server
+
+        return wire.seal_from_pb(await self._ask(once))
 
     async def observe(self) -> Observation:
         """The state of all runs; only for the role observer."""

@@ -25,6 +25,7 @@ from shoal.core.errors import ShoalError
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.wire import (
     answer_from_bytes,
     answer_to_bytes,
@@ -32,12 +33,15 @@ from shoal.core.exchange.wire import (
     fault_to_bytes,
     place_from_bytes,
     place_to_bytes,
+    seal_from_bytes,
+    seal_to_bytes,
 )
 from shoal.core.types import RunId
 from shoal.shell.config import convert
 
-DOING, SAID, ANSWER, FAULT = b"d", b"s", b"a", b"f"
-"""The first letter of a message of the process: progress, a line that stays, and how it ended."""
+DOING, SAID, SEAL, ANSWER, FAULT = b"d", b"s", b"r", b"a", b"f"
+"""The first letter of a message of the process: progress, a line that stays, the seal of the release, and how
+it ended."""
 
 
 class AskerProcess:
@@ -56,6 +60,7 @@ class AskerProcess:
         self._settings, self._executor, self._give_up_after = settings, executor, give_up_after
         self._listeners = {DOING: doing, SAID: say}
         self.received = 0
+        self.seal: Signed | None = None
 
     async def ask(
         self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
@@ -73,8 +78,12 @@ class AskerProcess:
             message = await process.ask(
                 json.dumps(given, default=str).encode(), place_to_bytes(run, evidence)
             )
-            while (kind := message[:1]) in self._listeners:
-                self._listeners[kind](message[1:].decode(errors="replace"))
+            self.seal = None
+            while (kind := message[:1]) in (*self._listeners, SEAL):
+                if kind == SEAL:
+                    self.seal = seal_from_bytes(message[1:])
+                else:
+                    self._listeners[kind](message[1:].decode(errors="replace"))
                 message = await process.read()
         finally:
             await process.end()
@@ -116,6 +125,7 @@ async def _asked(given: Any, request: bytes, put: Any) -> tuple[int, bytes]:
     run, evidence = place_from_bytes(request)
     async with asking(settings, doing, say, given["give_up_after"]) as asker:
         answer = await asker.ask(run, evidence, given["accept_nearest"])
+        put(SEAL, seal_to_bytes(asker.seal))
     return asker.received, answer_to_bytes(answer)
 
 

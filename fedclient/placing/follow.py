@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fedclient.store.state import MODEL, PLACEMENT, read_json
-from shoal.core.errors import Busy, ConfigError, NotFound, Refused, TooOften, Unavailable
+from shoal.core.errors import Busy, ConfigError, NotFound, NotGenuine, Refused, TooOften, Unavailable
 from shoal.shell import disk
 
 FOLLOWED = "followed"
 """The file beside the model with the SHA-256 of the model for which the hook has run."""
 HOOK = 600.0
 """Seconds that a hook may take."""
-PASSING = (Unavailable, TooOften, Busy, NotFound, Refused)
-"""Errors after which the server is asked again: it is away, or the run cannot place a device yet."""
+PASSING = (Unavailable, TooOften, Busy, NotFound, Refused, NotGenuine)
+"""Errors after which the server is asked again, while the former model stays: it is away, the run cannot
+place a device yet, or what it gives is not what it has signed."""
 
 
 async def follow(

@@ -38,6 +38,7 @@ from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Failure, Placement, Question, Task, Trial
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
+from shoal.core.exchange.seal import Seal, Signed
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.inference.graph.model import reference_of
 from shoal.core.inference.newcomer import members
@@ -91,12 +92,13 @@ class PlacementResult:
     """Where these data belong.
 
     model: None if the server abstained. mixture: the models that predict together, if there are several; the
-    shares sum to 1. tried: the models that this device chose among, if it did. seconds:
-    from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
-    hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
-    this device has released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains.
-    release: whose models these are; "" for those that the run had then. trial: another release to try beside.
-    of_cluster: the model of the cluster before fine-tuning; None if the server abstained.
+    shares sum to 1. tried: the models that this device chose among, if it did. seconds: from the first call
+    to the last byte. received, sent: bytes of models and of evidence, without the few hundred bytes of the
+    calls around them. graph: of the run, if this device has no learner. privacy: what this device has
+    released so far, from `fedclient.store.privacy_report`. tuning: of a device that trains. release: whose
+    models these are; "" for those that the run had then. trial: another release to try beside. of_cluster:
+    the model of the cluster before fine-tuning; None if the server abstained. seal: what the server has
+    signed of the release, checked; None where it signs none.
     """
 
     run: RunId
@@ -113,6 +115,7 @@ class PlacementResult:
     of_cluster: Weights | None = None
     release: str = ""
     trial: Trial | None = None
+    seal: Signed | None = None
 
     @property
     def models(self) -> list[Weights]:
@@ -196,6 +199,7 @@ class Placer:
             sent=self._sent,
             graph=self._graph,
             trial=self._trial,
+            seal=self._asks.seal,
         )
 
     async def _found(self, run: RunId, accept_nearest: bool, counted: Counted | None) -> PlacementResult:
@@ -315,14 +319,18 @@ class Placer:
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
-    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault.
+    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault, and
+    NotGenuine before anything is written if the models are not those of their release.
 
     Others of a mixture come first, under names that their content gives, and those of an earlier one are
     removed last: so the model's file always names files that are there.
     """
+    from fedclient.work.genuine import FINE_TUNING, SEAL, SIGNATURE
     from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE
 
     assert result.model is not None
+    if result.seal is not None:
+        _check(result, Seal.read(result.seal.statement), store)
     path = folder / MODEL
     make_folder(folder)
     if result.graph is not None:
@@ -330,14 +338,17 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     facts = {"run": result.run, "cluster": result.assignment.cluster}
     if result.graph is not None:
         facts[GRAPH_DIGEST] = result.graph.sha256
+    if result.seal is not None:
+        facts |= {SEAL: result.seal.statement.decode(), SIGNATURE: result.seal.signature.hex()}
     if result.tuning and result.tuning.kept:
-        facts["fine_tuning"] = "on the data of the device that fetched it"
+        facts[FINE_TUNING] = "on the data of the device that fetched it"
     if result.privacy:
         facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"
+    clusters = {each.model: each.cluster for each in result.mixture}
     files = {each.model: OTHER.format(each.model.blob.sha256[:16]) for each in result.mixture}
     files.pop(result.model, None)
     for weights, name in files.items():
-        _write(folder / name, store.load(weights), {})
+        _write(folder / name, store.load(weights), {"cluster": clusters[weights]})
     if result.mixture:
         shares = {files.get(each.model, MODEL): each.share for each in result.mixture}
         facts |= {"model": result.model.blob.sha256, MIXTURE: json.dumps(shares)}
@@ -347,6 +358,15 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
         if old.name not in files.values():
             old.unlink(missing_ok=True)
     return path
+
+
+def _check(result: PlacementResult, seal: Seal, store: BlobStore) -> None:
+    """What was made of a model here, by fine-tuning, is this device's own."""
+    given = {each.model: each.cluster for each in result.mixture}
+    if result.of_cluster is not None:
+        given[result.of_cluster] = result.assignment.cluster
+    for weights, cluster in given.items():
+        seal.check(result.release, cluster, store.load(weights))
 
 
 def _write(path: Path, tensors: Tensors, facts: dict[str, str]) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedclient.config import ClientConfig, LearnerConfig
-from fedclient.faults import torch_required
-from fedclient.store.state import GRAPH
+from fedclient.store.state import GRAPH, DeviceFolder
 from fedclient.work.data import columns_named, load_file
-from fedclient.work.predictions import Mixture, Prediction, read_mixture, read_model, write
+from fedclient.work.genuine import check_stored
+from fedclient.work.predictions import Mixture, Prediction, arranged, read_mixture, read_model, write
+from fedclient.work.torch_network import maker
 from shoal.core.errors import ConfigError
 from shoal.core.inference.network import predicted
-from shoal.core.types import Tensors
 
 
 def classify(
@@ -21,8 +21,9 @@ def classify(
     """What the model in `model` says of `file`, or of the file of the settings, written to `out`, too.
 
     Without a learner, a graph is beside the model. together: with the others of its mixture, if it has some.
-    Raises BadPayload when a model is not this network's, LearnerFault, DataFault.
+    Raises BadPayload when a model is not this network's, NotGenuine, LearnerFault, DataFault.
     """
+    check_stored(model, DeviceFolder(settings.state).identity)
     if settings.learner is not None:
         found = _by_learner(settings, settings.learner, file, _models(model, together))
     else:
@@ -44,28 +45,14 @@ def _models(path: Path, together: bool) -> Mixture:
 def _by_learner(
     settings: ClientConfig, config: LearnerConfig, file: Path | None, models: Mixture
 ) -> Prediction:
-    with torch_required():
-        from fedclient.work.runtime import open_learner, settle_torch
-        from shoal.core.device_kit.context import choose_device
-        from shoal.core.device_kit.network import TorchNetwork
     if file is None:
         if settings.data is None or settings.data.kind == "module":
             raise ConfigError("no file of data is given", "name one: fedclient predict DATA")
         file = settings.data.path
     data, regression = load_file(file, settings.data), settings.data is not None and settings.data.regression
-    settle_torch(settings.compute)
+    made = maker(config, settings.compute)
     with columns_named(file, settings.data):
-        learner, where = open_learner(config), choose_device(settings.compute.device)
-        network = TorchNetwork(learner, learner.module(seed=0).to(where), where)
-        place = {spec.name: number for number, spec in enumerate(network.manifest)}
-
-        def arranged(model: Tensors) -> Tensors:
-            """A file has its tensors in an order of its own."""
-            return {
-                name: model[name]
-                for name in sorted(model, key=lambda each: (place.get(each, len(place)), each))
-            }
-
-        ours = [(share, arranged(each)) for share, each in models]
+        network = made()
+        ours = [(share, arranged(each, network.manifest)) for share, each in models]
         found = Prediction.of(*predicted(network, ours, data, regression), regression)
     return replace(found, names=settings.data.classes) if settings.data is not None else found

@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from shoal.core.errors import DataFault, NotFound
-from shoal.core.exchange.tensors import digest
+from shoal.core.exchange.tensors import Manifest, digest
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
 
@@ -101,9 +101,16 @@ def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
     return tensors, header
 
 
+def arranged(model: Tensors, manifest: Manifest) -> Tensors:
+    """The tensors in the order of a manifest, and those that it lacks at the end: a file has an order of its
+    own."""
+    place = {spec.name: number for number, spec in enumerate(manifest)}
+    return {name: model[name] for name in sorted(model, key=lambda each: (place.get(each, len(place)), each))}
+
+
 def check_graph(graph: Path, data: bytes, model: Path) -> None:
     """Raises DataFault unless these bytes are the graph that the model's header names, if it names one."""
-    named = _header(model).get(GRAPH_DIGEST)
+    named = header_of(model).get(GRAPH_DIGEST)
     if named is not None and named != hashlib.sha256(data).hexdigest():
         raise DataFault(
             f"{graph} is damaged: it is not the graph that {model} was placed with",
@@ -121,18 +128,19 @@ def read_mixture(path: Path) -> Mixture:
         try:
             found = [
                 (share, own if name == path.name else read_model(path.with_name(name)))
-                for name, share in _files(path, header).items()
+                for name, share in files_of(path, header).items()
             ]
         except NotFound as error:
             missing = error.message
         else:
-            if _header(path) == header:
+            if header_of(path) == header:
                 return found
             missing = f"{path} is being replaced"
     raise DataFault(f"a model of the mixture cannot be read: {missing}", "run `fedclient place` again")
 
 
-def _files(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+def files_of(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+    """The names of the files of a mixture, each with its share. Raises DataFault."""
     if MIXTURE not in header:
         return {path.name: 1.0}
     try:
@@ -144,7 +152,8 @@ def _files(path: Path, header: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
-def _header(path: Path) -> dict[str, str]:
+def header_of(path: Path) -> dict[str, str]:
+    """What is known of a model besides its tensors. Raises as `read_model`."""
     try:
         with safe_open(path, "numpy") as file:
             return dict(file.metadata() or {})

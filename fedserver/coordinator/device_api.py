@@ -29,6 +29,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Ballot, Evidence
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.seal import Signed
 from shoal.core.types import Bytes, DeviceId, RunId
 
 log = logging.getLogger("shoal.server")
@@ -153,6 +154,10 @@ class DeviceApi(Link):
                 question = await placement.voted_on(self._coordinator, answer.release or answer.run)
             await released.record_evidence(storage, answer.run, self._device, evidence, question)
         return answer
+
+    async def seal(self, release: str) -> Signed | None:
+        self._coordinator.check_serving()
+        return await placement.seal(self._coordinator, release)
 
     async def _mark(self, known: str = "") -> str:
         """The current mark, or the one that is known already; "" during a conflict, so that a device keeps

@@ -7,6 +7,7 @@ a run is given the models that it has now.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.journal import placements as recorded
 from fedserver.store.journal.placements import PlacementRecord
-from fedserver.store.releases import STABLE
+from fedserver.store.releases import STABLE, ReleaseRecord
 from shoal.core.algorithm import State
 from shoal.core.errors import DiskFull, NotFound, Refused
 from shoal.core.exchange.admit import admit_evidence
@@ -30,6 +31,8 @@ from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, Descriptor, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.seal import PURPOSE, Seal, Signed, fingerprint
+from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
 from shoal.core.types import DeviceId, ModelKey
 
@@ -167,8 +170,43 @@ def _paper(source: Source) -> str:
     return ""
 
 
+async def seal(coordinator: Coordinator, release: str) -> Signed | None:
+    """What devices check a release by, signed by the server's key; None on a server without certificates.
+
+    Raises NotFound, and Refused where the release cannot be used.
+    """
+    published = coordinator.published
+    if published.signs is None:
+        return None
+    source = await published.source(release)
+    if source.release != release:
+        raise NotFound(f"there is no release {release!r}")
+    key = published.signs.pin.hex()
+    made = _seals.get(source.blobs)
+    if made is None or made[0] is not source.state or (made[1].release, made[1].key) != (release, key):
+        record = await coordinator.storage.call(coordinator.storage.releases.get, release)
+        new = await asyncio.to_thread(_seal, source, record, key)
+        made = _seals[source.blobs] = source.state, new, published.signs.sign(PURPOSE + new.statement)[1]
+    return Signed(made[1].statement, made[2])
+
+
+def _seal(source: Source, of: ReleaseRecord, key: str) -> Seal:
+    """Its models as they are, and as newcomers get them who choose among them."""
+    models = [*source.state.models.items()]
+    with suppress(Refused):
+        asked = placing.place(source.server_half, source.state, Wish(MOST_MODELS), MOST_MODELS)
+        if isinstance(asked, Choose):
+            few = _compact(source, asked).opened(manifest_of(asked.models[-1]))
+            models += zip(few.keys, few.models, strict=True)
+    prints = [(cluster, fingerprint(model)) for cluster, model in models]
+    by_cluster = {cluster: tuple(own for other, own in prints if other == cluster) for cluster, _ in prints}
+    digest = hashlib.sha256(of.text.encode()).hexdigest()
+    return Seal(of.card.release, digest, key, of.card.spec.graph, by_cluster)
+
+
 _papers: WeakKeyDictionary[BlobCache, tuple[State, str]] = WeakKeyDictionary()
 _made: WeakKeyDictionary[BlobCache, tuple[State, ChooseCompact]] = WeakKeyDictionary()
+_seals: WeakKeyDictionary[BlobCache, tuple[State, Seal, bytes]] = WeakKeyDictionary()
 
 
 async def _given(asked: _Asked, answer: _Answer) -> Question | Placement:

@@ -1,9 +1,11 @@
 """What newcomers are given: the releases of runs, and the channels that name those in use.
 
 When a run has finished, a release is made of it by itself if its models are better than those that the
-channel `stable` has (`shoal.core.verdict.why_not_instead`), and the channel has that release then. It is
-written in the transaction that ends the run, so that no crash loses one of the two. A run that was stopped,
-has failed or has learned nothing is released only by an operator.
+channel `stable` has (`shoal.core.verdict.why_not_instead`), and the channel has that release then. A run that
+went on from that one is held against what its devices measured of it at the start: on the data of a later
+day, a better model may reach less than the release did on those of its own. It is written in the transaction
+that ends the run, so that no crash loses one of the two. A run that was stopped, has failed or has learned
+nothing is released only by an operator.
 """
 
 import asyncio
@@ -12,7 +14,9 @@ import json
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol
 
 from fedserver.coordinator.known_runs import KnownRuns
@@ -30,12 +34,17 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.data.scale import RESERVED
 from shoal.core.engine.bootstrap import Bootstrap
-from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, near
+from shoal.core.engine.checkpoint import Structure
+from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, NotGenuine, Refused, near
 from shoal.core.exchange.link import AT
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.identity.certificates import certificate
+from shoal.core.identity.signing import check_signed
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
 from shoal.core.server_kit.aggregation.noised import promise
+from shoal.core.server_kit.history.records import TRAIN, RoundHistory
 from shoal.core.server_kit.measuring import Measuring
 from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.types import DeviceId, RunId, Tensors
@@ -52,6 +61,9 @@ class Signer(Protocol):
 
     @property
     def pem(self) -> bytes: ...
+
+    @property
+    def pin(self) -> bytes: ...
 
     def sign(self, data: bytes) -> tuple[str, bytes]: ...
 
@@ -125,14 +137,23 @@ class Published:
     async def _load(self, name: str) -> Source:
         try:
             record = await self._storage.call(self._storage.releases.get, name)
+            self._check_signature(record)
             if lost := await damage.lost_blob(self._storage, record.blobs):
                 raise DataFault(lost)
             return await self._source_of(record)
-        except (DataFault, DamagedRow, ConfigError) as error:
+        except (DataFault, DamagedRow, ConfigError, NotGenuine) as error:
             raise Refused(
                 f"release {name} cannot be used: {error.message}",
                 "the server's operator lets the channel have another: fedserver release use",
             ) from None
+
+    def _check_signature(self, record: ReleaseRecord) -> None:
+        """Raises NotGenuine for a card that is not what was signed, or names another state."""
+        if _digest(record.structure) != record.card.state:
+            raise NotGenuine("its state is not the one that its card names")
+        if record.signature and self.signs is not None:
+            server = certificate(self.signs.pem)
+            check_signed(server, record.authority, record.signature, PURPOSE + record.text.encode())
 
     async def _source_of(self, record: ReleaseRecord) -> Source:
         card, run = record.card, self._runs.get(record.card.run)
@@ -307,7 +328,7 @@ class Published:
                 run, _label(run, await self._storage.call(self._storage.releases.names, run.run))
             )
             present = (await self._storage.call(self._storage.releases.channels)).get(STABLE)
-            why = await self._why_not(record.card, present)
+            why = await self._why_not(run, record.card, present)
         except (DamagedRow, DataFault) as error:
             why, record, present = str(error), None, None
         if record is None or why:
@@ -316,7 +337,7 @@ class Published:
         move = Move(STABLE, name, at=time.time(), why="the run has finished")
         return record, move, f"released as {name}, which the channel {STABLE} has now{before}"
 
-    async def _why_not(self, card: Card, present: Move | None) -> str:
+    async def _why_not(self, run: Run, card: Card, present: Move | None) -> str:
         if present is None:
             return why_not_instead(card.verdict, None)
         if present.pinned:
@@ -328,7 +349,24 @@ class Published:
         other = (await self._storage.call(self._storage.releases.get, present.release)).card
         if other.devices & await self.withdrawn():
             return why_not_instead(card.verdict, None)  # what replaces it need not be better
+        both = await self._on_present_data(run) if run.spec.release == present.release else None
+        if both and card.verdict and other.verdict:
+            was, became = replace(other.verdict, accuracy=both[0]), replace(card.verdict, accuracy=both[1])
+            why = why_not_instead(became, was)
+            return f"{why}, both on the present data of the same devices" if why else ""
         return why_not_instead(card.verdict, other.verdict)
+
+    async def _on_present_data(self, run: Run) -> tuple[float, float] | None:
+        """The mean accuracies of the models that a run began with, and of those that it has made, over the
+        devices that have measured both; None where none has. What a release reached on the data of an earlier
+        day, no later one may ever reach again."""
+        timeline, after = self._storage.journal.timeline, 0
+        while page := await self._storage.call(timeline.read, run.run, after):
+            for each in page:
+                if each.measured_on == TRAIN and not each.abandoned:
+                    return _means(each, run.engine.state.metrics) if each.began == 0 else None
+            after = page[-1].round
+        return None
 
     async def _unfit(self, card: Card, present: str) -> str:
         """Why devices that use a present release could not use the other; "" if they can, or if the present
@@ -356,7 +394,7 @@ class Published:
             round(time.time(), 3),
             run.engine.round,
             state.progress,
-            hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest(),
+            _digest(structure),
             clusters_of(state),
             dict(state.metrics),
             {key: await self._storage.call(run.blobs.weights, model) for key, model in state.models.items()},
@@ -387,6 +425,19 @@ def _label(run: Run, taken: list[str]) -> str:
     progress = str(run.engine.state.progress)
     names = (progress, *(f"{progress}.{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if f"{run.run}{AT}{name}" not in taken)
+
+
+def _means(first: RoundHistory, now: Mapping[DeviceId, Evaluated]) -> tuple[float, float] | None:
+    both = [
+        (each.accuracy, now[each.device].accuracy)
+        for each in first.devices
+        if each.accuracy is not None and each.device in now
+    ]
+    return (fmean(before for before, _ in both), fmean(after for _, after in both)) if both else None
+
+
+def _digest(structure: Structure) -> str:
+    return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
 
 
 def _own_of(card: Card) -> Manifest:

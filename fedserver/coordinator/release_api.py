@@ -91,7 +91,7 @@ class ReleaseApi:
         card = record.card
         tried = tuple(each for each in await self.rollouts() if release in (each.old, each.new))
         return ReleaseStatus(
-            summary, _status(card), card.text.encode(), record.signature, certificate, measured, tried
+            summary, _status(card), record.text.encode(), record.signature, certificate, measured, tried
         )
 
     async def _summary(self, release: str) -> ReleaseSummary:

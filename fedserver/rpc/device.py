@@ -72,6 +72,12 @@ class Placements(PlacementServiceServicer):
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)
 
+    async def GetSeal(
+        self, request: placement_pb.GetSealRequest, context: Context
+    ) -> placement_pb.GetSealResponse:
+        link = DeviceApi(self._coordinator, self._callers.identify(context))
+        return wire.seal_to_pb(await link.seal(request.release))
+
 
 class Enrollments(EnrollmentServiceServicer):
     def __init__(self, joins: JoinService) -> None:

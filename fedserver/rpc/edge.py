@@ -30,6 +30,7 @@ REQUESTS: dict[str, type[Protobuf]] = {
     "Uploaded": blobs.UploadedRequest,
     "Upload": blobs.UploadRequest,
     "Place": placement.PlaceRequest,
+    "GetSeal": placement.GetSealRequest,
 }
 """The calls that are noted, by the last part of their name; of an upload, the first message."""
 UNKNOWN = b"\xf8\x3f\x01"

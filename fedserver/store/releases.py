@@ -67,7 +67,7 @@ class Card:
 
     @property
     def text(self) -> str:
-        """As it is stored and signed."""
+        """As a new one is stored and signed."""
         return json.dumps(encode(Card, self, _no_tensors), sort_keys=True)
 
 
@@ -75,12 +75,20 @@ class Card:
 class ReleaseRecord:
     """A release as it is stored. structure: of the state. authority, signature: SHA-256 of the public
     key that signed the card, in hexadecimal, and its signature; "" and b"" on a server without certificates.
+    signed: the card's text as it was signed, by a version whose cards may have had fewer fields; "" for a new
+    one.
     """
 
     card: Card
     structure: Structure
     authority: str = ""
     signature: bytes = b""
+    signed: str = ""
+
+    @property
+    def text(self) -> str:
+        """Of the card, as it is stored and signed."""
+        return self.signed or self.card.text
 
     @property
     def blobs(self) -> set[str]:
@@ -120,13 +128,13 @@ class Releases:
         self._db.execute(
             "INSERT INTO model_releases (release, run, card, structure, authority, signature)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            (card.release, card.run, card.text, json.dumps(new.structure), new.authority, new.signature),
+            (card.release, card.run, new.text, json.dumps(new.structure), new.authority, new.signature),
         )
         self._db.execute_many(
             "INSERT INTO release_blobs (release, run, sha256) VALUES (?, ?, ?)",
             [(card.release, card.run, name) for name in sorted(new.blobs)],
         )
-        digest = hashlib.sha256(card.text.encode()).hexdigest()
+        digest = hashlib.sha256(new.text.encode()).hexdigest()
         self._audit.record(Event.RELEASE_MADE, release=card.release, run=card.run, card=digest)
         if move is not None:
             self._move(move)
@@ -224,7 +232,8 @@ class Releases:
 def _release_of(row: Row) -> ReleaseRecord:
     try:
         card: Card = decode(Card, json.loads(row["card"]), _no_tensors)
-        return ReleaseRecord(card, json.loads(row["structure"]), row["authority"], bytes(row["signature"]))
+        structure, signature = json.loads(row["structure"]), bytes(row["signature"])
+        return ReleaseRecord(card, structure, row["authority"], signature, row["card"])
     except (ValueError, TypeError, DataFault) as error:
         raise DataFault(f"release {row['release']} cannot be read: {error}", RESTORE) from None
 

@@ -93,6 +93,16 @@ class OtherShape(BadPayload):
         )
 
 
+class NotGenuine(BadPayload):
+    """A release, or a model of it, is not what the server's key has signed. The model that was used before
+    stays.
+
+    To do: `fedclient place` again; if that does not help, do not use it, and ask the server's operator.
+    """
+
+    code = "not-genuine"
+
+
 class StaleReport(DeviceFault):
     """The report is for a round, an attempt or a run that is over, and does not count.
 

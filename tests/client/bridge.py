@@ -104,6 +104,10 @@ class Bridge(DeviceServiceServicer, BlobServiceServicer, PlacementServiceService
         await self._enter(context)
         return wire.answer_to_pb(await self.link.place(*wire.place_from_pb(request), request.accept_nearest))
 
+    async def GetSeal(self, request: Any, context: Any) -> Any:
+        await self._enter(context)
+        return wire.seal_to_pb(await self.link.seal(request.release))
+
 
 def add_to(server: aio.Server, bridge: Bridge) -> None:
     add_DeviceServiceServicer_to_server(bridge, server)  # type: ignore[no-untyped-call]

@@ -25,6 +25,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import INLINE, BlobRef, Payload, Weights
+from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.tensors import manifest_of, pack
 from shoal.core.types import Bytes, RunId, Tensors
 
@@ -41,7 +42,8 @@ class MemoryServer:
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
     which the next transfers end, one for each. lose: all uploads before the next report. mark: what it gives
     at hello; at a report, with the round after it. shown: the marks that devices brought. inline: small blobs
-    come with tasks, and may come with reports. damage: the first byte of the next blob that comes so.
+    come with tasks, and may come with reports. damage: the first byte of the next blob that comes so. seal:
+    of the release that it gives.
     """
 
     tasks: list[Task]
@@ -70,6 +72,7 @@ class MemoryServer:
     damage: bool = False
     mark: str = ""
     shown: list[str] = field(default_factory=list)
+    seal: Signed | None = None
 
     def keep(self, tensors: Tensors) -> Weights:
         data = b"".join(pack(tensors))
@@ -200,6 +203,10 @@ class MemoryLink:
         if self._server.placement is None:
             raise Refused("the run has no model yet", "try again after its first round")
         return self._server.placement
+
+    async def seal(self, release: str) -> Signed | None:
+        self._call("seal", release, session=False)
+        return self._server.seal
 
 
 def quiet(text: str) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from grpc import aio
+from safetensors.numpy import save_file
 
+from fedclient.work.predictions import header_of, read_model, sealed
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.exchange.link import Placement
 from shoal.core.types import RunId
+from tests.client.test_genuine import changed
 from tests.e2e.places import Place
 from tests.server.coordinator.test_releases import reaching
 from tests.server.processes import Daemon, daemon, restored
@@ -112,6 +115,20 @@ def test_a_release_is_signed_and_a_device_that_joined_gets_it(tmp_path: Path) ->
             "a",
             "a@v1",
             shown["models"]["global"]["sha256"],
+        )
+        model = tmp_path / "attic/state/model/model.safetensors"
+        sound = model.read_bytes()
+        assert place.call("fedclient", "predict", "-c", newcomer).returncode == 0
+        place.server("authority", "rotate")
+        assert place.call("fedclient", "place", "-c", newcomer).returncode == 0, "it follows the key"
+        tensors, header = read_model(model), header_of(model)
+        facts = {name: each for name, each in header.items() if name != "digest"}
+        save_file(dict(changed(tensors)), model, sealed(changed(tensors), facts))
+        refused = place.call("fedclient", "predict", "-c", newcomer, "--json")
+        assert json.loads(refused.stdout or refused.stderr)["error"]["code"] == "not-genuine"
+        model.write_bytes(sound)
+        assert place.call("fedclient", "predict", "-c", newcomer).returncode == 0, (
+            "the former key has signed it"
         )
         unknown = place.call("fedclient", "place", "-c", newcomer, "--run", "beta")
         assert (unknown.returncode, "there is no run, release or channel 'beta'" in unknown.stderr) == (

@@ -1,5 +1,5 @@
-"""A rollout between real processes over mutual TLS: six devices answer predictions, the server is killed in
-each step, a worse release is stopped by its counts, and a better one promoted."""
+"""A rollout between real processes over mutual TLS: six devices answer predictions, one of them by PyTorch,
+the server is killed in each step, a worse release is stopped by its counts, and a better one promoted."""
 
 import json
 import signal
@@ -31,7 +31,24 @@ NOISE = CHANCE.normal(size=(4, 3)).astype(np.float32)
 MODELS = {"old": 0.35, "worse": 0.9, "better": 0.0}
 """Runs, and how far their models are from the truth."""
 DEVICES = ("a", "b", "c", "d", "e", "shy")
-"""The owner of the last has not consented that counts leave."""
+"""The owner of the last has not consented that counts leave. The last but one has a learner."""
+LEARNER = """
+import torch
+from torch import nn
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3))
+        self.bias = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+build = Linear
+"""
 
 
 def model(name: str) -> Tensors:
@@ -55,7 +72,9 @@ class Fleet:
             settings = self.settings[name] = self.place.joined(name, "--role", "infer-only")
             rule = "" if name == "shy" else "privacy: {allow_unprotected: true}\n"
             np.savez(settings.parent / "data.npz", x=samples(60)[0])
-            settings.write_text(f"data: {{npz: data.npz}}\n{rule}")
+            (settings.parent / "learner.py").write_text(LEARNER)
+            own = "learner: {file: learner.py}\n" if name == "e" else ""
+            settings.write_text(f"data: {{npz: data.npz}}\n{own}{rule}")
 
     @contextmanager
     def server(self, crash_at: str = "") -> Iterator[Running]:

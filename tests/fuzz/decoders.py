@@ -24,6 +24,7 @@ from shoal.core.exchange._pb.fed.v1 import (
 )
 from shoal.core.exchange.link import Failure
 from shoal.core.exchange.messages import Describe, Message, Train, TrainingSettings
+from shoal.core.exchange.seal import Seal
 from shoal.core.identity import certificates, join
 from shoal.core.privacy.asks import read_terms
 
@@ -88,6 +89,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "task": of(device_service_pb2.NextTaskResponse, wire.next_from_pb),
     "receipt": of(device_service_pb2.ReportResponse, lambda pb: wire.receipt_from_pb(pb.receipt)),
     "answer": of(placement_service_pb2.PlaceResponse, wire.answer_from_pb),
+    "seal": Seal.read,
     "chunk": lambda data: wire.fetched(data, 0),
     "address": wire.address_in,
     "observation": of(observer_service_pb2.ObserveRunsResponse, wire.observation_from_pb),

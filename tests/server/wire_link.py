@@ -11,6 +11,7 @@ from grpc import aio
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
@@ -18,6 +19,7 @@ from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.seal import Signed
 from shoal.core.types import RunId
 
 
@@ -59,6 +61,10 @@ class WireLink:
         request = wire.place_to_pb(run, evidence)
         request.accept_nearest = accept_nearest
         return wire.answer_from_pb(await self._placement.Place(request, metadata=self.metadata))
+
+    async def seal(self, release: str) -> Signed | None:
+        request = placement_pb.GetSealRequest(release=release)
+        return wire.seal_from_pb(await self._placement.GetSeal(request, metadata=self.metadata))
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         request = blob_pb.FetchRequest(blob=wire.blob_to_pb(blob), start=start)

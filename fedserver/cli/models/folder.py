@@ -14,20 +14,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedserver.cli import text
 from fedserver.cli.models import onnx
 from fedserver.cli.models.weights import save
 from fedserver.coordinator.status_types import DeviceFigures, ReleaseStatus, RunStatus
-from fedserver.store.releases import PURPOSE
 from shoal import __version__
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
-from shoal.core.errors import BadPayload
-from shoal.core.identity.certificates import certificate
-from shoal.core.identity.succession import key_with
 from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
@@ -45,11 +38,8 @@ SIGNED, SIGNATURE, CERTIFICATE = "release.json", "release.sig", "authority.pem"
 def write_folder(
     client: "OperatorClient", status: RunStatus, folder: Path, release: ReleaseStatus | None = None
 ) -> list[Path]:
-    """Fetch the models of a run, or of a release, and write the folder. Returns its files; the checksums are
-    written last, so a folder without them is not whole. Raises BadPayload for a release that is not what was
-    signed."""
-    if release is not None:
-        check_signature(release)
+    """Fetch the models of a run, or of a release that was checked, and write the folder. Returns its files;
+    the checksums are written last, so a folder without them is not whole."""
     run = status.summary.run
     rounds = list(client.history(run, devices=False))
     in_all = {device: each for device, each in client.status().released.items() if device in status.released}
@@ -93,27 +83,6 @@ def graph_of(client: "OperatorClient", status: RunStatus) -> Graph | None:
 
 def _json(found: Any) -> bytes:
     return f"{json.dumps(found, indent=1, default=str)}\n".encode()
-
-
-def check_signature(found: ReleaseStatus) -> str:
-    """Who signed a release, in words. Raises BadPayload if it is not what was signed, or if its models are
-    not those that its card names."""
-    spec, name = found.status.spec, found.summary.release
-    blobs = {f"the model of {key}": weights.blob.sha256 for key, weights in found.status.models.items()}
-    for what, blob in {**blobs, "the graph": spec.graph if spec else ""}.items():
-        if blob.encode() not in found.card:
-            raise BadPayload(f"{what} is not what the card of {name} names")
-    if not found.signature:
-        return "not signed: the server had no certificates"
-    signer = found.summary.authority
-    key = key_with(bytes.fromhex(signer), certificate(found.certificate)) if found.certificate else None
-    if key is None:
-        return f"signed by key {signer}, from which no proof leads to the server's present key"
-    try:
-        key.verify(found.signature, PURPOSE + found.card, ECDSA(SHA256()))
-    except InvalidSignature:
-        raise BadPayload(f"the card of {name} is not what was signed") from None
-    return f"signed by key {signer}"
 
 
 def _config(status: RunStatus, rounds: Sequence[RoundHistory]) -> dict[str, Any]:

@@ -84,13 +84,15 @@ def export(
     network, MLflow's. While a run goes on, its models are those with which its present round opened.
     """
     from fedserver.cli.models import folder as folders
-    from fedserver.cli.models import onnx
+    from fedserver.cli.models import onnx, signature
     from fedserver.cli.models.weights import read_graph_file, save
 
     if sum(each is not None for each in (out, folder, mlflow)) != 1 or (out is None and (cluster or graph)):
         hint = "--out FILE with --cluster KEY, --folder DIR, or --mlflow URL"
         raise ConfigError("give a file, a folder, or a server of MLflow", hint)
     release = None if name in {each.run for each in client.runs()} else client.release(name)
+    if release is not None:
+        signature.check(release)
     found = release.status if release else client.show(name)
     known = list(found.models)
     if not known:

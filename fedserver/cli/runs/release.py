@@ -79,10 +79,10 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
     The accuracy of a group is the mean over its devices, with twice its standard error by how few the samples
     are.
     """
-    from fedserver.cli.models.folder import check_signature
+    from fedserver.cli.models import signature
 
     found = client.release(name)
-    signed = check_signature(found)
+    signed = signature.check(found)
     data = {
         **text.data(found.status),
         **asdict(found.summary),

@@ -12,6 +12,7 @@ from typing import Protocol
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.seal import Signed
 from shoal.core.types import Bytes, ModelKey, RunId
 
 MAX_ADDRESSES = 16
@@ -245,4 +246,8 @@ class Link(Protocol):
 
         accept_nearest: whether the nearest model is wanted even if no cluster fits.
         """
+        ...
+
+    async def seal(self, release: str) -> Signed | None:
+        """What the server has signed of a release; None from a server that signs none."""
         ...

@@ -1,4 +1,4 @@
-"""Sign with the key of a device's certificate, and check what other devices of the federation have signed.
+"""Sign with the key of a device's certificate, and check what the server and other devices have signed.
 
 A proof is the length of the signature (2 bytes), the signature (ECDSA with SHA-256) and the certificate
 (DER).
@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from shoal.core.errors import BadPayload
+from shoal.core.errors import BadPayload, NotGenuine
 from shoal.core.identity.certificates import certificate, key_from_pem, key_in, named_by
+from shoal.core.identity.succession import key_with
 from shoal.core.types import DeviceId
 
 
@@ -52,3 +53,24 @@ class Certified(Signatures):
     def sign(self, data: bytes) -> bytes:
         signature = self._key.sign(data, ECDSA(SHA256()))
         return len(signature).to_bytes(2, "big") + signature + self._own.public_bytes(Encoding.DER)
+
+
+def check_signed(server: x509.Certificate, signer: str, signature: bytes, data: bytes) -> None:
+    """Check what a server has signed. signer: the pin of the key by which it is said to be, in hexadecimal.
+
+    Raises NotGenuine unless the server with this certificate has that key, or had it before, and it has
+    signed the data.
+    """
+    try:
+        key = key_with(bytes.fromhex(signer), server)
+    except ValueError:
+        key = None
+    if key is None:
+        raise NotGenuine(
+            f"it is signed by key {signer[:64]}, from which no proof leads to the server's present key",
+            "ask the server's operator for another release",
+        )
+    try:
+        key.verify(signature, data, ECDSA(SHA256()))
+    except InvalidSignature:
+        raise NotGenuine("it is not what the server's key has signed", "do not use it") from None

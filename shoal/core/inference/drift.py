@@ -20,7 +20,9 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array
 
 LEVEL = 0.01
-"""How often samples like those of the reference are taken for others."""
+"""How often samples like those of the reference are taken for others, where their order tells little. Data
+that change by themselves, such as prices, are found to have moved more often: in one of nine looks on
+elec2."""
 MOST_BLOCKS, LEAST_BLOCKS = 12, 6
 """Blocks of the smaller group: fewer than 6 make no difference that is rarer than `LEVEL`."""
 APART = 3.0

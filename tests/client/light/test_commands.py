@@ -156,9 +156,11 @@ def test_predictions_are_served_until_a_signal(
     assert found["model"] == answers[-1]["model"]
 
 
-def test_a_device_with_a_learner_has_nothing_to_follow(settings: ClientConfig, tmp_path: Path) -> None:
+def test_a_device_with_a_learner_writes_no_file_again_and_again(
+    settings: ClientConfig, tmp_path: Path
+) -> None:
     with_learner = ClientConfig(
         state=settings.state, data=settings.data, learner=LearnerConfig(builtin="mlp")
     )
     with pytest.raises(ConfigError, match="has a learner"):
-        asyncio.run(commands.serve(with_learner, Console(), f"unix:{tmp_path}/s", "", every=0.0))
+        asyncio.run(commands.follow(with_learner, Console(), None, tmp_path / "classes.csv", every=0.0))

@@ -82,6 +82,7 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.payload import BlobRef, Part, Payload, Settings, Weights
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, digest, layout, manifest_of, pack, unpack
 from shoal.core.exchange.wire.observing import STAGES
+from shoal.core.exchange.wire.payload import KINDS
 from shoal.core.types import Array, Tensors
 
 
@@ -240,7 +241,9 @@ PARTS: Mapping[str, st.SearchStrategy[Part]] = {
     "letters": letters,
 }
 """By the arm of `Part` in which it travels."""
-payloads = st.builds(Payload, names, st.dictionaries(names, st.one_of(*PARTS.values()), max_size=4))
+kinds = names.filter(lambda name: name not in KINDS)
+"""Of messages that have none of their own on the wire; of those that have one, the parts are not free."""
+payloads = st.builds(Payload, kinds, st.dictionaries(names, st.one_of(*PARTS.values()), max_size=4))
 
 settings = st.builds(
     TrainingSettings,

@@ -24,7 +24,7 @@ from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1.device_service_pb2 import LeaveRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
-from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import GetSealRequest, PlaceRequest
 from shoal.core.exchange.link import Hello, Outcome, Placement, Report
 from shoal.core.exchange.parts import ClusterAssignment, Scores
 from shoal.core.exchange.payload import BlobRef
@@ -223,6 +223,7 @@ def _requests(session: str) -> dict[str, bytes]:
         "/fed.v1.DeviceService/Hello": wire.hello_to_pb(Hello("toy")).SerializeToString(),
         "/fed.v1.DeviceService/Leave": LeaveRequest(session=session).SerializeToString(),
         "/fed.v1.ObserverService/ObserveRuns": ObserveRunsRequest().SerializeToString(),
+        "/fed.v1.PlacementService/GetSeal": GetSealRequest(release="toy@1").SerializeToString(),
         "/fed.v1.PlacementService/Place": PlaceRequest(run="toy").SerializeToString(),
         "/grpc.health.v1.Health/Check": b"",
     }

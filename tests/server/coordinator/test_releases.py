@@ -1,13 +1,17 @@
 """Releases and channels: what is released by itself, what newcomers are given, and the way back."""
 
 import asyncio
+import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedserver.authority import authority
+from fedserver.cli.models import signature as signature_of
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
@@ -15,13 +19,14 @@ from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import RunSpec, Standing
-from fedserver.store.releases import Move, ReleaseRecord, Releases
+from fedserver.store.releases import PURPOSE, Move, ReleaseRecord, Releases
 from shoal.core.engine.policy import RoundPolicy
-from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused, ServerFull
+from shoal.core.errors import ConfigError, DiskFull, NotFound, NotGenuine, Refused, ServerFull
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored
 from shoal.core.exchange.parts import Scores
+from shoal.core.exchange.seal import opened
 from shoal.core.privacy.asks import read_terms
 from shoal.core.server_kit.measuring import plan
 from shoal.core.types import RunId, Tensors
@@ -176,6 +181,58 @@ def test_what_cannot_be_used_says_so(tmp_path: Path) -> None:
         await releases.remove("first@3")
         assert await releases.all() == []
         await OperatorApi(coordinator).remove_run("first")
+
+    scenario(story, tmp_path)
+
+
+def test_a_card_is_shown_as_it_was_signed_and_what_was_not_signed_is_given_to_no_one(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        authority.make(tmp_path, "shoal")
+        published = coordinator.published
+        published.signs = signs = authority.Authority.open(tmp_path)
+        storage, devices = coordinator.storage, DeviceApi(coordinator, "newcomer")
+        await trained(coordinator, "first", 0.8)
+        record = await storage.call(storage.releases.get, "first@3")
+        whole = json.loads(record.text)
+        fewer = {name: each for name, each in whole["value"].items() if name != "central"}
+        earlier = json.dumps({**whole, "value": {**fewer, "release": "first@4"}})
+        signature = signs.sign(PURPOSE + earlier.encode())[1]
+        card = replace(record.card, release="first@4")
+        older = replace(record, card=card, signed=earlier, signature=signature)
+        forged = replace(record, card=replace(card, release="first@5"), signed="")
+        other = replace(forged, card=replace(card, release="first@6"), structure={"value": 1})
+        other = replace(other, signature=signs.sign(PURPOSE + other.text.encode())[1])
+        for each in (older, forged, other):
+            await storage.call(storage.releases.add, each)
+        found = await ReleaseApi(coordinator).show("first@4")
+        assert found.card == earlier.encode()
+        assert signature_of.check(found) == f"signed by key {signs.pin.hex()}"
+        sealed = await devices.seal("first@4")
+        assert sealed is not None
+        seal = opened(sealed, signs.pem)
+        seal.check("first@4", "global", models(coordinator, "first")["global"])
+        assert seal.card == sha256(earlier.encode()).hexdigest()
+        for name in ("first@5", "first@6"):
+            for ask in (
+                given(coordinator, name),
+                devices.seal(name),
+                published.use(name, "stable", False, ""),
+            ):
+                with pytest.raises(Refused, match=f"release {name} cannot be used"):
+                    await ask
+        for name in ("first", "stable", "first@9"):
+            with pytest.raises(NotFound):
+                await devices.seal(name)
+        signs.rotate()
+        later = await devices.seal("first@3")
+        assert later is not None
+        assert opened(later, signs.pem).key == signs.pin.hex()
+        assert opened(sealed, signs.pem) == seal, "its former key has signed it"
+        swapped = replace(found.status, models={"c0": found.status.models["global"]})
+        with pytest.raises(NotGenuine):
+            signature_of.check(replace(found, status=swapped))
+        with pytest.raises(NotGenuine):
+            signature_of.check(replace(found, signature=sealed.signature))
 
     scenario(story, tmp_path)
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from fedserver.coordinator.series import SKIPPED
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Report, Task
+from shoal.core.exchange.messages import HeldOut, Message, Trained
 from shoal.core.privacy.asks import read_terms
 from shoal.core.types import DeviceId
 from tests.server.coordinator.test_releases import log_of, reaching, trained
 from tests.server.servers import DEVICES, SETTINGS, crash, link, models, scenario, server, spec
-from tests.server.toys import Hands, same_models
+from tests.server.toys import Answer, Hands, same_models
 from tests.waiting import until
 
 DAY = 86400.0
@@ -43,6 +45,15 @@ async def over(coordinator: Coordinator, run: str) -> None:
 @asynccontextmanager
 async def devices(coordinator: Coordinator, accuracy: float, unchanged: set[DeviceId]) -> AsyncIterator[None]:
     """A fleet that works all the time. unchanged: those that say that they have no new data."""
+    async with at_work(coordinator, [reaching(accuracy, number) for number in range(DEVICES)], unchanged):
+        yield
+
+
+@asynccontextmanager
+async def at_work(
+    coordinator: Coordinator, answers: Sequence[Answer], unchanged: Container[DeviceId] = ()
+) -> AsyncIterator[None]:
+    """The same, with these answers."""
 
     async def serve(number: int) -> None:
         hands = await Hands(link(coordinator, number)).hello()
@@ -54,7 +65,7 @@ async def devices(coordinator: Coordinator, accuracy: float, unchanged: set[Devi
                 failure = Failure("no-new-data", "")
                 await hands.link.report(Report(work.run, work.round, work.attempt, failure))
             else:
-                await hands.do(work, reaching(accuracy, number))
+                await hands.do(work, answers[number])
 
     tasks = [asyncio.create_task(serve(number)) for number in range(DEVICES)]
     try:
@@ -120,6 +131,44 @@ def test_devices_without_new_data_sit_out_and_a_day_without_any_is_skipped(tmp_p
             await until(lambda: "daily-4" in coordinator.runs)
             names = [each.release for each in await ReleaseApi(coordinator).all()]
             assert not any(name.startswith("daily-3") for name in names), "it has made no release"
+
+    scenario(story, tmp_path)
+
+
+def drifted(number: int, before: float, after: float) -> Answer:
+    """A device on whose present data the models that it gets are right this often, before and after a run."""
+    answer = reaching(after, number)
+
+    def measured(message: Message, seed: int) -> Message:
+        found = answer(message, seed)
+        return replace(found, held_out=HeldOut(before, 0.5, 100)) if isinstance(found, Trained) else found
+
+    return measured
+
+
+def test_a_candidate_is_held_against_what_it_began_with_on_the_data_of_its_own_day(tmp_path: Path) -> None:
+    """The first release reached 90 % on data that no one has any more."""
+
+    async def day(coordinator: Coordinator, run: str, before: float, after: float) -> str:
+        hands = [drifted(number, before, after) for number in range(DEVICES)]
+        async with at_work(coordinator, hands):
+            await over(coordinator, run)
+        return await log_of(coordinator, run)
+
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.9)
+        await begin(coordinator)
+        said = await day(coordinator, "daily", 0.7, 0.6)
+        assert "not released by itself: 60.0 % is not above the 70.0 %" in said
+        passes(coordinator, "daily")
+        said = await day(coordinator, "daily-2", 0.6, 0.8)
+        assert coordinator.runs["daily-2"].spec.release == "first@3", "it went on from what is in use"
+        assert "released as daily-2@3" in said
+        passes(coordinator, "daily-2")
+        await day(coordinator, "daily-3", 0.8, 0.7)
+        passes(coordinator, "daily-3")
+        await until(lambda: "daily-4" in coordinator.runs)
+        assert [coordinator.runs[f"daily-{day}"].spec.release for day in (3, 4)] == ["daily-2@3"] * 2
 
     scenario(story, tmp_path)
 

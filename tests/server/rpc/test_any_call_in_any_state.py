@@ -26,7 +26,7 @@ from shoal.core.exchange import messages, wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import messages_pb2, payload_pb2, task_pb2
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2 import FetchRequest, UploadedRequest
-from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest, Wish
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import GetSealRequest, PlaceRequest, Wish
 from shoal.core.exchange.link import Hello, Outcome
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained
 from shoal.core.exchange.payload import BlobRef
@@ -105,6 +105,9 @@ BODIES: Mapping[str, Body] = {
     "BlobService/Uploaded": lambda chance, session: UploadedRequest(blob=BLOB),
     "PlacementService/Place": lambda chance, session: PlaceRequest(
         run=chance.choice(("toy", chance.text()[:256])), wish=Wish(models=max(1, chance.whole()), own=True)
+    ),
+    "PlacementService/GetSeal": lambda chance, session: GetSealRequest(
+        release=chance.choice(("toy@1", chance.text()[:256]))
     ),
 }
 """Each call of one message, but uploads: those are streams, and `tests/fuzz` plays them."""

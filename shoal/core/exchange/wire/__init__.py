@@ -45,6 +45,8 @@ from shoal.core.exchange.wire.placement import (
     answer_to_pb,
     place_from_pb,
     place_to_pb,
+    seal_from_pb,
+    seal_to_pb,
 )
 from shoal.core.exchange.wire.stored import (
     answer_from_bytes,
@@ -57,6 +59,8 @@ from shoal.core.exchange.wire.stored import (
     place_to_bytes,
     report_from_bytes,
     report_to_bytes,
+    seal_from_bytes,
+    seal_to_bytes,
     task_from_bytes,
     task_to_bytes,
     work_key,

@@ -10,6 +10,7 @@ from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Placement, Question, Trial
 from shoal.core.exchange.parts import MAX_MODELS, Ballot, Evidence, Prototypes, Scores
 from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import limited, name, present, refuse_unknown, text
 from shoal.core.exchange.wire.parts import (
@@ -129,6 +130,14 @@ def _placement_from_pb(pb: pb2.Placement) -> Placement:
     model = weights_from_pb(pb.model) if pb.HasField("model") else None
     release = text(pb.release, "a placement's release", MAX_NAME)
     return Placement(name(pb.run, "a placement's run"), assignment, model, _graph_from_pb(pb), release)
+
+
+def seal_to_pb(seal: Signed | None) -> pb2.GetSealResponse:
+    return pb2.GetSealResponse() if seal is None else pb2.GetSealResponse(**vars(seal))
+
+
+def seal_from_pb(pb: pb2.GetSealResponse) -> Signed | None:
+    return Signed(pb.statement, pb.signature) if pb.statement else None
 
 
 def _trial_to_pb(trial: Trial | None) -> pb2.Trial | None:

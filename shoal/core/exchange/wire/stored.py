@@ -15,10 +15,18 @@ from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question, Report, Task
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.wire.bulk import message_from_bytes
 from shoal.core.exchange.wire.faults import fault_from_pb, fault_to_pb
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
-from shoal.core.exchange.wire.placement import answer_from_pb, answer_to_pb, place_from_pb, place_to_pb
+from shoal.core.exchange.wire.placement import (
+    answer_from_pb,
+    answer_to_pb,
+    place_from_pb,
+    place_to_pb,
+    seal_from_pb,
+    seal_to_pb,
+)
 from shoal.core.exchange.wire.visit import next_from_pb, next_to_pb, report_from_pb, report_to_pb
 from shoal.core.types import RunId
 
@@ -71,6 +79,15 @@ def answer_to_bytes(answer: Question | Placement) -> bytes:
 def answer_from_bytes(data: bytes) -> Question | Placement:
     """Raises BadPayload."""
     return answer_from_pb(message_from_bytes(placement_service_pb2.PlaceResponse, data))
+
+
+def seal_to_bytes(seal: Signed | None) -> bytes:
+    return seal_to_pb(seal).SerializeToString()
+
+
+def seal_from_bytes(data: bytes) -> Signed | None:
+    """Raises BadPayload."""
+    return seal_from_pb(message_from_bytes(placement_service_pb2.GetSealResponse, data))
 
 
 def fault_to_bytes(error: ShoalError) -> bytes:

@@ -28,7 +28,7 @@ from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as fed_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64/v1/placement_service.proto\x12\x06\x66\x65\x64.v1\x1a\x12\x66\x65\x64/v1/parts.proto\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"\x92\x02\n\x0cPlaceRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12(\n\ndescriptor\x18\x02 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12 \n\x06scores\x18\x03 \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\x04 \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12\x1c\n\x04wish\x18\x05 \x01(\x0b\x32\x0c.fed.v1.WishH\x00\x12 \n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x12\x16\n\x0e\x61\x63\x63\x65pt_nearest\x18\x06 \x01(\x08\x42\n\n\x08\x65videnceR\x06\x64\x65viceR\tdevice_idR\x08identity\"w\n\x04Wish\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\r\n\x05graph\x18\x02 \x01(\x08\x12\x0b\n\x03own\x18\x03 \x01(\x08\x12%\n\x07\x63ounted\x18\x04 \x01(\x0b\x32\x14.fed.v1.ShadowCounts\x12\x1c\n\x05moved\x18\x05 \x01(\x0b\x32\r.fed.v1.Moved\"\xa0\x01\n\x0cShadowCounts\x12\x0f\n\x07rollout\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x13\n\x0bpredictions\x18\x03 \x01(\x04\x12\x0e\n\x06\x61greed\x18\x04 \x01(\x04\x12\x0f\n\x07labeled\x18\x05 \x01(\x04\x12\x11\n\told_right\x18\x06 \x01(\x04\x12\x11\n\tnew_right\x18\x07 \x01(\x04\x12\x12\n\nboth_right\x18\x08 \x01(\x04\"8\n\x05Moved\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05moved\x18\x03 \x01(\x08\"\x85\x01\n\rPlaceResponse\x12$\n\x08question\x18\x01 \x01(\x0b\x32\x10.fed.v1.QuestionH\x00\x12&\n\tplacement\x18\x02 \x01(\x0b\x32\x11.fed.v1.PlacementH\x00\x12\x1c\n\x05trial\x18\x03 \x01(\x0b\x32\r.fed.v1.TrialB\x08\n\x06\x61nswer\";\n\x05Trial\x12\x0f\n\x07rollout\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x10\n\x08\x63lusters\x18\x03 \x03(\t\"y\n\x08Question\x12\x0b\n\x03run\x18\x01 \x01(\t\x12 \n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\x1e\n\x05graph\x18\x03 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05terms\x18\x04 \x01(\t\x12\x0f\n\x07release\x18\x05 \x01(\t\"\x98\x01\n\tPlacement\x12\x0b\n\x03run\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.fed.v1.ClusterAssignment\x12\x1e\n\x05model\x18\x03 \x01(\x0b\x32\x0f.fed.v1.Weights\x12\x1e\n\x05graph\x18\x04 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\x0f\n\x07release\x18\x05 \x01(\t2P\n\x10PlacementService\x12<\n\x05Place\x12\x14.fed.v1.PlaceRequest\x1a\x15.fed.v1.PlaceResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64/v1/placement_service.proto\x12\x06\x66\x65\x64.v1\x1a\x12\x66\x65\x64/v1/parts.proto\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"!\n\x0eGetSealRequest\x12\x0f\n\x07release\x18\x01 \x01(\t\"7\n\x0fGetSealResponse\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x92\x02\n\x0cPlaceRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12(\n\ndescriptor\x18\x02 \x01(\x0b\x32\x12.fed.v1.DescriptorH\x00\x12 \n\x06scores\x18\x03 \x01(\x0b\x32\x0e.fed.v1.ScoresH\x00\x12(\n\nprototypes\x18\x04 \x01(\x0b\x32\x12.fed.v1.PrototypesH\x00\x12\x1c\n\x04wish\x18\x05 \x01(\x0b\x32\x0c.fed.v1.WishH\x00\x12 \n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x0e.fed.v1.BallotH\x00\x12\x16\n\x0e\x61\x63\x63\x65pt_nearest\x18\x06 \x01(\x08\x42\n\n\x08\x65videnceR\x06\x64\x65viceR\tdevice_idR\x08identity\"w\n\x04Wish\x12\x0e\n\x06models\x18\x01 \x01(\r\x12\r\n\x05graph\x18\x02 \x01(\x08\x12\x0b\n\x03own\x18\x03 \x01(\x08\x12%\n\x07\x63ounted\x18\x04 \x01(\x0b\x32\x14.fed.v1.ShadowCounts\x12\x1c\n\x05moved\x18\x05 \x01(\x0b\x32\r.fed.v1.Moved\"\xa0\x01\n\x0cShadowCounts\x12\x0f\n\x07rollout\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x13\n\x0bpredictions\x18\x03 \x01(\x04\x12\x0e\n\x06\x61greed\x18\x04 \x01(\x04\x12\x0f\n\x07labeled\x18\x05 \x01(\x04\x12\x11\n\told_right\x18\x06 \x01(\x04\x12\x11\n\tnew_right\x18\x07 \x01(\x04\x12\x12\n\nboth_right\x18\x08 \x01(\x04\"8\n\x05Moved\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05moved\x18\x03 \x01(\x08\"\x85\x01\n\rPlaceResponse\x12$\n\x08question\x18\x01 \x01(\x0b\x32\x10.fed.v1.QuestionH\x00\x12&\n\tplacement\x18\x02 \x01(\x0b\x32\x11.fed.v1.PlacementH\x00\x12\x1c\n\x05trial\x18\x03 \x01(\x0b\x32\r.fed.v1.TrialB\x08\n\x06\x61nswer\";\n\x05Trial\x12\x0f\n\x07rollout\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x10\n\x08\x63lusters\x18\x03 \x03(\t\"y\n\x08Question\x12\x0b\n\x03run\x18\x01 \x01(\t\x12 \n\x07payload\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Payload\x12\x1e\n\x05graph\x18\x03 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05terms\x18\x04 \x01(\t\x12\x0f\n\x07release\x18\x05 \x01(\t\"\x98\x01\n\tPlacement\x12\x0b\n\x03run\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.fed.v1.ClusterAssignment\x12\x1e\n\x05model\x18\x03 \x01(\x0b\x32\x0f.fed.v1.Weights\x12\x1e\n\x05graph\x18\x04 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\x0f\n\x07release\x18\x05 \x01(\t2\x94\x01\n\x10PlacementService\x12<\n\x05Place\x12\x14.fed.v1.PlaceRequest\x1a\x15.fed.v1.PlaceResponse\"\x06\xca\xf3\x18\x02\x01\x02\x12\x42\n\x07GetSeal\x12\x16.fed.v1.GetSealRequest\x1a\x17.fed.v1.GetSealResponse\"\x06\xca\xf3\x18\x02\x01\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,22 +37,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PLACEMENTSERVICE'].methods_by_name['Place']._loaded_options = None
   _globals['_PLACEMENTSERVICE'].methods_by_name['Place']._serialized_options = b'\312\363\030\002\001\002'
-  _globals['_PLACEREQUEST']._serialized_start=125
-  _globals['_PLACEREQUEST']._serialized_end=399
-  _globals['_WISH']._serialized_start=401
-  _globals['_WISH']._serialized_end=520
-  _globals['_SHADOWCOUNTS']._serialized_start=523
-  _globals['_SHADOWCOUNTS']._serialized_end=683
-  _globals['_MOVED']._serialized_start=685
-  _globals['_MOVED']._serialized_end=741
-  _globals['_PLACERESPONSE']._serialized_start=744
-  _globals['_PLACERESPONSE']._serialized_end=877
-  _globals['_TRIAL']._serialized_start=879
-  _globals['_TRIAL']._serialized_end=938
-  _globals['_QUESTION']._serialized_start=940
-  _globals['_QUESTION']._serialized_end=1061
-  _globals['_PLACEMENT']._serialized_start=1064
-  _globals['_PLACEMENT']._serialized_end=1216
-  _globals['_PLACEMENTSERVICE']._serialized_start=1218
-  _globals['_PLACEMENTSERVICE']._serialized_end=1298
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetSeal']._loaded_options = None
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetSeal']._serialized_options = b'\312\363\030\002\001\002'
+  _globals['_GETSEALREQUEST']._serialized_start=124
+  _globals['_GETSEALREQUEST']._serialized_end=157
+  _globals['_GETSEALRESPONSE']._serialized_start=159
+  _globals['_GETSEALRESPONSE']._serialized_end=214
+  _globals['_PLACEREQUEST']._serialized_start=217
+  _globals['_PLACEREQUEST']._serialized_end=491
+  _globals['_WISH']._serialized_start=493
+  _globals['_WISH']._serialized_end=612
+  _globals['_SHADOWCOUNTS']._serialized_start=615
+  _globals['_SHADOWCOUNTS']._serialized_end=775
+  _globals['_MOVED']._serialized_start=777
+  _globals['_MOVED']._serialized_end=833
+  _globals['_PLACERESPONSE']._serialized_start=836
+  _globals['_PLACERESPONSE']._serialized_end=969
+  _globals['_TRIAL']._serialized_start=971
+  _globals['_TRIAL']._serialized_end=1030
+  _globals['_QUESTION']._serialized_start=1032
+  _globals['_QUESTION']._serialized_end=1153
+  _globals['_PLACEMENT']._serialized_start=1156
+  _globals['_PLACEMENT']._serialized_end=1308
+  _globals['_PLACEMENTSERVICE']._serialized_start=1311
+  _globals['_PLACEMENTSERVICE']._serialized_end=1459
 # @@protoc_insertion_point(module_scope)

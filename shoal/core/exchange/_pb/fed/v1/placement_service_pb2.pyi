@@ -22,6 +22,58 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetSealRequest(_message.Message):
+    """Of which release."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASE_FIELD_NUMBER: _builtins.int
+    release: _builtins.str
+    """Set by the device: the release's name, as an answer gave it. Unset: refused."""
+    def __init__(
+        self,
+        *,
+        release: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["release", b"release"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSealRequest: _TypeAlias = GetSealRequest  # noqa: Y015
+
+@_typing.final
+class GetSealResponse(_message.Message):
+    """What is signed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    statement: _builtins.bytes
+    """Set by the server: JSON, an object with the texts "release", the name; "card", the SHA-256 of its card; "key", that of
+    the public key that signs; "graph", that of the ONNX file without weights, or "" without one; and with "models", an
+    object that has for each cluster a list of SHA-256s: of its model, and of what that is after it has traveled in few
+    bits. Each is of the tensors in the order of their names, packed as in a blob. Unset: the server has no certificates.
+    """
+    signature: _builtins.bytes
+    """Set by the server: ECDSA with SHA-256 over "shoal release seal 1", a zero byte and the statement. Unset: as above."""
+    def __init__(
+        self,
+        *,
+        statement: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSealResponse: _TypeAlias = GetSealResponse  # noqa: Y015
+
+@_typing.final
 class PlaceRequest(_message.Message):
     """Which model fits me?"""
 

@@ -40,6 +40,11 @@ class PlacementServiceStub:
                 request_serializer=fed_dot_v1_dot_placement__service__pb2.PlaceRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_placement__service__pb2.PlaceResponse.FromString,
                 _registered_method=True)
+        self.GetSeal = channel.unary_unary(
+                '/fed.v1.PlacementService/GetSeal',
+                request_serializer=fed_dot_v1_dot_placement__service__pb2.GetSealRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_placement__service__pb2.GetSealResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -56,6 +61,14 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSeal(self, request, context):
+        """Called after an answer that names a release: what the server's key has signed of it, by which the device checks what
+        it was given, then and whenever it uses it. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +76,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.Place,
                     request_deserializer=fed_dot_v1_dot_placement__service__pb2.PlaceRequest.FromString,
                     response_serializer=fed_dot_v1_dot_placement__service__pb2.PlaceResponse.SerializeToString,
+            ),
+            'GetSeal': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSeal,
+                    request_deserializer=fed_dot_v1_dot_placement__service__pb2.GetSealRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_placement__service__pb2.GetSealResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +111,33 @@ class PlacementService:
             '/fed.v1.PlacementService/Place',
             fed_dot_v1_dot_placement__service__pb2.PlaceRequest.SerializeToString,
             fed_dot_v1_dot_placement__service__pb2.PlaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSeal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.PlacementService/GetSeal',
+            fed_dot_v1_dot_placement__service__pb2.GetSealRequest.SerializeToString,
+            fed_dot_v1_dot_placement__service__pb2.GetSealResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class PlacementServiceStub:
     by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
     repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
     """
+    GetSeal: _grpc.UnaryUnaryMultiCallable[_placement_service_pb2.GetSealRequest, _placement_service_pb2.GetSealResponse]
+    """Called after an answer that names a release: what the server's key has signed of it, by which the device checks what
+    it was given, then and whenever it uses it. Safe to repeat.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -50,6 +54,10 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     with what it asked for. Called with a wish, the server answers with models of which the device chooses one
     by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
     repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
+    """
+    GetSeal: _aio.UnaryUnaryMultiCallable[_placement_service_pb2.GetSealRequest, _placement_service_pb2.GetSealResponse]  # type: ignore[assignment]
+    """Called after an answer that names a release: what the server's key has signed of it, by which the device checks what
+    it was given, then and whenever it uses it. Safe to repeat.
     """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,6 +73,16 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         with what it asked for. Called with a wish, the server answers with models of which the device chooses one
         by itself, and there is no second call. It keeps only a record of what it answered, for operators: safe to
         repeat. FAILED_PRECONDITION: the run cannot place yet; its fault says what would help.
+        """
+
+    @_abc_1.abstractmethod
+    def GetSeal(
+        self,
+        request: _placement_service_pb2.GetSealRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_service_pb2.GetSealResponse, _abc.Awaitable[_placement_service_pb2.GetSealResponse]]:
+        """Called after an answer that names a release: what the server's key has signed of it, by which the device checks what
+        it was given, then and whenever it uses it. Safe to repeat.
         """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -165,8 +165,8 @@ class GetReleaseResponse(_message.Message):
     card: _builtins.bytes
     """Set by the server: the card, whose bytes are signed. Unset: never."""
     signature: _builtins.bytes
-    """Set by the server: ECDSA with SHA-256 over "shoal release card 1", a zero byte and the card. Unset: the server
-    has no certificates.
+    """Set by the server: ECDSA with SHA-256 over "shoal release card 1", a backslash, the digit 0, and the card. Unset: the
+    server has no certificates.
     """
     certificate: _builtins.bytes
     """Set by the server: its certificate, PEM, with the proofs that lead from the keys that it had before to its
