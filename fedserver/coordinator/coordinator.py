@@ -38,8 +38,8 @@ from fedserver.coordinator.withdrawal import Withdrawals
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
-from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import RunRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import shoal
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of
 from fedserver.coordinator.visits.visitor import unlabeled
-from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
+from fedserver.store.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import STABLE
 from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.algorithm.training import counted_by
