@@ -118,7 +118,7 @@ async def asking(
     from fedclient.identity.link import opened
 
     folder, allowance = DeviceFolder(settings.state), settings.limits.allowance(give_up_after)
-    async with opened(endpoint(settings), folder, say, settings.blob_hosts) as link:
+    async with opened(endpoint(settings), folder, say) as link:
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
         yield Asker(link, store, doing, allowance, settings.learner is None, check)
 
