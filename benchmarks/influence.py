@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.contract.small_fleet import Device, digits, learner
-from shoal.contract.subject import Subject
+from shoal.checks.small_fleet import Device, digits, learner
+from shoal.checks.subject import Subject
 from shoal.core.algorithm import Algorithm, discover, find, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator

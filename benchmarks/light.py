@@ -25,7 +25,7 @@ import yaml
 
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.engine.rounds import RoundPolicy

@@ -43,7 +43,7 @@ from fedserver.authority.authority import Authority
 from fedserver.authority.setup import init
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import DeviceStanding, Successor, Terms
-from fedserver.store.integrity.records import DeviceRecord, RunSpec
+from fedserver.store.records import DeviceRecord, RunSpec
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ShoalError

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.many_devices import LOOK, MODEL, memory, playing, serving
 from benchmarks.processes import Server
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.types import Scalar
 

@@ -27,7 +27,7 @@ from sklearn import datasets as bundled
 from benchmarks.nothing_set import DEVICES, Rows, elec2, numbers
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ShoalError
 from shoal.demo.processes import POLL_SECONDS, Stage, prepared

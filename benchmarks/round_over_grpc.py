@@ -35,7 +35,7 @@ from benchmarks.least_server import HOST
 from benchmarks.processes import Server, clients, cpu_of, joined, started
 from fedserver.authority.setup import init
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.types import Scalar, Tensors
 

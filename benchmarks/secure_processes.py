@@ -27,7 +27,7 @@ import torch
 
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core import algorithm
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

@@ -30,7 +30,7 @@ from fedclient.identity.rpc import credentials
 from fedclient.net.rpc import RpcLink
 from fedserver.authority.setup import init
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Hello, Task
 from shoal.core.exchange.payload import BlobRef

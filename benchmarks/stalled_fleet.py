@@ -28,7 +28,7 @@ from fedserver.authority.setup import init
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Idle
 from shoal.core.exchange.payload import BlobRef

@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks import reconnect
 from fedserver.coordinator.status_types import DeviceStatus
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.errors import ShoalError
 from tests.e2e.places import Place
 

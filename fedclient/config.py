@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from fedclient.agent.allowance import ALL_DAY, Allowance, Hours
 from fedclient.store.consent import Consents
@@ -255,12 +255,11 @@ class ClientConfig:
     server: HOST:PORT; unset: the one in the identity.
     device: its name, kept in its folder; unset: the one in the identity, or a generated one.
     insecure_loopback: whether to use plain text, without an identity, to a server on this machine.
-    blob_hosts: the hosts, as HOST or HOST:PORT, from which this device may fetch models directly when the
-    server names an address [in a bucket](scaling.md#devices-that-fetch-models-from-the-bucket) there; empty:
-    all models come from the server.
     ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
     records share one, so that what they spend adds up.
     """
+
+    FORMER: ClassVar[Mapping[str, str]] = {"blob_hosts": "models come from the server"}
 
     server: str | None = None
     device: str | None = None
@@ -272,7 +271,6 @@ class ClientConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     ledger: Path | None = None
-    blob_hosts: tuple[str, ...] = ()
 
     @property
     def account(self) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from fedserver.addresses import host_and_port
 from fedserver.store.engines import Elsewhere, place
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Written, find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.timeouts import GRACE

@@ -18,8 +18,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.checks import check as check
     from shoal.client import Client as Client
-    from shoal.contract import check as check
     from shoal.core.algorithm import algorithm as algorithm
     from shoal.core.data.dataset import Dataset as Dataset
     from shoal.core.device_kit.learner import Learner as Learner
@@ -44,7 +44,7 @@ _WHERE = {
     "ShoalError": "shoal.core.errors:ShoalError",
     "algorithm": "shoal.core.algorithm:algorithm",
     "algorithms": "shoal.simulation.simulate:algorithms",
-    "check": "shoal.contract:check",
+    "check": "shoal.checks:check",
     "simulate": "shoal.simulation.simulate:simulate",
 }
 __all__ = ["__version__", *_WHERE]

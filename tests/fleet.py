@@ -1,5 +1,5 @@
 """A small real fleet for tests: rotated digits on devices that take turns in one small network."""
 
-from shoal.contract.small_fleet import contexts, data, first_model, fleet, halved, learner
+from shoal.checks.small_fleet import contexts, data, first_model, fleet, halved, learner
 
 __all__ = ["contexts", "data", "first_model", "fleet", "halved", "learner"]

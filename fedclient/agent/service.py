@@ -46,8 +46,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     "no learner is given", "set `learner`, for example learner: {file: learner.py}"
                 )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
-            hosts = settings.blob_hosts
-            async with opened(reached, folder, console.say, hosts) as link, stopped_after(executor):
+            async with opened(reached, folder, console.say) as link, stopped_after(executor):
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
                     hint = "use `fedclient place` for unlabeled data"

@@ -7,7 +7,7 @@ server that was restored from a backup has forgotten it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -18,7 +18,6 @@ from fedclient.identity.connection import Endpoint
 from fedclient.identity.join import come_back
 from fedclient.identity.keyring import JOIN_AGAIN, Identity, Keyring
 from fedclient.identity.rpc import Cause, cause_of, credentials
-from fedclient.net.direct import Direct
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import Refused, Revoked, ShoalError, StorageFault, Unauthenticated, Unavailable
@@ -91,18 +90,14 @@ HINTS = {
 
 @asynccontextmanager
 async def opened(
-    reached: Endpoint, folder: DeviceFolder, say: Callable[[str], None], hosts: Collection[str] = ()
+    reached: Endpoint, folder: DeviceFolder, say: Callable[[str], None]
 ) -> AsyncIterator[RpcLink]:
-    """A link to the server, closed at the end, under the device's name, which the folder gets at first.
-
-    hosts: from which models may be fetched directly, see `fedclient.net.direct`.
-    """
+    """A link to the server, closed at the end, under the device's name, which the folder gets at first."""
     device = folder.device(reached.device)
     if reached.identity is None:
         link = RpcLink(reached.address, device)
     else:
         link = SecureLink(Keyring(folder.identity), reached.identity, say, reached.server)
-    link.direct = Direct(hosts)
     try:
         yield link
     finally:

@@ -15,7 +15,6 @@ from grpc import aio
 
 from fedclient.faults import UnreadableTask
 from fedclient.net.channel import FAULT, Redialed, is_gone
-from fedclient.net.direct import Direct
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION, Progress
 from shoal.core.errors import (
@@ -116,8 +115,7 @@ class RpcLink:
 
     credentials: the device's identity and the server that it trusts; without them `device_name` is sent
     in plain text. addresses: all that the server names, of which one serves: when the present one does not
-    answer, or says that it stands by, the next call goes to the next one. direct: what gets models from a
-    bucket; nothing, unless it is replaced.
+    answer, or says that it stands by, the next call goes to the next one.
     """
 
     def __init__(
@@ -131,7 +129,6 @@ class RpcLink:
         self.addresses = tuple(addresses)
         self._name, self._session = ("" if credentials else device_name), ""
         self._channel = Redialed(self._dial, _stubs)
-        self.direct = Direct()
 
     def _dial(self) -> aio.Channel:
         return channel(self.address, self._credentials)
@@ -225,8 +222,7 @@ class RpcLink:
         return wire.observation_from_pb(answer)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
-        asked, elsewhere = self.direct.wants(blob.sha256, start), ""
-        request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start, elsewhere=asked)
+        request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
         async with self._calling() as to:
@@ -237,16 +233,12 @@ class RpcLink:
                         message = await call.read()
                     if not isinstance(message, bytes):
                         return
-                    if asked and (elsewhere := wire.address_in(message)):
-                        break
                     chunk = wire.fetched(message, start)
                     start += len(chunk)
                     progress.moved(len(chunk), clock())
                     yield chunk
             finally:
                 call.cancel()
-        async for chunk in self.direct.chunks(elsewhere, start):
-            yield chunk
 
     async def uploaded(self, blob: BlobRef) -> int:
         request = blobs.UploadedRequest(blob=wire.blob_to_pb(blob))

@@ -137,7 +137,7 @@ async def asking(
     from fedclient.identity.link import opened as connected
 
     folder, allowance = DeviceFolder(settings.state), settings.limits.allowance(give_up_after)
-    async with connected(endpoint(settings), folder, say, settings.blob_hosts) as link:
+    async with connected(endpoint(settings), folder, say) as link:
         store, check = BlobStore(folder.blobs), settings.consents.check_not_refused
 
         def authority() -> bytes:

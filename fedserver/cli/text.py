@@ -9,7 +9,7 @@ from typing import Any
 
 from fedserver.coordinator.answers import said
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
-from fedserver.store.integrity.records import LogLine, RunSpec
+from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights

@@ -17,7 +17,7 @@ from fedserver.rpc.client import AuthorityClient
 from fedserver.rpc.edge import Call, Edge
 from fedserver.rpc.server import listen
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.identity.joining import Role
 from shoal.core.types import RunId, Tensors

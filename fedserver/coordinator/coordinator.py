@@ -38,13 +38,13 @@ from fedserver.coordinator.withdrawal import Withdrawals
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
 from fedserver.store.engines import Elsewhere
-from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import RunRecord, RunSpec
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
+from shoal.core.errors import ConfigError, DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.exchange.tensors import nbytes
@@ -89,9 +89,18 @@ class Coordinator:
         self.caretaker = Caretaker(
             storage, lambda: list(self.runs.values()), self.in_turn, lambda: bool(self.recovery.pending)
         )
-        self.starting = Starting(self)
-        self.series = Series(storage, self.runs, self.in_turn, self.starting)
         self.withdrawals = Withdrawals(storage, self.runs, self.in_turn, self.restart)
+        self.starting = Starting(
+            storage,
+            settings.heartbeat,
+            self.runs,
+            self.published,
+            self.withdrawals,
+            self.check_beginning,
+            self.connected,
+            self.add,
+        )
+        self.series = Series(storage, self.runs, self.in_turn, self.starting)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.quota: Quota = Unlimited()
@@ -176,6 +185,14 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(wait_for(self.storage.full).said, "its operator sees why; try again in a minute")
+
+    def check_beginning(self, spec: RunSpec) -> None:
+        """Raises Unavailable, ServerFull or InDoubt while no run may begin, and ConfigError for labels where
+        devices have none."""
+        self.check_serving()
+        self.check_deciding()
+        if spec.labels and self.labels_of is unlabeled:
+            raise ConfigError("devices have labels only on a server with certificates", "leave them out")
 
     def low_water(self) -> int:
         """How many bytes should stay free: the end of a round stores new models before it deletes older

@@ -105,10 +105,6 @@ class DeviceApi(Link):
         async for frame in transfer.fetch(self._coordinator, await self._fetching(), blob, start):
             yield frame
 
-    async def address(self, blob: BlobRef) -> str:
-        """Where this device can get a blob by itself, for some minutes; "" if it cannot."""
-        return await transfer.address(self._coordinator, await self._fetching(), blob)
-
     async def _fetching(self) -> Visitor:
         """In a session a blob is for a task, which a restarted server leases again when the device joins.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Basis, ServerHalf, State, basis_of, begun_with, find, most_rounds
 from shoal.core.algorithm.asks import terms_of, terms_of_measuring
 from shoal.core.data.scale import with_scale

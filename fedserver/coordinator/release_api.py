@@ -18,7 +18,7 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.integrity.records import Standing
+from fedserver.store.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.types import DeviceId, ModelKey, RunId

@@ -23,7 +23,7 @@ from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
-from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
+from fedserver.store.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.runs import InTurn, Run
 from fedserver.coordinator.starting import Starting
-from fedserver.store.integrity.records import Standing
+from fedserver.store.records import Standing
 from fedserver.store.store import Storage
 from shoal.core.engine.series import next_name, seconds_left
 from shoal.core.engine.stages import Stage

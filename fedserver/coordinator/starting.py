@@ -4,15 +4,19 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import shoal
+from fedserver.coordinator.known_runs import KnownRuns
+from fedserver.coordinator.published import Published
 from fedserver.coordinator.recipe import Recipe, may_share, recipe_of
-from fedserver.coordinator.visits.visitor import unlabeled
-from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
+from fedserver.coordinator.withdrawal import Withdrawals
+from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import STABLE
+from fedserver.store.store import Storage
 from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.algorithm.training import counted_by
 from shoal.core.data.histogram import scale_counted
@@ -25,9 +29,6 @@ from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 from shoal.shell import crash
 
-if TYPE_CHECKING:
-    from fedserver.coordinator.coordinator import Coordinator
-
 OWNER = "@operator"
 """The device name under which an operator's uploads are stored. No device can have this name."""
 LONGEST_PERIOD = 366 * 86400.0
@@ -36,24 +37,42 @@ MISSED_HEARTBEATS = 3
 """How many heartbeats a device may miss before it counts as absent."""
 
 
-class Starting:
-    """Starts the runs of a coordinator."""
+class Connected(Protocol):
+    """The devices with these labels that are connected; polling: those that wait for a task now."""
 
-    def __init__(self, coordinator: "Coordinator") -> None:
-        self._coordinator, self._storage = coordinator, coordinator.storage
+    def __call__(self, labels: Mapping[str, str], *, polling: bool = False) -> tuple[DeviceId, ...]: ...
+
+
+class Starting:
+    """Starts runs. heartbeat: seconds. may_begin: raises a ShoalError unless such a run may begin now. enter:
+    makes a run that is stored one of the server's."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        heartbeat: float,
+        runs: KnownRuns,
+        published: Published,
+        withdrawals: Withdrawals,
+        may_begin: Callable[[RunSpec], None],
+        connected: Connected,
+        enter: Callable[[RunRecord, Recipe, State, BlobCache], Awaitable[None]],
+    ) -> None:
+        self._storage, self._heartbeat, self._runs = storage, heartbeat, runs
+        self._published, self._withdrawals = published, withdrawals
+        self._may_begin, self._connected, self._enter = may_begin, connected, enter
 
     async def prepared(self, spec: RunSpec) -> tuple[RunSpec, Recipe]:
         """What is asked for with what the server knows of it, and how it is done.
 
         Raises ConfigError for what cannot work.
         """
-        self._coordinator.check_serving()
-        self._coordinator.check_deciding()
+        self._may_begin(spec)
         self.check(spec)
         if spec.evaluate is not None:
             spec = replace(spec, policy=replace(spec.policy, devices=0))  # all are asked
         if spec.evaluate or spec.base:
-            spec = await self._coordinator.published.of_release(spec)
+            spec = await self._published.of_release(spec)
         return spec, await asyncio.to_thread(recipe_of, spec)
 
     async def begin(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
@@ -75,32 +94,30 @@ class Starting:
             state = await self._first_state(spec, recipe, model)
             checkpoint = await storage.call(blobs.store_state, recipe.state, state)
             # The first round waits for the devices that ask for work now; after a restart, for all of these.
-            connected = self._coordinator.connected(spec.labels)
-            waiting = self._coordinator.connected(spec.labels, polling=True)
+            connected, waiting = self._connected(spec.labels), self._connected(spec.labels, polling=True)
             await storage.call(storage.runs.add, replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.call(storage.runs.release, run)
             raise
         crash.point("server.run-stored")
-        await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
+        await self._enter(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
 
     async def _first_state(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
         if spec.release:
-            return await self._coordinator.published.going_on(spec, recipe)
+            return await self._published.going_on(spec, recipe)
         if spec.evaluate is None:
             bases, groups = await self._bases_for(spec, recipe), self._groups_for(recipe)
             scale = self._scale_for(recipe)
             return await asyncio.to_thread(recipe.start, model, bases, groups, scale)
-        return await self._coordinator.published.measured(spec, recipe, model)
+        return await self._published.measured(spec, recipe, model)
 
     async def _bases_for(self, spec: RunSpec, recipe: Recipe) -> list[Basis]:
         """By what the devices of earlier runs, which this one may share with them, have described their data:
         for each network that of the newest run. None is made with a device that was withdrawn."""
         found: dict[Manifest, Basis] = {}
-        coordinator = self._coordinator
-        gone = await coordinator.withdrawals.blobs(await coordinator.published.withdrawn())
-        for run in reversed(coordinator.runs.values()):
+        gone = await self._withdrawals.blobs(await self._published.withdrawn())
+        for run in reversed(self._runs.values()):
             basis = basis_of(run.engine.state)
             suits = basis and basis.suits(recipe.server_half.parameters) and may_share(run.spec, spec)
             if basis and suits and (not gone or basis.names[0] not in gone):
@@ -113,7 +130,7 @@ class Starting:
         earlier: str = getattr(recipe.server_half.parameters, "of", "")
         if not earlier:
             return None
-        found = dict(self._coordinator.runs.named(earlier).engine.state.assignments)
+        found = dict(self._runs.named(earlier).engine.state.assignments)
         if not found:
             raise Refused(f"run {earlier} has no clusters", "name a run that has trained, or leave out `of`")
         return found
@@ -125,7 +142,7 @@ class Starting:
         if not name:
             return {}
         try:
-            counted = self._coordinator.runs.named(name)
+            counted = self._runs.named(name)
         except NotFound as missing:
             hint = "give scaled, raw, or the name of a finished run of `statistics`"
             raise NotFound(f"inputs={name}: {missing.args[0]}", hint) from None
@@ -134,7 +151,7 @@ class Starting:
     async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
         """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
         whose weights are not the run's."""
-        storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
+        storage, stored = self._storage, reference_of(spec.graph, spec.graph_bytes)
         await storage.call(storage.runs.adopt, run, OWNER, stored)
         tensors = await asyncio.to_thread(storage.blobs.read, stored)
         graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
@@ -143,10 +160,10 @@ class Starting:
             check_manifest(own, graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
-        recovery = self._coordinator.recovery
         if spec.name and (spec.name == STABLE or spec.name in channels):
             raise ConfigError(f"{spec.name!r} is the name of a channel", "use another name")
-        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable, *removed}
+        recovery = self._runs.recovery
+        taken = {*self._runs, *recovery.pending, *recovery.unreadable, *removed}
         if spec.name in taken:
             why = "already exists"
             if spec.name in removed:
@@ -164,8 +181,6 @@ class Starting:
                 f"{spec.name!r} is not a valid run name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
-        if spec.labels and self._coordinator.labels_of is unlabeled:
-            raise ConfigError("devices have labels only on a server with certificates", "leave them out")
         if not 0.0 <= spec.every <= LONGEST_PERIOD or (spec.every and not spec.base):
             raise ConfigError(
                 f"no run can follow every {spec.every:g} s"
@@ -173,10 +188,10 @@ class Starting:
                 else "nothing says what to go on from",
                 "name a channel and a period of up to 366 days: --from stable --every 1d",
             )
-        shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
+        shortest = MISSED_HEARTBEATS * self._heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
                 f"a device timeout of {spec.policy.device_timeout:g} s is too short: devices call every "
-                f"{self._coordinator.settings.heartbeat:g} s while they work",
+                f"{self._heartbeat:g} s while they work",
                 f"use {shortest:g} s or more",
             )

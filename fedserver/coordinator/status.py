@@ -10,7 +10,7 @@ from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.disk_space import wait_for
-from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
+from fedserver.store.records import DeviceRecord, RunRecord, Standing, Traffic
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy

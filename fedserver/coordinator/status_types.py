@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from fedserver.store.rollouts import Rollout
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from shoal.core.errors import BucketAway, ConfigError, near
 from shoal.core.exchange.wire import CHUNK
+from shoal.shell.config import does_nothing
 
 log = logging.getLogger("shoal.server")
 
@@ -35,24 +36,20 @@ CONNECT, READ, ATTEMPTS = 3.0, 20.0, 2
 AT_ONCE = 1000
 """How many objects one call deletes, which is the most that the API allows."""
 SCHEME = "s3://"
-SIGNED_FOR = 300
-"""Seconds in which a device may begin to fetch an object with the address that it was given."""
-OPTIONS = ("endpoint_url", "region_name", "devices_url")
+OPTIONS = ("endpoint_url", "region_name")
+FORMER = {"devices_url": "devices get models from the server"}
+"""Options of an earlier version, and why they do nothing any more."""
 HINT = "write s3://BUCKET/PREFIX, with ?endpoint_url=https://HOST for a server other than AWS"
 
 
 @dataclass(frozen=True)
 class BucketAddress:
-    """Where blobs are in a bucket. prefix: with a slash at its end, or "". endpoint_url: "" for AWS.
-
-    devices_url: the same endpoint as devices reach it, to fetch models by themselves; "" if they should not.
-    """
+    """Where blobs are in a bucket. prefix: with a slash at its end, or "". endpoint_url: "" for AWS."""
 
     bucket: str
     prefix: str = ""
     endpoint_url: str = ""
     region_name: str = ""
-    devices_url: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "BucketAddress":
@@ -66,6 +63,9 @@ class BucketAddress:
             )
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", found.netloc):
             raise ConfigError(f"{text}: {found.netloc!r} is not the name of a bucket", HINT)
+        for name in FORMER.keys() & options.keys():
+            does_nothing("the address of the bucket", name, FORMER[name])
+            del options[name]
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise ConfigError(f"the bucket has no option {unknown[0]!r}", near(unknown[0], [*OPTIONS]))
         prefix = found.path.strip("/")
@@ -113,14 +113,8 @@ class Bucket:
             response_checksum_validation="when_required",
         )
         places = {"endpoint_url": address.endpoint_url or None, "region_name": address.region_name or None}
-        # The host is a part of what is signed, so this client signs as if it were a device.
-        outside = {**places, "endpoint_url": address.devices_url}
-        signing = config.merge(Config(signature_version="s3v4", s3={"addressing_style": "path"}))
         try:
             self._client: Any = _session().client("s3", config=config, **places)
-            self._outside: Any = (
-                _session().client("s3", config=signing, **outside) if address.devices_url else None
-            )
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"the bucket {address} cannot be used: {error}", HINT) from None
         self._transfer = TransferConfig(
@@ -157,17 +151,6 @@ class Bucket:
                 else:
                     return True
 
-    def signed(self, key: str) -> str:
-        """An address at which anyone can get an object for some minutes; "" if devices should not."""
-        if self._outside is None:
-            return ""
-        try:  # nothing is called, so this tells nothing about whether the bucket is away
-            return str(
-                self._outside.generate_presigned_url("get_object", Params=self._at(key), ExpiresIn=SIGNED_FOR)
-            )
-        except self._faults as error:
-            raise self._fault(error) from None
-
     def probe(self, key: str) -> None:
         """Store an empty object, to learn whether the bucket takes anything."""
         with self._calling():
@@ -199,8 +182,6 @@ class Bucket:
 
     def close(self) -> None:
         self._client.close()
-        if self._outside is not None:
-            self._outside.close()
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._address.bucket, "Key": self._address.prefix + key}

@@ -104,15 +104,6 @@ class BucketCopies:
             self._keys.pop(path.name, None)  # so that `add` stores it again
         return False
 
-    def address(self, name: str) -> str:
-        key = self._keys.get(name)
-        if key is None or self.away is not None:
-            return ""
-        try:
-            return self._bucket.signed(key)
-        except BucketAway:  # there are no keys to sign with at the moment; this server has the bytes
-            return ""
-
     def remove(self, names: Iterable[str]) -> None:
         with self._lock:
             doomed = [key for name in names if (key := self._keys.pop(name, ""))]

@@ -40,9 +40,6 @@ class Blobs:
 
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> None:
         access, blob = self._blobs(context), wire.blob_from_pb(request.blob)
-        if request.elsewhere and isinstance(access, DeviceApi) and (address := await access.address(blob)):
-            await context.write(wire.fetch_address(address))
-            return
         caller = end_of(context.peer())
         async with aclosing(access.frames(blob, request.start)) as frames:
             frame = await anext(frames, None)  # the blob may have to come from a bucket first

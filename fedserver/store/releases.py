@@ -17,8 +17,8 @@ from typing import Any
 from fedserver.store.content.blobs import References
 from fedserver.store.database import RESTORE, Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.integrity.records import RunSpec
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import RunSpec
 from fedserver.store.rollouts import Rollout, Rollouts
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.errors import DataFault, NotFound, near

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.database import Database, Row
 from fedserver.store.history import History
-from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.records import ReportRecord
 from shoal.core.errors import DiskFull, NotFound, Taken
 from shoal.core.types import Bytes, DeviceId, RunId
 from shoal.shell import crash

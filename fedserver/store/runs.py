@@ -11,12 +11,12 @@ from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.integrity.records import RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import add_lines
 from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
+from fedserver.store.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import Move, ReleaseRecord, Releases
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory

@@ -34,9 +34,9 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import beside
 from fedserver.store.identities.identities import Identities
-from fedserver.store.integrity.records import Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
+from fedserver.store.records import Standing
 from fedserver.store.releases import Releases
 from fedserver.store.reports import Reports
 from fedserver.store.runs import Runs

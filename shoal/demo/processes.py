@@ -22,7 +22,7 @@ from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.page.serve import RUNNING, key_of, running
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.engine.timeouts import ANSWER, GRACE
 from shoal.core.errors import ConfigError, ShoalError, Unavailable

@@ -28,6 +28,8 @@ T = TypeVar("T")
 MAX_TEXT = 1 << 20
 MAX_DEPTH = 32
 MAX_FLOAT = sys.float_info.max
+FORMER = "FORMER"
+"""The attribute of a dataclass with settings of an earlier version, and why they do nothing any more."""
 
 
 def setting(text: str) -> str | Written:
@@ -76,6 +78,11 @@ def load(text: str, source: str) -> dict[str, Any]:
 def convert(data: Mapping[str, Any], cls: type[T], source: str) -> T:
     """A `cls` from plain dictionaries, lists and scalars. Raises ConfigError, also for what `cls` refuses."""
     return cast(T, _dataclass(data, cls, source, ""))
+
+
+def does_nothing(source: str, name: str, why: str) -> None:
+    """Say that a setting of an earlier version has no effect any more."""
+    sys.stderr.write(f"{source}: {name} does nothing any more: {why}\n")
 
 
 class _Loader(yaml.SafeLoader):
@@ -127,8 +134,11 @@ def _dataclass(data: Any, cls: Any, source: str, key: str) -> Any:
     hints = typing.get_type_hints(cls)
     fields = [item for item in dataclasses.fields(cls) if item.init]
     known = [item.name for item in fields]
+    former: Mapping[str, str] = getattr(cls, FORMER, {})
     for name in data:
-        if name not in known:
+        if name in former:
+            does_nothing(source, _join(key, name), former[name])
+        elif name not in known:
             raise ConfigError(f"{source}: unknown setting {_join(key, name)}", near(str(name), known))
     values = {}
     for item in fields:

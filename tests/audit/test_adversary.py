@@ -37,7 +37,6 @@ from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import (
-    WIDTH,
     CountLatents,
     Describe,
     Evaluate,
@@ -148,7 +147,7 @@ def asks() -> Asking:
         yield Train(model, SETTINGS)
         yield CountLatents(model)
         yield Score((model, model))
-        for part, bounds in itertools.product(("train", "held_out", "test", "else"), ("", "scalar", WIDTH)):
+        for part, bounds in itertools.product(("train", "held_out", "test", "else"), ("", "scalar")):
             yield Evaluate(model, part, bounds=bounds)
         for rho in (1e-6, 0.01, 1e3):
             yield Evaluate(model, "held_out", rho=rho)

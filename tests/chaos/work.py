@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedclient.store.ledger import Ledger
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views

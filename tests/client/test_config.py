@@ -41,6 +41,15 @@ def test_flags_come_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch,
     assert settings.device is None
 
 
+def test_a_setting_of_an_earlier_version_does_nothing_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "device.yaml"
+    file.write_text("server: 127.0.0.1:1\nblob_hosts: [s3.example.org]\n")
+    assert read(file, {}).server == "127.0.0.1:1"
+    assert "blob_hosts" in capsys.readouterr().err
+
+
 def test_without_a_file_there_are_the_flags() -> None:
     assert read(None, {"device": "pi-17"}).device == "pi-17"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedserver.coordinator.recipe import may_share
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Basis, Report, basis_of, begun_with, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.exchange.messages import Built

@@ -30,7 +30,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.content import checked
 from fedserver.store.identities.records import Successor, Terms
 from fedserver.store.integrity import salvage
-from fedserver.store.integrity.records import Standing
+from fedserver.store.records import Standing
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange.link import Failure, Idle, Report, Task

@@ -22,7 +22,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import listen
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

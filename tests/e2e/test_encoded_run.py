@@ -91,7 +91,7 @@ def test_a_pattern_without_a_tensor_is_refused() -> None:
     ("name", "changes", "why"),
     [
         ("fedavg", {"encoding": "int8", "dp_epsilon": 3.0}, "DP-SGD"),
-        ("flux", {"trainable": "fc.*", "dp_noise": 1.0}, "DP-SGD"),
+        ("flux", {"trainable": "fc.*", "dp_epsilon": 3.0}, "DP-SGD"),
         ("fedavg", {"encoding": "bf16", "secure_aggregation": True, "aggregation": "mean"}, "secure"),
         ("flux", {"encoding": "int8", "mixing": "soft"}, "mixture of models"),
         ("flux", {"trainable": "fc.*", "mixing": "soft"}, "mixture of models"),

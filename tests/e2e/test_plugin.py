@@ -16,7 +16,7 @@ from fedclient.work.data import open_views
 from fedclient.work.runtime import open_learner
 from fedclient.work.settings import work_config
 from fedserver.rpc.client import OperatorClient
-from shoal import contract
+from shoal import checks
 from shoal.core.algorithm import State, discover, find, rejected
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
@@ -225,7 +225,7 @@ def test_a_device_that_lacks_it(place: Place, installed: Path) -> None:
 
 def test_it_keeps_the_contract(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(installed))  # one rule imports each half in a process of its own
-    verdict = contract.check("fedavgm")
+    verdict = checks.check("fedavgm")
     assert verdict.passed, str(verdict)
 
 

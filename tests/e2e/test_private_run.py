@@ -27,7 +27,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.release_api import ReleaseApi
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
 from shoal.core.device_kit.tracing import export, sample_of

@@ -11,7 +11,7 @@ from fedserver.cli import text
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.privacy import payment
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Failed, Open, Release, chosen, paid

@@ -24,7 +24,7 @@ from fedserver.authority import setup
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

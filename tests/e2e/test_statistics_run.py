@@ -13,7 +13,7 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.runtime import Runtime
 from fedserver.cli.runs.run import _statistics
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.data.scale import DEVIATION, MEAN
 from shoal.core.engine.rounds import RoundPolicy

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedserver.coordinator.recipe import recipe_of
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.bootstrap import ASKED, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.messages import Message

@@ -91,7 +91,6 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "answer": of(placement_service_pb2.PlaceResponse, wire.answer_from_pb),
     "seal": Seal.read,
     "chunk": lambda data: wire.fetched(data, 0),
-    "address": wire.address_in,
     "observation": of(observer_service_pb2.ObserveRunsResponse, wire.observation_from_pb),
     "fault": of(fault_pb2.Fault, wire.fault_from_pb),
     "challenge": of(enrollment_service_pb2.ChallengeResponse, wire.challenge_from_pb),

@@ -6,7 +6,7 @@ from secrets import token_bytes
 from typing import Any
 
 from fedserver.coordinator.recipe import recipe_of
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Plan, Report, State
 from shoal.core.engine import checkpoint
 from shoal.core.engine.rounds import RoundPolicy

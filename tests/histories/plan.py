@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from fedserver.config import Settings
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from tests.histories.network import Weather
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import influence
-from shoal.contract import Broken
+from shoal.checks import Broken
 from shoal.simulation.simulated import on_threads
 from shoal_lab.liars import campaign
 from shoal_lab.liars.attacks import ATTACKS, CLAIM

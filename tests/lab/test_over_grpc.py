@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithm import State, discover, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy

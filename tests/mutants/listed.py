@@ -421,13 +421,6 @@ MUTANTS = (
         "tests/core/privacy/secure/test_games.py",
     ),
     mutant(
-        "a device fetches a model from wherever the server says",
-        "fedclient/net/direct.py",
-        "or not named & self._hosts:",
-        "or not named:",
-        "tests/client/net/test_direct.py",
-    ),
-    mutant(
         "the limit on what is spent holds at whatever order is best",
         "shoal/core/privacy/cost.py",
         "spent = _between(_grouped(self.curve, size), size, order)",

@@ -9,7 +9,7 @@ from fedserver.addresses import host_and_port
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
 from fedserver.ha.bucket import BucketAddress
 from fedserver.store.engines import Elsewhere
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError

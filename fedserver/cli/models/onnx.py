@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.inference.graph.binding import bound
 from shoal.core.inference.graph.model import Graph

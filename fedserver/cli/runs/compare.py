@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedserver.cli import text
 from fedserver.cli.runs.gain import gains
 from fedserver.coordinator.status_types import RunStatus
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.shell.console import Result
 

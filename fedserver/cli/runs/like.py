@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedserver.config import LearnerConfig, RunConfig
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.graph.model import reference_of

@@ -15,7 +15,7 @@ from fedserver.cli.runs import changes, compare, history, like, placements
 from fedserver.cli.runs.policy import POLICY, Devices, policy_options
 from fedserver.coordinator.answers import UNKNOWN, said
 from fedserver.coordinator.status_types import STAGES, RunStatus
-from fedserver.store.integrity.records import LogLine, RunSpec
+from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
 from shoal.core.errors import ShoalError, Unavailable

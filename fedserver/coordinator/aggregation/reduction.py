@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, overload
 
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.exchange.messages import Message

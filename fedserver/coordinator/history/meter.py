@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedserver.store.integrity.records import Traffic
+from fedserver.store.records import Traffic
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import ReportRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.errors import DataFault, NotFound

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.integrity.records import RunRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import RunRecord, Standing
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.errors import DataFault, NotFound, ShoalError, StorageFault, Unavailable

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedserver.coordinator.runs import Run
-from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import ReportRecord
 from fedserver.store.reports import Arrival
 from fedserver.store.store import Storage
 from shoal.core.engine.events import Reported

@@ -17,8 +17,8 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.counting import not_now
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
-from fedserver.store.integrity.records import ReportRecord
 from fedserver.store.journal import released
+from fedserver.store.records import ReportRecord
 from fedserver.store.reports import Arrival
 from shoal.core.engine.events import Failed, Left
 from shoal.core.errors import BadPayload, DiskFull, StaleReport

@@ -41,13 +41,6 @@ async def fetch(
         yield frame
 
 
-async def address(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> str:
-    """Where a device can get a blob by itself; "" if it cannot. Raises NotFound as `fetch` does."""
-    _run_of(coordinator, visitor, blob)
-    coordinator.heard(visitor)
-    return await asyncio.to_thread(coordinator.storage.blobs.copies.address, blob.sha256)
-
-
 def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId:
     """The run whose task or placement named this blob to the device. Raises NotFound if there is none."""
     for lease in coordinator.leases(visitor):

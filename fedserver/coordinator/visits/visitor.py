@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedserver.store.content.upload import Upload
-from fedserver.store.integrity.records import DeviceRecord
+from fedserver.store.records import DeviceRecord
 from shoal.core.exchange.wire import Line
 from shoal.core.types import DeviceId, ModelKey, RunId
 

@@ -18,8 +18,8 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.rpc.wire.converter import BothWays, Converter, time_from_now
-from fedserver.store.integrity.records import LogLine, RunSpec
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.records import LogLine, RunSpec
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import history_pb2

@@ -41,9 +41,6 @@ class Copies(Protocol):
     def restore(self, path: Path) -> bool:
         """Write the blob with this path again. False if it has no sound copy."""
 
-    def address(self, name: str) -> str:
-        """Where devices can get a blob by themselves for some minutes; "" if they cannot at the moment."""
-
     def remove(self, names: Iterable[str]) -> None:
         """Delete the copies of blobs that no row refers to any more."""
 
@@ -113,9 +110,6 @@ class FolderCopies:
             return False
         duplicate(self._path(path.name), path, self._tmp)
         return True
-
-    def address(self, name: str) -> str:
-        return ""
 
     def remove(self, names: Iterable[str]) -> None:
         pass  # `keep` does

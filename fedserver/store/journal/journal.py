@@ -8,11 +8,11 @@ import numpy as np
 
 from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.placements import Placements
 from fedserver.store.journal.timeline import Timeline
 from fedserver.store.journal.watched import Watched
+from fedserver.store.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
-from fedserver.store.integrity.records import VOTE, ReleaseRecord
+from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.link import run_of

@@ -6,8 +6,8 @@ A device that trains with DP-SGD has a row for each round, so a run has a hundre
 from dataclasses import replace
 
 from fedserver.store.database import Database
-from fedserver.store.integrity.records import ReleaseRecord
 from fedserver.store.journal.journal import release_of
+from fedserver.store.records import ReleaseRecord
 from shoal.core.privacy.report import OPEN, Statement
 from shoal.core.types import DeviceId, RunId
 

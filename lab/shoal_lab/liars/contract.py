@@ -7,7 +7,7 @@ number of clusters spends one of them on a device that looks like no other. docs
 from collections.abc import Callable
 from functools import cache
 
-from shoal.contract.subject import expect
+from shoal.checks.subject import expect
 from shoal_lab.liars.campaign import ABSENT, ALLOWED, HONEST, Case, tried
 from shoal_lab.liars.trial import Found
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.contract.small_fleet import Device, digits, first_model, learner
+from shoal.checks.small_fleet import Device, digits, first_model, learner
 from shoal.core.algorithm import Algorithm, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator

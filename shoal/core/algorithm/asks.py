@@ -9,9 +9,8 @@ from shoal.core.algorithm.basis import Basis
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import package_of
 from shoal.core.algorithm.parameters import RHO_OF_ACCURACY, most_rounds
-from shoal.core.algorithm.training import scales_inputs, settings_of_training
+from shoal.core.algorithm.training import private_training, scales_inputs, settings_of_training
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import PrivateTraining
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.asks import Asks, RunTerms, read_terms
 from shoal.core.privacy.report import OPEN, opened_by
@@ -63,7 +62,7 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
     training = settings_of_training(parameters)
     return Asks(
         lessons=lessons,
-        training=_training(parameters, lessons) if private else None,
+        training=private_training(parameters, lessons),
         epochs=training.epochs if private else 1,  # without a guarantee, no cost depends on them
         batch_size=training.batch_size if private else 1,
         descriptor=asked if calibrated else None,
@@ -74,12 +73,6 @@ def asks_of(card: Algorithm, parameters: Any) -> Asks:
         noise=parameters.central_noise if noised else 0.0,
         opened=opened,
         reports=reports,
-    )
-
-
-def _training(parameters: Any, lessons: int) -> PrivateTraining:
-    return PrivateTraining(
-        parameters.dp_clip, parameters.dp_noise, parameters.dp_epsilon, parameters.dp_delta, lessons
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from shoal.core.algorithm.settings import AUTO, checked, setting
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.encoding.updates import Encoding
-from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
+from shoal.core.exchange.messages import MIN_NOISE
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 from shoal.core.privacy.report import OPEN
@@ -146,7 +146,7 @@ class TrainingParameters(RoundParameters):
 
     dp_epsilon: float = setting(
         0.0,
-        "DP-SGD on the devices: epsilon of the whole run. If dp_noise is 0 too, there is no DP-SGD.",
+        "DP-SGD on the devices: epsilon of the whole run; 0: no DP-SGD.",
         at_least=0,
     )
     dp_delta: float = setting(
@@ -164,16 +164,6 @@ class TrainingParameters(RoundParameters):
         at_most=MAX_SCALE,
         rare=True,
     )
-    dp_noise: float = setting(
-        0.0,
-        "DP-SGD on the devices: standard deviation of the noise; 0: as much as dp_epsilon requires.",
-        unit="multiples of dp_clip",
-        at_least=MIN_NOISE,
-        at_most=MAX_NOISE,
-        zero=True,
-        rare=True,
-    )
-
     dp_open_figures: bool = setting(
         False,
         "With DP-SGD on the devices: run although the algorithm needs losses or descriptions of data that "
@@ -193,6 +183,8 @@ class TrainingParameters(RoundParameters):
         "The others stay as they are, and reach each device once.",
     )
 
+    REMOVED: ClassVar[Mapping[str, Any]] = {"dp_noise": 0.0}
+    """Fields that checkpoints of version 0.2.0 have."""
     OPEN: ClassVar[str] = ""
     """What leaves without a guarantee whatever the parameters are, and owners are asked for: a name of
     `shoal.core.privacy.report.OPEN`, or what messages of the algorithm's own bring, in words. "": nothing."""
@@ -200,7 +192,7 @@ class TrainingParameters(RoundParameters):
     @property
     def private(self) -> bool:
         """Whether devices train by DP-SGD."""
-        return bool(self.dp_epsilon or self.dp_noise)
+        return bool(self.dp_epsilon)
 
     @property
     def encoded(self) -> bool:
@@ -215,17 +207,11 @@ class TrainingParameters(RoundParameters):
                 f"DP-SGD protects only the weights here, and this would leave without a guarantee: {leaves}",
                 "use flux, feroma or fedavg, or set dp_open_figures=true to run it all the same",
             )
-        if self.dp_epsilon and self.dp_noise:
-            raise ConfigError(
-                f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} cannot both be set: "
-                "each determines the other",
-                "set one of them to 0",
-            )
         if self.private and self.encoded:
             raise ConfigError(
                 "with DP-SGD the weights leave as they are: the ledger of a device names what it has "
                 "released by its hash, and an encoding would change that",
-                "set encoding=full and no trainable, or train without dp_epsilon and dp_noise",
+                "set encoding=full and no trainable, or train without dp_epsilon",
             )
 
 

@@ -9,8 +9,9 @@ what came out. With DP-SGD the same words mean few steps over all samples, since
 from dataclasses import fields
 from typing import Any
 
+from shoal.core.algorithm.parameters import most_rounds
 from shoal.core.algorithm.settings import AUTO
-from shoal.core.exchange.messages import TrainingSettings
+from shoal.core.exchange.messages import PrivateTraining, TrainingSettings
 
 RATES = {"sgd": 0.05, "adam": 0.002, "adamw": 0.002}
 DECAY, CLIP_NORM = 0.01, 1.0
@@ -78,6 +79,19 @@ def settings_of_training(parameters: Any) -> TrainingSettings:
     if given.get("weight_decay") == AUTO:
         found["weight_decay"] = DECAY if optimizer == "adamw" else 0.0
     return TrainingSettings(**given | found)
+
+
+def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
+    """The DP-SGD settings among an algorithm's parameters, by name; None if they request no DP-SGD.
+
+    The epsilon is for all `rounds` of training in the run; 0 stands for the parameter of that name. Raises
+    BadPayload.
+    """
+    if not (epsilon := getattr(parameters, "dp_epsilon", 0.0)):
+        return None
+    return PrivateTraining(
+        parameters.dp_clip, 0.0, epsilon, parameters.dp_delta, rounds or most_rounds(parameters)
+    )
 
 
 def _private(given: dict[str, Any], rate: float | str) -> dict[str, Any]:

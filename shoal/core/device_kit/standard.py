@@ -28,7 +28,6 @@ from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload, Diverged, TooFewSamples, near
 from shoal.core.exchange.encoding.messages import TrainedEncoded, TrainEncoded
 from shoal.core.exchange.messages import (
-    WIDTH,
     Build,
     Built,
     CountLatents,
@@ -156,11 +155,8 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
         return evaluated(context, samples, accuracy, loss, f1=f1, auc=auc)
     network, x = context.network, context.inputs(["held_out"])
     network.load(message.model)
-    if message.bounds == WIDTH:
-        known = network.latents(x[:1]).shape[1]
-        return evaluated(context, samples, accuracy, loss, latents=known, f1=f1, auc=auc)
     context.unprotected(OPEN["bounds"])
-    found, number = latent_bounds(map(network.latents, batches(network, x)), message.bounds)
+    found, number = latent_bounds(map(network.latents, batches(network, x)))
     return evaluated(context, samples, accuracy, loss, bounds=found, latents=number, f1=f1, auc=auc)
 
 

@@ -36,6 +36,9 @@ FORMAT = 1
 JSON = "json"
 """The name of the one tensor in the blob of a field that is stored apart: the bytes of its structure."""
 
+REMOVED = "REMOVED"
+"""The attribute of a dataclass that names fields of an earlier version, and the value that says nothing."""
+
 Structure = Mapping[str, Any]
 """What `json.dumps` takes and `json.loads` returns. {"is": ...} marks a dataclass, {"array": ...} an array
 and {"float": ...} a float that JSON cannot express."""
@@ -240,7 +243,8 @@ def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
 
 def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) -> Any:
     fields = _fields(cls)
-    if unknown := sorted(set(data) - set(fields) - {"is"}):
+    removed = {name for name, value in getattr(cls, REMOVED, {}).items() if data.get(name) == value}
+    if unknown := sorted(set(data) - set(fields) - removed - {"is"}):
         raise _Misfit(where, f"{cls.__name__} has no field {unknown[0]!r}")
     if missing := [name for name, (_, optional) in fields.items() if not optional and name not in data]:
         raise _Misfit(where, f"{cls.__name__} lacks its field {missing[0]!r}")

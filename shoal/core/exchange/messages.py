@@ -26,8 +26,6 @@ from shoal.core.types import Tensors
 
 MAX_BUILT = 64
 """The most initial models that one device is asked for at once."""
-WIDTH = "width"
-"""Instead of bounds: how many latents there are, and nothing about their values."""
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
@@ -288,8 +286,8 @@ class Evaluate(Message):
     """Measure `model` on the device's held-out part ("held_out"), or on its test part ("test").
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
-    held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
-    uses the held-out one. detailed: measure f1 and auc too; None is no.
+    held-out part. A device without a test part uses the held-out one. detailed: measure f1 and auc too; None
+    is no.
 
     rho: ask for an accuracy with a privacy guarantee: the number of samples that the model classifies rightly
     with discrete Gaussian noise, which costs each sample this much (`shoal.core.privacy.cost`); MIN_RHO to

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core.data.scale import scale_of
 from shoal.core.data.version import Numbers
-from shoal.core.errors import BadPayload, DataFault, DeviceFault, TooFewSamples, diverged, near
+from shoal.core.errors import BadPayload, DataFault, DeviceFault, TooFewSamples, diverged
 from shoal.core.exchange.messages import Describe, Described
 from shoal.core.exchange.parts import (
     MAX_ROWS,
@@ -145,27 +145,20 @@ def apart(
         yield project([network.latents(single)], projector)
 
 
-def latent_bounds(latents: Iterable[Array], per: str) -> tuple[LatentBounds, int]:
-    """Lowest and highest latent value: one pair (per "scalar"), or one for each coordinate ("coordinate").
-
-    The second result is v, the number of coordinates, which one pair does not reveal.
+def latent_bounds(latents: Iterable[Array]) -> tuple[LatentBounds, int]:
+    """Lowest and highest latent value over all coordinates, and v, the number of these.
 
     latents: (B, v) each, at least one. The bounds are raw: they reveal values of real records.
     FLUX appendix C.1.1, step S1, has one pair for each coordinate.
 
-    Raises BadPayload for another `per`, Diverged for latents that are NaN or infinite.
+    Raises Diverged for latents that are NaN or infinite.
     """
-    if per not in ("scalar", "coordinate"):
-        raise BadPayload(f"there are no bounds {per!r}", near(per, ["scalar", "coordinate"]))
     extremes = [(batch.min(axis=0), batch.max(axis=0)) for batch in latents]
     low, high = (np.array(each, np.float64) for each in zip(*extremes, strict=True))
     low, high = low.min(axis=0), high.max(axis=0)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):  # NaN goes through every minimum
         raise diverged("some latents are NaN or infinite")
-    width = len(low)
-    if per == "scalar":
-        low, high = low.min(keepdims=True), high.max(keepdims=True)
-    return LatentBounds(low, high, "raw"), width
+    return LatentBounds(low.min(keepdims=True), high.max(keepdims=True), "raw"), len(low)
 
 
 def project(latents: Iterable[Array], projector: Tensors) -> FloatArray:

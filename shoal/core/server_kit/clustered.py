@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from shoal.core.algorithm import Plan, Report, ends_by_itself, most_rounds
+from shoal.core.algorithm.training import private_training
 from shoal.core.data.scale import Summary
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train, TrainingSettings
@@ -28,7 +29,7 @@ from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.server_kit.ending import Ending
 from shoal.core.server_kit.initial import cluster_names
-from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
+from shoal.core.server_kit.standard import accuracy_cost, metrics_of, trained, training
 from shoal.core.server_kit.summing import Summing
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 

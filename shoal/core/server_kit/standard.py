@@ -17,7 +17,6 @@ from shoal.core.exchange.messages import (
     Ensemble,
     Evaluated,
     HeldOut,
-    PrivateTraining,
     Trained,
     TrainingSettings,
 )
@@ -64,20 +63,6 @@ def share_of_rate(schedule: str, progress: int, rounds: int, formed: int = 0) ->
     if schedule == "step":
         return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
     return 1.0
-
-
-def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
-    """The DP-SGD settings among an algorithm's parameters, by name; None if they request no DP-SGD.
-
-    An epsilon is for all `rounds` of training in the run; 0 stands for the parameter of that name. Raises
-    BadPayload.
-    """
-    epsilon, noise = getattr(parameters, "dp_epsilon", 0.0), getattr(parameters, "dp_noise", 0.0)
-    if not epsilon and not noise:
-        return None
-    return PrivateTraining(
-        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or most_rounds(parameters)
-    )
 
 
 def accuracy_cost(parameters: Any) -> float | None:

@@ -12,7 +12,7 @@ import pytest
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.runtime import Runtime
-from shoal.contract.small_fleet import digits, first_model, learner
+from shoal.checks.small_fleet import digits, first_model, learner
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

@@ -17,6 +17,7 @@ from fedclient.work.failures import outgoing
 from fedclient.work.runtime import Runtime
 from shoal.core.algorithm import find
 from shoal.core.algorithm.asks import asks_of, terms_of
+from shoal.core.algorithm.training import private_training
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -41,7 +42,7 @@ from shoal.core.privacy.cost import total
 from shoal.core.privacy.ledger.entries import Open, Reserved, chosen, paid
 from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import OPEN
-from shoal.core.server_kit.standard import private_training, training
+from shoal.core.server_kit.standard import training
 from shoal.core.types import Tensors
 
 SETTINGS = TrainingSettings(epochs=1, batch_size=8)
@@ -245,7 +246,7 @@ def test_a_newcomer_reserves_nothing_for_a_run_that_it_takes_no_part_in(
 def test_terms_with_very_many_rounds_take_no_memory(work: WorkConfig, store: BlobStore, rounds: int) -> None:
     pytest.importorskip("opacus")
     runtime = opened(work, Budget())
-    asked = terms(rounds=2, dp_noise=1.0).replace('"lessons": 2', f'"lessons": {rounds}')
+    asked = terms(rounds=2, dp_epsilon=4.0).replace('"lessons": 2', f'"lessons": {rounds}')
     assert str(rounds) in asked
     found = perform(runtime, store, lesson(initial(runtime, store), 4.0), asked)
     assert isinstance(found, Failure)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.network import TorchNetwork
-from shoal.core.errors import BadPayload, LearnerFault
+from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.inference import newcomer
 from shoal.core.inference.describing import latent_bounds
@@ -128,23 +128,16 @@ def test_a_failing_forward_shows_the_authors_frame_also_through_a_hook() -> None
 BATCHES = [np.array([[1.0, -2.0], [0.0, 5.0]]), np.array([[-3.0, 4.0]])]
 
 
-def test_bounds_by_coordinate_and_over_all() -> None:
-    found, width = latent_bounds(BATCHES, "coordinate")
-    assert (found.low.tolist(), found.high.tolist()) == ([-3.0, -2.0], [1.0, 5.0])
+def test_bounds_are_over_all_coordinates() -> None:
+    found, width = latent_bounds(iter(BATCHES))
+    assert (found.low.tolist(), found.high.tolist()) == ([-3.0], [5.0])
     assert (found.provenance, width) == ("raw", 2)
-    over_all, width = latent_bounds(iter(BATCHES), "scalar")
-    assert (over_all.low.tolist(), over_all.high.tolist(), width) == ([-3.0], [5.0], 2)
-
-
-def test_bounds_of_another_kind() -> None:
-    with pytest.raises(BadPayload, match='did you mean "scalar"'):
-        latent_bounds(BATCHES, "scaler")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_latents_that_are_not_finite_have_no_latent_bounds(bad: float) -> None:
     with pytest.raises(LearnerFault, match="NaN or infinite"):
-        latent_bounds([*BATCHES, np.array([[bad, 0.0]])], "scalar")
+        latent_bounds([*BATCHES, np.array([[bad, 0.0]])])
 
 
 def test_a_choice_with_pytorch_is_that_of_the_same_network_by_hand() -> None:

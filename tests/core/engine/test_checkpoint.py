@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -259,3 +259,18 @@ def test_a_field_with_a_default_may_be_absent_so_that_parameters_can_grow() -> N
 def test_another_format_is_refused(structure: dict[str, Any]) -> None:
     with pytest.raises(DataFault, match="stored format"):
         decode(int, structure, Shelf().load)
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    REMOVED: ClassVar[Mapping[str, float]] = {"noise": 0.0}
+    count: int = 1
+
+
+def test_a_field_that_is_gone_may_only_have_said_nothing() -> None:
+    def stored(noise: float) -> dict[str, Any]:
+        return {"format": 1, "value": {"is": "Shrunk", "count": 2, "noise": noise}}
+
+    assert decode(Shrunk, stored(0.0), Shelf().load) == Shrunk(2)
+    with pytest.raises(DataFault, match="no field 'noise'"):
+        decode(Shrunk, stored(1.0), Shelf().load)

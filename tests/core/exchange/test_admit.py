@@ -11,7 +11,6 @@ from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.admit import Limits, admit_message, admit_payload, largest_upload
 from shoal.core.exchange.messages import (
-    WIDTH,
     Build,
     Built,
     Describe,
@@ -70,12 +69,8 @@ def refused(task: Message, reply: Message) -> str:
     pytest.fail("it was admitted")
 
 
-WIDTHS = Evaluate(MODEL, bounds=WIDTH)
-
-
 RIGHT = [
     (TRAIN, TRAINED),
-    (WIDTHS, Evaluated(0.5, 1.0, 10, None, 84)),
     (CLUSTER, replace(TRAINED, descriptor=descriptor())),
     (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
     (SEVERAL, Moved((MODEL, MODEL), 10)),
@@ -83,10 +78,6 @@ RIGHT = [
     (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=1.0 / 3.0, classes=40)),
     (Evaluate(MODEL), Evaluated(0.5, 1.0, 3, baseline=0.0)),
     (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
-    (
-        Evaluate(MODEL, bounds="coordinate"),
-        Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(5), np.ones(5)), 5),
-    ),
     (Describe(MODEL, PROJECTOR, 2), Described(descriptor(), 10)),
     (Build(), Built(MODEL)),
 ]
@@ -266,12 +257,7 @@ WRONG_MEASUREMENTS = [
     (
         Evaluate(MODEL, bounds="scalar"),
         Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
-        "expected 1 pairs of latent bounds, got 5",
-    ),
-    (
-        Evaluate(MODEL, bounds="coordinate"),
-        Evaluated(0.5, 0.0, 3, bounds_of(5), 4),
-        "expected 4 pairs of latent bounds, got 5",
+        "expected 1 pair of latent bounds, got 5",
     ),
     (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1), 1 << 40), "latents"),
     (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1)), "0 latents"),
@@ -310,18 +296,6 @@ def test_no_more_is_taken_than_the_answer_can_need() -> None:
     assert largest_upload(TRAIN) == nbytes(MODEL)
     assert largest_upload(Evaluate(MODEL)) == 0, "a measurement has no tensors"
     assert largest_upload(Build(), Limits(model=77)) == 77
-
-
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        (Evaluated(0.5, 1.0, 10, bounds_of(1), 84), "latent bounds were not asked for"),
-        (Evaluated(0.5, 1.0, 10), "0 latents"),
-        (Evaluated(0.5, 1.0, 10, None, 1 << 18), "262144 latents"),
-    ],
-)
-def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -> None:
-    assert said in refused(WIDTHS, reply)
 
 
 def test_several_models_answer_several_each_as_the_runs_own() -> None:

@@ -14,17 +14,6 @@ OFFSETS = st.sampled_from([0, 1, 127, 128, 300, 1 << 20, (1 << 40) + 5, (1 << 64
 DATA = st.binary(min_size=1, max_size=300) | st.sampled_from([b"x" * 20_000, bytes(1 << 20)])
 
 
-def test_an_address_is_found_in_place_of_a_chunk() -> None:
-    address = "https://s3.example.org/models/ab?X-Amz-Signature=cd"
-    assert wire.address_in(wire.fetch_address(address)) == address
-    assert FETCH.FromString(wire.fetch_address(address)) == FETCH(address=address)
-    for message in (b"", wire.fetch_frame(0, b"data"), wire.fetch_frame(0, b"")):
-        assert wire.address_in(message) == ""
-    for message in (wire.fetch_address("x" * 4097), b"\x12\x05abc"):
-        with pytest.raises(BadPayload):
-            wire.address_in(message)
-
-
 @given(OFFSETS, DATA)
 def test_a_frame_has_the_bytes_that_protobuf_writes(offset: int, data: bytes) -> None:
     chunk = wire.chunk_to_pb(offset, data)

@@ -100,7 +100,7 @@ def flipping_labels(device: Device, number: int) -> Device:
 
 
 ON_DIGITS = {"times 100": stretched(100.0), "labels": flipping_labels}
-"""Updates that are reversed, every algorithm bears: tests/contract/test_liars.py."""
+"""Updates that are reversed, every algorithm bears: tests/checks/test_liars.py."""
 
 
 @pytest.mark.parametrize("attack", ON_DIGITS)

@@ -23,8 +23,8 @@ from shoal.core.server_kit.aggregation.influence import (
     pulls,
     settled,
 )
-from shoal.core.server_kit.aggregation.middle import half, middle_of
 from shoal.core.server_kit.aggregation.robust import Update, combine
+from shoal.core.server_kit.aggregation.trimmed_mean import half, trimmed_mean
 
 CLAIM = 2.0**40
 
@@ -159,7 +159,7 @@ def test_whatever_the_honest_send_neither_middle_nor_reach_leaves_their_range(
     distance. The first k rows are theirs."""
     rows, claims, liars = case
     honest, shares = rows[liars:], shares_of(claims)
-    center = middle_of(list(rows), half(len(rows)))
+    center = trimmed_mean(list(rows), half(len(rows)))
     assert (center >= honest.min(axis=0)).all()
     assert (center <= honest.max(axis=0)).all()
     distances = np.linalg.norm(rows - center, axis=1)

@@ -14,7 +14,7 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
-from fedserver.store.integrity.records import LogLine, RunSpec
+from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange.payload import BlobRef, Weights

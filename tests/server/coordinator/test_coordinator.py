@@ -15,7 +15,7 @@ from fedserver.coordinator import recipe, runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.algorithms.fedavg import server as server_half
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound

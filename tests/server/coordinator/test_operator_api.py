@@ -14,7 +14,7 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.wire.operator_wire import SUMMARY
-from fedserver.store.integrity.records import Standing
+from fedserver.store.records import Standing
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
 from shoal.core.exchange.link import Failure, Report

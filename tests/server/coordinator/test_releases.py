@@ -18,7 +18,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
-from fedserver.store.integrity.records import RunSpec, Standing
+from fedserver.store.records import RunSpec, Standing
 from fedserver.store.releases import PURPOSE, Move, ReleaseRecord, Releases
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError, DiskFull, NotFound, NotGenuine, Refused, ServerFull

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,18 +200,6 @@ def test_while_the_bucket_is_away_nothing_is_stored_and_the_same_is_possible_lat
     store.blobs.accept("a", [digest(model(2.0))])
 
 
-def test_an_address_for_devices_does_not_make_a_bucket_that_is_away_seem_to_be_back(
-    unsteady: Buckets,
-) -> None:
-    bucket = Bucket(replace(unsteady.bucket(), devices_url="https://s3.example.org"))
-    with closing(bucket):
-        unsteady.stop()
-        with pytest.raises(BucketAway):
-            bucket.probe("probe")
-        assert bucket.signed("models/one").startswith("https://s3.example.org/")
-        assert bucket.away is not None
-
-
 def test_a_server_does_not_begin_without_its_bucket(
     elsewhere: Elsewhere, unsteady: Buckets, tmp_path: Path
 ) -> None:
@@ -284,9 +271,9 @@ def test_a_fetch_that_breaks_goes_on_where_it_broke(
             "s3://models/a?endpoint_url=https://s3.example.org:9000&region_name=eu",
             BucketAddress("models", "a/", "https://s3.example.org:9000", "eu"),
         ),
-        (
+        (  # with an option that does nothing any more
             "s3://models?endpoint_url=http://storage:8333&devices_url=https://s3.example.org",
-            BucketAddress("models", "", "http://storage:8333", "", "https://s3.example.org"),
+            BucketAddress("models", "", "http://storage:8333"),
         ),
     ],
 )

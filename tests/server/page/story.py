@@ -31,8 +31,8 @@ from fedserver.page.asking import Server
 from fedserver.page.feed import Feed
 from fedserver.page.serve import bound
 from fedserver.store.identities.records import DeviceStanding, Registered
-from fedserver.store.integrity.records import RunSpec
 from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.records import RunSpec
 from fedserver.store.releases import Move
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role

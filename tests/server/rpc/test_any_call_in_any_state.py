@@ -99,9 +99,7 @@ BODIES: Mapping[str, Body] = {
         session=session, report=chance.report()
     ),
     "DeviceService/Leave": lambda chance, session: device_pb.LeaveRequest(session=session),
-    "BlobService/Fetch": lambda chance, session: FetchRequest(
-        blob=BLOB, start=chance.whole(), elsewhere=chance.random() < 0.5
-    ),
+    "BlobService/Fetch": lambda chance, session: FetchRequest(blob=BLOB, start=chance.whole()),
     "BlobService/Uploaded": lambda chance, session: UploadedRequest(blob=BLOB),
     "PlacementService/Place": lambda chance, session: PlaceRequest(
         run=chance.choice(("toy", chance.text()[:256])), wish=Wish(models=max(1, chance.whole()), own=True)

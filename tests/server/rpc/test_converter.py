@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from fedserver.coordinator.status_types import ReleaseStatus, RunStatus, ServerStatus
 from fedserver.rpc.wire import authority_wire, operator_wire, releases_wire
 from fedserver.rpc.wire.converter import STAMP, Converter, _without_none
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import TensorSpec

@@ -13,7 +13,7 @@ import pytest
 from grpc import aio
 
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.integrity.records import RunSpec
+from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Train, Trained

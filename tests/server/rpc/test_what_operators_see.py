@@ -24,9 +24,6 @@ from fedserver.page.views import run as run_view
 from fedserver.rpc.client import AuthorityClient
 from fedserver.rpc.wire import operator_wire
 from fedserver.rpc.wire.rows import MAX_SECONDS, span_from_pb, span_to_pb
-from shoal.core.exchange import wire
-from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange.link import Failure, Hello, Report
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
@@ -37,12 +34,6 @@ from tests.server.wire_link import WireLink
 
 BLOB = BlobRef("ab" * 32, 8)
 Call = Callable[[aio.Channel, WireLink], Awaitable[object]]
-
-
-async def _elsewhere(channel: aio.Channel, link: WireLink) -> None:
-    request = blob_pb.FetchRequest(blob=wire.blob_to_pb(BLOB), elsewhere=True)
-    async for _ in BlobServiceStub(channel).Fetch(request, metadata=link.metadata):
-        pass
 
 
 async def _fetch(channel: aio.Channel, link: WireLink) -> None:
@@ -61,7 +52,7 @@ CALLS: Mapping[str, tuple[Call, ...]] = {
         lambda channel, link: link.report(Report("toy", 1, 1, Failure("failed", "it failed"))),
     ),
     "/fed.v1.DeviceService/Leave": (lambda channel, link: link.leave(),),
-    "/fed.v1.BlobService/Fetch": (_fetch, _elsewhere),
+    "/fed.v1.BlobService/Fetch": (_fetch,),
     "/fed.v1.BlobService/Uploaded": (lambda channel, link: link.uploaded(BLOB),),
     "/fed.v1.BlobService/Upload": (lambda channel, link: link.upload(BLOB, 0, _bytes()),),
 }

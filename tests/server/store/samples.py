@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedserver.store.integrity.records import (
+from fedserver.store.records import (
     ReportRecord,
     RunRecord,
     RunSpec,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.store.integrity.records import Standing
+from fedserver.store.records import Standing
 from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
 from fedserver.store.rollouts import Rollout
 from fedserver.store.store import Store

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedserver.store.integrity.records import VOTE, ReleaseRecord
 from fedserver.store.journal.released import statements
+from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.privacy.cost import ORDERS
 from tests.server.store.conftest import Engine

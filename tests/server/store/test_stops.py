@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedserver.store.database import Database
-from fedserver.store.integrity.records import (
+from fedserver.store.records import (
     ReportRecord,
 )
 from fedserver.store.reports import Arrival

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.integrity.records import (
+from fedserver.store.journal.journal import LOG_LINES
+from fedserver.store.records import (
     DeviceRecord,
     RunRecord,
     Standing,
     Traffic,
 )
-from fedserver.store.journal.journal import LOG_LINES
 from fedserver.store.reports import Arrival
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store

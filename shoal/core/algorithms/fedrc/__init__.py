@@ -79,8 +79,9 @@ that explain too little (Algorithm 3); as in the paper, each sample is weighed s
 no other models are removed. FedEM, which is FedRC without the table of classes, has a folder of its own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.core.algorithm import Algorithm, PlacingParameters, RoundParameters, setting
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
@@ -91,6 +92,8 @@ from shoal.core.exchange.messages import MAX_BUILT
 @dataclass(frozen=True)
 class Parameters(RoundParameters, PlacingParameters):
     """The number of models is found: those that others can replace are removed."""
+
+    REMOVED: ClassVar[Mapping[str, Any]] = {"beta1": 0.9, "beta2": 0.99}
 
     rounds: int = 40
     epochs: int = 1
@@ -133,8 +136,6 @@ class Parameters(RoundParameters, PlacingParameters):
         rare=True,
     )
     adam: bool = setting(False, "Update gamma by Adam (H.3).", rare=True)
-    beta1: float = setting(0.9, "Adam's decay of the first moment.", at_least=0, below=1, rare=True)
-    beta2: float = setting(0.99, "Adam's decay of the second moment.", at_least=0, below=1, rare=True)
     as_one: int = setting(
         30,
         "First rounds in which all samples of a device are weighed as one.",

@@ -23,8 +23,9 @@ TAIL = 20.0
 class Mixing:
     """How a device weighs models; see `shoal.core.algorithms.fedrc.Parameters`.
 
-    as_one: weigh all samples alike in this round. scored: report how well each model explains the data.
-    newcomers_by_class: a device that has no memory of the run, such as a newcomer, uses the table of classes.
+    beta1, beta2: of Adam, as in H.3. as_one: weigh all samples alike in this round. scored: report how well
+    each model explains the data. newcomers_by_class: a device that has no memory of the run, such as a
+    newcomer, uses the table of classes.
     """
 
     classes: int

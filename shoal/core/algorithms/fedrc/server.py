@@ -21,8 +21,6 @@ from shoal.core.server_kit.standard import mean_of, training, trusts
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 FIGURES = ("ensemble", "hard", "tuned")
-OF_ROUND = ("as_one", "scored")
-"""The fields of `Mixing` that `plan` sets for each round."""
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
@@ -70,8 +68,8 @@ def measure(state: State, cluster: ModelKey) -> Measure:
 def mixing(state: State) -> Mixing:
     """The parameters that a device needs, by name. A device that begins late starts from equal weights,
     because the models already differ by then."""
-    of_run = [item.name for item in fields(Mixing) if item.name not in OF_ROUND]
-    known = {name: getattr(state.parameters, name) for name in of_run}
+    given = {item.name for item in fields(Mixing)} & {item.name for item in fields(Parameters)} - {"as_one"}
+    known = {name: getattr(state.parameters, name) for name in given}
     return Mixing(**{**known, "first": state.parameters.first if state.progress == 0 else "equal"})
 
 

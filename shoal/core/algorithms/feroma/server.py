@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Basis, Plan, Report, most_rounds
+from shoal.core.algorithm.training import private_training
 from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.mapping import mapped, with_like_data
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
@@ -26,7 +27,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import ask_bounds, bounded, merged_bounds, projector_of
-from shoal.core.server_kit.standard import private_training, trained
+from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 

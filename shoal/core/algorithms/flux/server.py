@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Basis, Plan, Report, ends_by_itself
+from shoal.core.algorithm.training import private_training
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
     add_devices,
@@ -44,7 +45,6 @@ from shoal.core.server_kit.standard import (
     accuracy_cost,
     mean_accuracy,
     measured,
-    private_training,
     trained,
     trusts,
 )

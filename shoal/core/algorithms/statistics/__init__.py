@@ -42,7 +42,6 @@ class Parameters:
     batch_size: ClassVar[Any] = AUTO
     aggregation: ClassVar[str] = "counted"
     dp_clip: ClassVar[float] = 1.0
-    dp_noise: ClassVar[float] = 0.0
     dp_delta: ClassVar[float] = 1e-6
     central_clip: ClassVar[float] = 1.0
     central_noise: ClassVar[float] = 0.0

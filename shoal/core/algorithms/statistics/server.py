@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm.training import private_training
 from shoal.core.algorithms.statistics import Parameters
 from shoal.core.data import histogram
 from shoal.core.errors import Refused
@@ -12,7 +13,7 @@ from shoal.core.exchange.messages import CountLatents, Evaluate, LatentsCounted,
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import DONE, GLOBAL, Clustered
-from shoal.core.server_kit.standard import private_training, trained, training
+from shoal.core.server_kit.standard import trained, training
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 

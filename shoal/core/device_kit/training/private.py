@@ -113,7 +113,7 @@ def check(learner: Learner, model: nn.Module) -> None:
     if learner.train is not None:
         raise LearnerFault(
             f"{learner.name} has its own train(), for which no privacy guarantee can be given",
-            "remove train(), or ask for training without dp_epsilon and dp_noise",
+            "remove train(), or ask for training without dp_epsilon",
         )
     model.train()
     if faults := ModuleValidator.validate(model, strict=False):

@@ -15,7 +15,6 @@ from shoal.core.exchange.admit.plausible import check_sums
 from shoal.core.exchange.encoding.messages import TrainEncoded
 from shoal.core.exchange.messages import (
     MAX_EXAMPLES,
-    WIDTH,
     Build,
     Built,
     Describe,
@@ -177,18 +176,14 @@ def _admit_baseline(reply: Evaluated) -> None:
 
 
 def _admit_bounds(asked: str, reply: Evaluated) -> None:
-    expected = asked not in ("", WIDTH)
-    if expected != (reply.bounds is not None):
-        raise BadPayload(f"latent bounds were {'' if expected else 'not '}asked for")
-    if not asked:
+    if bool(asked) != (reply.bounds is not None):
+        raise BadPayload(f"latent bounds were {'' if asked else 'not '}asked for")
+    if reply.bounds is None:
         return
     if not 1 <= reply.latents <= MAX_LATENTS:
         raise BadPayload(f"{reply.latents} latents", f"1 to {MAX_LATENTS} are taken")
-    if reply.bounds is None:
-        return
-    pairs = 1 if asked == "scalar" else reply.latents
-    if reply.bounds.low.size != pairs:
-        raise BadPayload(f"expected {pairs} pairs of latent bounds, got {reply.bounds.low.size}")
+    if reply.bounds.low.size != 1:
+        raise BadPayload(f"expected 1 pair of latent bounds, got {reply.bounds.low.size}")
     if reply.bounds.epoch != 0:
         raise BadPayload(f"latent bounds of encoder {reply.bounds.epoch}, expected 0")
     _check_range("latent bounds", reply.bounds.low, reply.bounds.high)

@@ -15,8 +15,6 @@ from shoal.core.exchange.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_
 from shoal.core.exchange.wire.faults import fault_from_pb, fault_to_pb
 from shoal.core.exchange.wire.frames import (
     Line,
-    address_in,
-    fetch_address,
     fetch_frame,
     fetched,
     upload_frame,

@@ -1,6 +1,6 @@
 """Messages with a piece of a blob, written and read by hand, so that its bytes are not copied once more.
 
-    FetchResponse { Chunk chunk = 1; ... }  UploadRequest { oneof step { ...; Chunk chunk = 2; } }
+    FetchResponse { Chunk chunk = 1; }  UploadRequest { oneof step { ...; Chunk chunk = 2; } }
 
 A frame has the bytes that protobuf would write for one of these messages with a chunk. In the contract the
 data of a chunk stand last, so a frame is a few bytes, and then the data. A peer may write its messages with
@@ -20,9 +20,6 @@ is fast, since the first megabytes only fill what buffers bytes on the way; and 
 """
 _FETCHED, _SENT = 0x0A, 0x12
 """How the two messages begin: the key of their field `chunk`."""
-_ADDRESSED = b"\x12"
-"""How a FetchResponse with an address begins."""
-MAX_ADDRESS = 4096
 _OFFSET, _DATA = 0x08, 0x1A
 """The keys of the fields of a chunk."""
 
@@ -56,21 +53,6 @@ def fetch_frame(offset: int, data: Bytes) -> bytes:
 def upload_frame(offset: int, data: Bytes) -> bytes:
     """The UploadRequest with these bytes of a blob, which start at `offset`."""
     return _frame(_SENT, offset, data)
-
-
-def fetch_address(address: str) -> bytes:
-    """The FetchResponse that says where the bytes of a blob are."""
-    return blob_service_pb2.FetchResponse(address=address).SerializeToString()
-
-
-def address_in(message: bytes) -> str:
-    """The address in a FetchResponse; "" if there is none. Raises BadPayload for one that is too long."""
-    if message[:1] != _ADDRESSED:
-        return ""
-    found = message_from_bytes(blob_service_pb2.FetchResponse, message).address
-    if len(found) > MAX_ADDRESS:
-        raise BadPayload("the address of a blob is too long", f"send at most {MAX_ADDRESS} characters")
-    return found
 
 
 def fetched(message: bytes, offset: int) -> Bytes:

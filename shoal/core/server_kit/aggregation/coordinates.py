@@ -10,8 +10,8 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Lazy, blocks, finish, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import pulls, settled
-from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
 from shoal.core.server_kit.aggregation.parallel import Job, Piece, joined, pieces_of, results
+from shoal.core.server_kit.aggregation.trimmed_mean import half, trimmed_mean, width_of
 from shoal.core.types import Array, Tensors
 
 TENTH = 10
@@ -118,7 +118,7 @@ def _middle(job: Job) -> Array:
     rows, dtype = job.rows(), job.base.dtype
     found = np.empty(job.base.size, dtype)
     for block in blocks(found.size, width_of(len(rows))):
-        values = middle_of([row[block] for row in rows], job.cut if dtype.kind == "f" else half(len(rows)))
+        values = trimmed_mean([row[block] for row in rows], job.cut if dtype.kind == "f" else half(len(rows)))
         found[block] = values if dtype.kind == "f" else np.rint(values)
     return found
 

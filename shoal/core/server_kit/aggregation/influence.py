@@ -30,7 +30,7 @@ import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import blocks
-from shoal.core.server_kit.aggregation.middle import half, middle_of, width_of
+from shoal.core.server_kit.aggregation.trimmed_mean import half, trimmed_mean, width_of
 from shoal.core.server_kit.clustering.distances import LONGEST
 from shoal.core.types import Array, DeviceId
 
@@ -103,7 +103,7 @@ def bearings(models: Sequence[Array], origin: Array) -> FloatArray:
     found = np.zeros((4, len(models)))
     for block in blocks(origin.size, width_of(len(models))):
         rows, old = [model[block] for model in models], origin[block].astype(np.float64)
-        center = _step(middle_of(rows, half(len(rows))), old)
+        center = _step(trimmed_mean(rows, half(len(rows))), old)
         found[2] += _product(center, center)
         for sums, row in zip(found.T, rows, strict=True):
             step = _step(row, old)
@@ -186,7 +186,7 @@ def settled(
     found, square = np.empty(models[0].size, dtype), 0.0
     for block in blocks(found.size, width_of(len(models))):
         rows = [model[block] for model in models]
-        center = middle_of(rows, half(len(rows)))
+        center = trimmed_mean(rows, half(len(rows)))
         move = np.zeros(center.size)
         for row, scale in zip(rows, scales, strict=True):
             pull = _step(row, center)

@@ -28,7 +28,7 @@ from typing import get_args
 from shoal.core.algorithm import Rule
 from shoal.core.server_kit.aggregation.coordinates import Clipped, mean, middle, settle, tenth
 from shoal.core.server_kit.aggregation.influence import MIN_UPDATES, believed, opposed
-from shoal.core.server_kit.aggregation.middle import half
+from shoal.core.server_kit.aggregation.trimmed_mean import half
 from shoal.core.server_kit.aggregation.update_geometry import geometry_of
 from shoal.core.types import DeviceId, Tensors
 

@@ -26,7 +26,7 @@ from shoal.core.exchange._pb.fed.v1 import role_pb2 as fed_dot_v1_dot_role__pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as fed_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x64/v1/blob_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"O\n\x0c\x46\x65tchRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x11\n\telsewhere\x18\x03 \x01(\x08\">\n\rFetchResponse\x12\x1c\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\r.fed.v1.Chunk\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"0\n\x0fUploadedRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\" \n\x10UploadedResponse\x12\x0c\n\x04held\x18\x01 \x01(\x04\";\n\x0bUploadStart\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05start\x18\x02 \x01(\x04\"]\n\rUploadRequest\x12$\n\x05start\x18\x01 \x01(\x0b\x32\x13.fed.v1.UploadStartH\x00\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\r.fed.v1.ChunkH\x00\x42\x06\n\x04step\"\x1e\n\x0eUploadResponse\x12\x0c\n\x04held\x18\x01 \x01(\x04\x32\xe1\x01\n\x0b\x42lobService\x12\x42\n\x05\x46\x65tch\x12\x14.fed.v1.FetchRequest\x1a\x15.fed.v1.FetchResponse\"\n\xca\xf3\x18\x02\x01\x02\xd0\xf3\x18\x02\x30\x01\x12H\n\x08Uploaded\x12\x17.fed.v1.UploadedRequest\x1a\x18.fed.v1.UploadedResponse\"\t\xca\xf3\x18\x01\x01\xd0\xf3\x18\x02\x12\x44\n\x06Upload\x12\x15.fed.v1.UploadRequest\x1a\x16.fed.v1.UploadResponse\"\t\xca\xf3\x18\x01\x01\xd0\xf3\x18\x02(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x65\x64/v1/blob_service.proto\x12\x06\x66\x65\x64.v1\x1a\x11\x66\x65\x64/v1/role.proto\x1a\x13\x66\x65\x64/v1/tensor.proto\"M\n\x0c\x46\x65tchRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05start\x18\x02 \x01(\x04J\x04\x08\x03\x10\x04R\telsewhere\"<\n\rFetchResponse\x12\x1c\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\r.fed.v1.ChunkJ\x04\x08\x02\x10\x03R\x07\x61\x64\x64ress\"0\n\x0fUploadedRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\" \n\x10UploadedResponse\x12\x0c\n\x04held\x18\x01 \x01(\x04\";\n\x0bUploadStart\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.fed.v1.BlobRef\x12\r\n\x05start\x18\x02 \x01(\x04\"]\n\rUploadRequest\x12$\n\x05start\x18\x01 \x01(\x0b\x32\x13.fed.v1.UploadStartH\x00\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\r.fed.v1.ChunkH\x00\x42\x06\n\x04step\"\x1e\n\x0eUploadResponse\x12\x0c\n\x04held\x18\x01 \x01(\x04\x32\xe1\x01\n\x0b\x42lobService\x12\x42\n\x05\x46\x65tch\x12\x14.fed.v1.FetchRequest\x1a\x15.fed.v1.FetchResponse\"\n\xca\xf3\x18\x02\x01\x02\xd0\xf3\x18\x02\x30\x01\x12H\n\x08Uploaded\x12\x17.fed.v1.UploadedRequest\x1a\x18.fed.v1.UploadedResponse\"\t\xca\xf3\x18\x01\x01\xd0\xf3\x18\x02\x12\x44\n\x06Upload\x12\x15.fed.v1.UploadRequest\x1a\x16.fed.v1.UploadResponse\"\t\xca\xf3\x18\x01\x01\xd0\xf3\x18\x02(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BLOBSERVICE'].methods_by_name['Upload']._loaded_options = None
   _globals['_BLOBSERVICE'].methods_by_name['Upload']._serialized_options = b'\312\363\030\001\001\320\363\030\002'
   _globals['_FETCHREQUEST']._serialized_start=77
-  _globals['_FETCHREQUEST']._serialized_end=156
-  _globals['_FETCHRESPONSE']._serialized_start=158
-  _globals['_FETCHRESPONSE']._serialized_end=220
-  _globals['_UPLOADEDREQUEST']._serialized_start=222
-  _globals['_UPLOADEDREQUEST']._serialized_end=270
-  _globals['_UPLOADEDRESPONSE']._serialized_start=272
-  _globals['_UPLOADEDRESPONSE']._serialized_end=304
-  _globals['_UPLOADSTART']._serialized_start=306
-  _globals['_UPLOADSTART']._serialized_end=365
-  _globals['_UPLOADREQUEST']._serialized_start=367
-  _globals['_UPLOADREQUEST']._serialized_end=460
-  _globals['_UPLOADRESPONSE']._serialized_start=462
-  _globals['_UPLOADRESPONSE']._serialized_end=492
-  _globals['_BLOBSERVICE']._serialized_start=495
-  _globals['_BLOBSERVICE']._serialized_end=720
+  _globals['_FETCHREQUEST']._serialized_end=154
+  _globals['_FETCHRESPONSE']._serialized_start=156
+  _globals['_FETCHRESPONSE']._serialized_end=216
+  _globals['_UPLOADEDREQUEST']._serialized_start=218
+  _globals['_UPLOADEDREQUEST']._serialized_end=266
+  _globals['_UPLOADEDRESPONSE']._serialized_start=268
+  _globals['_UPLOADEDRESPONSE']._serialized_end=300
+  _globals['_UPLOADSTART']._serialized_start=302
+  _globals['_UPLOADSTART']._serialized_end=361
+  _globals['_UPLOADREQUEST']._serialized_start=363
+  _globals['_UPLOADREQUEST']._serialized_end=456
+  _globals['_UPLOADRESPONSE']._serialized_start=458
+  _globals['_UPLOADRESPONSE']._serialized_end=488
+  _globals['_BLOBSERVICE']._serialized_start=491
+  _globals['_BLOBSERVICE']._serialized_end=716
 # @@protoc_insertion_point(module_scope)

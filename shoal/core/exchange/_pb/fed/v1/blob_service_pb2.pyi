@@ -25,11 +25,8 @@ class FetchRequest(_message.Message):
 
     BLOB_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
-    ELSEWHERE_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """Set by the caller: the first byte that it lacks, at most the blob's size. Unset: from the beginning."""
-    elsewhere: _builtins.bool
-    """Set by the caller: it can also get the bytes from a web address, if the server has one. Unset: it cannot."""
     @_builtins.property
     def blob(self) -> _tensor_pb2.BlobRef:
         """Set by the caller: the blob. Unset: refused. A server gives a blob only to a peer that was given its
@@ -41,11 +38,10 @@ class FetchRequest(_message.Message):
         *,
         blob: _tensor_pb2.BlobRef | None = ...,
         start: _builtins.int = ...,
-        elsewhere: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["blob", b"blob"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blob", b"blob", "elsewhere", b"elsewhere", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blob", b"blob", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -53,31 +49,23 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
-    """The next piece, or where all of them are."""
+    """The next piece."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNK_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
-    address: _builtins.str
-    """Set by the server, in its only message, and only if the request says `elsewhere`: an HTTPS address, at
-    most 4,096 characters, at which GET gives the bytes of the blob, ranges included, for some minutes. Who
-    knows it can get them: it is as secret as they are. A caller may ask again without `elsewhere`. Unset:
-    the bytes follow.
-    """
     @_builtins.property
     def chunk(self) -> _tensor_pb2.Chunk:
-        """Set by the server, unless `address` is. Unset: refused."""
+        """Set by the server. Unset: refused."""
 
     def __init__(
         self,
         *,
         chunk: _tensor_pb2.Chunk | None = ...,
-        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "chunk", b"chunk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

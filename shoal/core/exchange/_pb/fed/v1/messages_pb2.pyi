@@ -124,10 +124,6 @@ class _AskedBoundsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AskedBoun
     """Nothing."""
     ASKED_BOUNDS_SCALAR: _AskedBounds.ValueType  # 1
     """One lowest and highest value over all coordinates."""
-    ASKED_BOUNDS_COORDINATE: _AskedBounds.ValueType  # 2
-    """A lowest and highest value for each coordinate."""
-    ASKED_BOUNDS_WIDTH: _AskedBounds.ValueType  # 3
-    """Only how many coordinates there are."""
 
 class AskedBounds(_AskedBounds, metaclass=_AskedBoundsEnumTypeWrapper):
     """-- measuring --------------------------------------------------------------------------------------------
@@ -139,10 +135,6 @@ ASKED_BOUNDS_UNSPECIFIED: AskedBounds.ValueType  # 0
 """Nothing."""
 ASKED_BOUNDS_SCALAR: AskedBounds.ValueType  # 1
 """One lowest and highest value over all coordinates."""
-ASKED_BOUNDS_COORDINATE: AskedBounds.ValueType  # 2
-"""A lowest and highest value for each coordinate."""
-ASKED_BOUNDS_WIDTH: AskedBounds.ValueType  # 3
-"""Only how many coordinates there are."""
 Global___AskedBounds: _TypeAlias = AskedBounds  # noqa: Y015
 
 @_typing.final
@@ -924,7 +916,7 @@ class Evaluated(_message.Message):
     examples: _builtins.int
     """Samples it was measured on, 1 to 2^40. Unset: refused."""
     latents: _builtins.int
-    """The number of coordinates, if bounds of any kind were asked for, 1 to 131,072. Unset: 0."""
+    """The number of coordinates, if bounds were asked for, 1 to 131,072. Unset: 0."""
     f1: _builtins.float
     """Mean over the classes, 0 to 1. Unset: it was not asked for, or the learner measures by itself."""
     auc: _builtins.float

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from shoal.contract.small_fleet import DEVICES, Device, first_model, fleet
+from shoal.checks.small_fleet import DEVICES, Device, first_model, fleet
 from shoal.core.algorithm import Algorithm
 from shoal.core.engine.events import Effect, Save
 from shoal.core.engine.rounds import RoundPolicy

@@ -1,4 +1,4 @@
-"""The middle of many values, for each coordinate at once: minima and maxima of whole rows, and no sort.
+"""The trimmed mean of many values, for each coordinate at once: minima and maxima of whole rows, and no sort.
 
 Batcher's odd-even merge sort (Sorting Networks and their Applications, 1968) compares fixed pairs, so each
 comparison is one minimum and one maximum of two rows. Those on which no value that is wanted depends are left
@@ -20,7 +20,7 @@ MAX_VALUES, MIN_WIDTH = 1 << 22, 1 << 12
 """Values of all rows that are looked at together, and coordinates for which a step is worth its call."""
 
 
-def middle_of(rows: Sequence[Array], cut: int) -> FloatArray:
+def trimmed_mean(rows: Sequence[Array], cut: int) -> FloatArray:
     """(width,): the mean of each coordinate without its `cut` lowest and highest values.
 
     rows: n > 2 cut of them, (width,) each, of any type; best no more than `width_of(n)` wide.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.contract.small_fleet import Device, first_model, fleet
+from shoal.checks.small_fleet import Device, first_model, fleet
 from shoal.core import algorithm
 from shoal.core.algorithm.asks import asks_of
 from shoal.core.engine.rounds import RoundPolicy

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.contract.cards import configures, states_its_parts, stays_on_its_floor
-from shoal.contract.liars import bears_liars
-from shoal.contract.odd_fleets import bears_odd_fleets
-from shoal.contract.privacy import asks_for_privacy_in_every_task
-from shoal.contract.runs import (
+from shoal.checks.cards import configures, states_its_parts, stays_on_its_floor
+from shoal.checks.liars import bears_liars
+from shoal.checks.odd_fleets import bears_odd_fleets
+from shoal.checks.privacy import asks_for_privacy_in_every_task
+from shoal.checks.runs import (
     keeps_models_without_updates,
     places_or_says_why,
     repeats_bit_for_bit,
@@ -15,7 +15,7 @@ from shoal.contract.runs import (
     survives_a_drop_out,
     travels_unchanged,
 )
-from shoal.contract.subject import Broken, Subject
+from shoal.checks.subject import Broken, Subject
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.errors import ShoalError
 from shoal.simulation.simulated import on_threads

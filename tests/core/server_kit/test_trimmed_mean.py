@@ -1,4 +1,4 @@
-"""The middle of many values, without a sort."""
+"""The trimmed mean, without a sort."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shoal.core.server_kit.aggregation.middle import MAX_ROWS, half, middle_of
+from shoal.core.server_kit.aggregation.trimmed_mean import MAX_ROWS, half, trimmed_mean
 from shoal.core.types import Array
 
 
@@ -22,7 +22,7 @@ def test_it_is_the_mean_without_the_lowest_and_highest_values(count: int, dtype:
     rows = (50 * np.random.default_rng(count).normal(size=(count, 200))).astype(dtype)
     for cut in {0, min(1, half(count)), min(count // 10, half(count)), half(count)}:
         before = rows.copy()
-        np.testing.assert_allclose(middle_of(list(rows), cut), expected(rows, cut), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(trimmed_mean(list(rows), cut), expected(rows, cut), rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(rows, before)
 
 
@@ -36,7 +36,7 @@ def test_it_stays_between_the_values_that_are_left(rows: Array) -> None:
     """Also where their sum is beyond float64."""
     cut = half(len(rows))
     left = np.sort(rows, axis=0)[cut : len(rows) - cut]
-    found = middle_of(list(rows), cut)
+    found = trimmed_mean(list(rows), cut)
     assert (left[0] <= found).all()
     assert (found <= left[-1]).all()
 
@@ -46,5 +46,5 @@ def test_the_order_of_the_rows_changes_no_bit(count: int) -> None:
     chance = np.random.default_rng(count)
     rows = chance.normal(size=(count, 500)).astype(np.float32)
     for cut in (0, half(count)):
-        first = middle_of(list(rows), cut)
-        assert middle_of(list(chance.permutation(rows)), cut).tobytes() == first.tobytes()
+        first = trimmed_mean(list(rows), cut)
+        assert trimmed_mean(list(chance.permutation(rows)), cut).tobytes() == first.tobytes()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.contract import Subject, liars
+from shoal.checks import Subject, liars
 from shoal.core.algorithm import discover
 
 ALGORITHMS = discover()

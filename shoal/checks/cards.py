@@ -4,7 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from shoal.contract.subject import Broken, Subject, expect
+from shoal.checks.subject import Broken, Subject, expect
 from shoal.core.algorithm.card import check_rules
 from shoal.core.errors import ConfigError
 

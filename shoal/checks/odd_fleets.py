@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.contract.small_fleet import contexts, digits_of, first_model, learner
-from shoal.contract.subject import Subject, expect
+from shoal.checks.small_fleet import contexts, digits_of, first_model, learner
+from shoal.checks.subject import Subject, expect
 from shoal.core.algorithm import measurement
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.contract.small_fleet import Device, contexts, data, first_model, learner
-from shoal.contract.subject import SMALL, Subject, expect
+from shoal.checks.small_fleet import Device, contexts, data, first_model, learner
+from shoal.checks.subject import SMALL, Subject, expect
 from shoal.core.algorithm import measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views

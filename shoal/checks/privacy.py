@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from shoal.contract.small_fleet import Device, first_model, fleet
-from shoal.contract.subject import Subject, expect
+from shoal.checks.small_fleet import Device, first_model, fleet
+from shoal.checks.subject import Subject, expect
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Protected

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.contract import Broken, Subject, liars, runs
+from shoal.checks import Broken, Subject, liars, runs
 from shoal.core.algorithm import find
 from shoal.core.algorithms.fedavg import server
 

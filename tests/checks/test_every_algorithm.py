@@ -1,4 +1,4 @@
-"""Every algorithm that is found keeps `shoal.contract`. A new one is tested by being there."""
+"""Every algorithm that is found keeps `shoal.checks`. A new one is tested by being there."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.contract import RULES, Subject, cards, liars, odd_fleets
+from shoal.checks import RULES, Subject, cards, liars, odd_fleets
 from shoal.core.algorithm import discover
 from shoal.core.engine.events import Effect, Offer, Reduce
 from shoal.core.errors import ConfigError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.contract import Subject
-from shoal.contract.odd_fleets import ODD_FLEETS, odd_fleet
+from shoal.checks import Subject
+from shoal.checks.odd_fleets import ODD_FLEETS, odd_fleet
 from shoal.core.algorithm import discover
 from shoal.simulation.simulated import on_threads
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from shoal.contract.small_fleet import DEVICES, Device, fleet
-from shoal.contract.subject import Blobs, Saved, Subject, bits, expect
+from shoal.checks.small_fleet import DEVICES, Device, fleet
+from shoal.checks.subject import Blobs, Saved, Subject, bits, expect
 from shoal.core.algorithm import Report
 from shoal.core.engine import checkpoint
 from shoal.core.engine.events import Effect, Save
