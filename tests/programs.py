@@ -71,6 +71,9 @@ def _received(duplicate: Any) -> int:
 class Program:
     """What `subprocess.Popen` is, of a process that was forked."""
 
+    _looking = threading.Lock()
+    """A start also looks which others have ended, and the exit code of each can be read once."""
+
     def __init__(
         self,
         line: Sequence[str],
@@ -87,11 +90,11 @@ class Program:
         first = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
         what = (list(line), given, str(folder), dict(environment), leads, [str(folder), *first, *PATH])
         self._process = FORKS.Process(target=_live, args=what)
-        self._process.start()
+        with self._looking:
+            self._process.start()
         os.close(begun)
         os.read(ready, 1)  # from here on signals do what they are to do
         os.close(ready)
-        self._looking = threading.Lock()
         assert self._process.pid is not None
         self.pid = self._process.pid
 

@@ -20,6 +20,7 @@ from tests.waiting import HANG, until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INSTALLED = Path(sys.executable).parent
 PORTS = "--listen 127.0.0.1:0 --join-listen 127.0.0.1:0"
 
 
@@ -40,17 +41,21 @@ def at_free_ports(text: str) -> str:
 
 
 class Machine:
-    """A folder in which commands are typed; `server` is the state of the server that they mean."""
+    """A folder in which commands are typed; `server` is the state of the server that they mean.
 
-    def __init__(self, folder: Path, server: Path) -> None:
+    programs: where `fedclient` and `fedserver` are.
+    """
+
+    def __init__(self, folder: Path, server: Path, programs: Path = INSTALLED) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = server
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._programs = programs
+        path = os.pathsep.join([str(programs), str(INSTALLED), os.environ["PATH"]])
         modules = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.environment = {
             **os.environ,
-            "PATH": programs,
+            "PATH": path,
             "PYTHONPATH": modules,
             "OMP_NUM_THREADS": "1",
             "FEDSERVER_STATE": str(server),
@@ -84,9 +89,8 @@ class Machine:
     def serves(self) -> Iterator[None]:
         """`fedserver up`, until it is known where devices call."""
         with (self.folder / "up.log").open("w") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "fedserver", "up"], env=self.environment, stdout=log, stderr=log
-            )
+            up = [self._programs / "fedserver", "up"]
+            server = subprocess.Popen(up, env=self.environment, stdout=log, stderr=log)
         try:
             asyncio.run(until((self.server / "address").exists))
             yield

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from fedserver.conformance.situations import RULES
 from shoal.simulation.images import digits
+from tests.typed import commands
 from tests.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
@@ -94,32 +94,34 @@ def ours(folder: Path) -> str:
     owner = {"allow_unprotected": True, "allow_plain_weights": True}
     settings = {"learner": network, "data": {"npz": "data.npz"}, "privacy": owner}
     (folder / "device.yaml").write_text(yaml.safe_dump(settings))
-    program, config = f"{sys.executable} -m fedclient", f"--config {folder}/device.yaml"
+    program, config = "fedclient", f"--config {folder}/device.yaml"
     steps = (f"join LINE {config}", f"run {config} --until-finished", f"place {config} {folder}/new.npz")
     return " && ".join(f"{program} {step}" for step in steps)
 
 
-def verdict(folder: Path, commands: str) -> tuple[int, dict[str, str | None]]:
+def verdict(folder: Path, device: str) -> tuple[int, dict[str, str | None]]:
     """The exit code, and what is wrong by rule, of the device that these commands run."""
-    server = [sys.executable, "-m", "fedserver", "conformance", "--json"]
-    environment = {**os.environ, "SHOAL_PROTO": str(ROOT / "proto")}
-    with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = next(each.strip() for each in process.stderr if each.startswith("shoal1:"))
-        with (
-            (folder / "device.log").open("w") as log,
-            subprocess.Popen(
-                ["sh", "-c", commands.replace("LINE", line)],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            ) as device,
-        ):
-            out, _ = process.communicate(timeout=3 * HANG)
-            if device.poll() is None:
-                os.killpg(device.pid, signal.SIGKILL)
-    return process.returncode, json.loads(out)["data"]["rules"]
+    with commands() as programs:
+        path = os.pathsep.join([str(programs), os.environ["PATH"]])
+        environment = {**os.environ, "SHOAL_PROTO": str(ROOT / "proto"), "PATH": path}
+        server = [programs / "fedserver", "conformance", "--json"]
+        with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            line = next(each.strip() for each in process.stderr if each.startswith("shoal1:"))
+            with (
+                (folder / "device.log").open("w") as log,
+                subprocess.Popen(
+                    ["sh", "-c", device.replace("LINE", line)],
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                ) as running,
+            ):
+                out, _ = process.communicate(timeout=3 * HANG)
+                if running.poll() is None:
+                    os.killpg(running.pid, signal.SIGKILL)
+        return process.returncode, json.loads(out)["data"]["rules"]
 
 
 def test_our_own_device_keeps_every_rule(tmp_path: Path) -> None:
