@@ -207,8 +207,8 @@ class Verb:
             source.seek(0)
             self.process = started(line, folder, environment, self._out, self._errors, source)
 
-    def end(self) -> subprocess.CompletedProcess[str]:
-        code = self.process.wait(HANG)
+    def end(self, within: float | None = HANG) -> subprocess.CompletedProcess[str]:
+        code = self.process.wait(within)
         with self._out, self._errors:
             self._out.seek(0)
             self._errors.seek(0)
@@ -216,8 +216,9 @@ class Verb:
 
 
 def _can_be_forked(environment: Mapping[str, str]) -> bool:
-    """Unless it is to have another library than ours, such as one that tells it another time."""
-    return environment.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
+    """Unless it is to have another library than ours, such as one that tells it another time, or other
+    modules in place of ours, such as those of the version before."""
+    return all(environment.get(name) == os.environ.get(name) for name in ("LD_PRELOAD", "PYTHONSAFEPATH"))
 
 
 # -- the processes of a device ------------------------------------------------------------------------------
