@@ -20,7 +20,6 @@ from tests.waiting import HANG, until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INSTALLED = Path(sys.executable).parent
 PORTS = "--listen 127.0.0.1:0 --join-listen 127.0.0.1:0"
 
 
@@ -43,15 +42,15 @@ def at_free_ports(text: str) -> str:
 class Machine:
     """A folder in which commands are typed; `server` is the state of the server that they mean.
 
-    programs: where `fedclient` and `fedserver` are.
+    programs: those of `tests.typed.commands`.
     """
 
-    def __init__(self, folder: Path, server: Path, programs: Path = INSTALLED) -> None:
+    def __init__(self, folder: Path, server: Path, programs: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = server
         self._programs = programs
-        path = os.pathsep.join([str(programs), str(INSTALLED), os.environ["PATH"]])
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         modules = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.environment = {
             **os.environ,
