@@ -39,37 +39,37 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 LONGEST = (
-    "compat/test_versions.py",
-    "e2e/test_mixed_languages.py",
-    "e2e/test_conformance.py",
     "contract/test_liars.py",
-    "e2e/test_readme.py",
-    "e2e/test_example_clinics.py",
-    "e2e/test_guide.py",
-    "api/test_notebooks.py",
-    "audit/test_audit.py",
+    "compat/test_versions.py",
+    "e2e/test_conformance.py",
     "e2e/test_bad_lines.py",
-    "e2e/test_three_drivers.py",
     "contract/test_every_algorithm.py",
     "histories/test_histories.py",
+    "e2e/test_mixed_languages.py",
+    "e2e/test_readme.py",
+    "api/test_notebooks.py",
+    "audit/test_audit.py",
+    "e2e/test_plugin.py",
+    "e2e/test_guide.py",
     "chaos/test_chaos_short.py",
     "packaging/test_wheel.py",
-    "crash/test_faults.py",
-    "core/server_kit/test_attacks_on_digits.py",
-    "e2e/test_plugin.py",
+    "e2e/test_example_clinics.py",
     "e2e/test_reconnect.py",
+    "e2e/test_identity.py",
     "e2e/test_rollout.py",
+    "e2e/test_three_drivers.py",
+    "crash/test_faults.py",
     "crash/test_takeover.py",
+    "crash/test_ledger.py",
+    "core/server_kit/test_attacks_on_digits.py",
     "core/privacy/secure/test_lists.py",
     "lab/test_experiment.py",
-    "e2e/test_identity.py",
-    "crash/test_ledger.py",
-    "paper/test_fedrc.py",
-    "e2e/test_status_over_restarts.py",
     "lab/test_influence.py",
-    "core/server_kit/test_influence.py",
-    "client/work/test_worker.py",
+    "paper/test_fedrc.py",
+    "server/store/test_stops.py",
     "server/page/test_browser.py",
+    "e2e/test_status_over_restarts.py",
+    "client/work/test_worker.py",
 )
 """Modules that take longest, the longest first: none of them is left for one worker at the end."""
 
@@ -115,6 +115,15 @@ def some_buckets() -> Iterator[buckets.Buckets]:
         pytest.skip(reason)
     with buckets.buckets() as running:
         yield running
+
+
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """A folder for the PATH with our programs, which are forked."""
+    from tests.typed import commands
+
+    with commands() as found:
+        yield found
 
 
 @pytest.fixture

@@ -71,6 +71,9 @@ def _received(duplicate: Any) -> int:
 class Program:
     """What `subprocess.Popen` is, of a process that was forked."""
 
+    _looking = threading.Lock()
+    """A start also looks which others have ended, and the exit code of each can be read once."""
+
     def __init__(
         self,
         line: Sequence[str],
@@ -87,11 +90,11 @@ class Program:
         first = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
         what = (list(line), given, str(folder), dict(environment), leads, [str(folder), *first, *PATH])
         self._process = FORKS.Process(target=_live, args=what)
-        self._process.start()
+        with self._looking:
+            self._process.start()
         os.close(begun)
         os.read(ready, 1)  # from here on signals do what they are to do
         os.close(ready)
-        self._looking = threading.Lock()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -204,8 +207,8 @@ class Verb:
             source.seek(0)
             self.process = started(line, folder, environment, self._out, self._errors, source)
 
-    def end(self) -> subprocess.CompletedProcess[str]:
-        code = self.process.wait(HANG)
+    def end(self, within: float | None = HANG) -> subprocess.CompletedProcess[str]:
+        code = self.process.wait(within)
         with self._out, self._errors:
             self._out.seek(0)
             self._errors.seek(0)
@@ -213,8 +216,9 @@ class Verb:
 
 
 def _can_be_forked(environment: Mapping[str, str]) -> bool:
-    """Unless it is to have another library than ours, such as one that tells it another time."""
-    return environment.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
+    """Unless it is to have another library than ours, such as one that tells it another time, or other
+    modules in place of ours, such as those of the version before."""
+    return all(environment.get(name) == os.environ.get(name) for name in ("LD_PRELOAD", "PYTHONSAFEPATH"))
 
 
 # -- the processes of a device ------------------------------------------------------------------------------

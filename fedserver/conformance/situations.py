@@ -291,7 +291,10 @@ async def farewell(stage: Stage) -> Found:
 
 
 async def placement(stage: Stage) -> Found:
+    """Not tried with a device that goes on serving though nothing is left to do: it does not come to this."""
     calls = stage.edge.calls
+    if calls[-1].name == "NextTask":
+        return
     answered = await stage.call("Place", 0, lambda call: call.answer is not None and not _more(call))
     blob, before = answered.answer.placement.model.blob.sha256, calls[: calls.index(answered)]
     known = any(

@@ -21,7 +21,7 @@ from shoal.core.privacy.sums import GRID, REPLACED, sums_of
 from shoal.core.server_kit.frozen_encoder import LENGTH, public_projector
 from shoal.core.types import Array, Tensors
 
-SAMPLES, LATENTS, DIMS = 400, 16, 2
+SAMPLES, LATENTS, DIMS = 160, 16, 2
 OPTIONS = {"inputs": LATENTS, "hidden": [LATENTS], "classes": 2}
 OVERFLOWING = 3e38
 

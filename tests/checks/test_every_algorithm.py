@@ -62,12 +62,9 @@ def loaded_by(half: str) -> set[str]:
     ids=["server", "device"],
 )
 def test_no_half_leaves_its_floor(half: str, floor: set[str]) -> None:
-    """What `cards.stays_on_its_floor` asks, of all at once: that rule starts two interpreters for each."""
+    """What `cards.stays_on_its_floor` asks, of all at once: that rule, tried by tests/e2e/test_plugin.py with
+    the others, starts two interpreters for each."""
     assert not floor & loaded_by(half)
-
-
-def test_the_rule_about_floors_holds_too() -> None:
-    cards.stays_on_its_floor(Subject(ALGORITHMS["flux"]))
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.programs import Verb
+
 ROOT = Path(__file__).parents[2]
 COMMIT = "cd6fed32ac9f1781cfb8cca54fa2120bdd87f00b"
 """What this version has to work with. It moves when a version is released, to that version."""
@@ -36,9 +38,12 @@ def install(folder: Path) -> dict[str, str]:
     _run("-m", "pip", "install", *alone[:1], *alone[2:], "--no-compile", "--target", packages, wheel)
     (sources / "tests").rename(packages / "tests")
     variables = {"PYTHONPATH": str(packages), "PYTHONSAFEPATH": "1"}  # and not what is in the current folder
-    where = "import fedserver, fedclient; print(fedserver.__file__, fedclient.__file__)"
-    for path in _run("-c", where, **variables).split():
-        assert Path(path).is_relative_to(packages), path
+    # Started as the tests start programs: one that was forked would be of this version.
+    (packages / "where.py").write_text(
+        "import fedserver, fedclient\nprint(fedserver.__file__, fedclient.__file__)"
+    )
+    found = Verb(["where"], folder, {**os.environ, **variables}).end()
+    assert [Path(path).is_relative_to(packages) for path in found.stdout.split()] == [True, True], found
     return variables
 
 

@@ -12,8 +12,6 @@ import argparse
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +32,7 @@ from tests.buckets import buckets
 from tests.buckets import lacking as no_buckets
 from tests.crash.lab import counting
 from tests.postgresql import Cluster, cluster, lacking
+from tests.programs import Running, started
 from tests.server.servers import spec
 from tests.server.toys import MODEL, same_models
 from tests.waiting import HANG, free_port
@@ -47,7 +46,7 @@ class Server:
     """One of the two. process: None while it is down."""
 
     state: Path
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Running | None = None
     port: int = field(default_factory=free_port)
 
     @property
@@ -55,13 +54,9 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def start(self, **environment: str) -> None:
-        with self.state.with_suffix(".log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedserver", "up", "--state", str(self.state)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **environment},
-            )
+        with self.state.with_suffix(".log").open("a") as log:
+            line = ["fedserver", "up", "--state", str(self.state)]
+            self.process = started(line, os.getcwd(), {**os.environ, **environment}, log, log)
 
     def role(self) -> str:
         """leads, stands by, or "" while it does not answer."""
@@ -122,8 +117,8 @@ class Pair:
     @contextmanager
     def _device(self, number: int) -> Iterator[None]:
         folder, address = self._base / f"d{number}", self.servers[0].address
-        command = [sys.executable, "-m", "tests.crash.device", address, str(folder), str(number)]
-        process = subprocess.Popen(command)
+        line = ["tests.crash.device", address, str(folder), str(number)]
+        process = started(line, os.getcwd(), os.environ, 1, 2)
         try:
             yield
         finally:

@@ -40,17 +40,21 @@ def at_free_ports(text: str) -> str:
 
 
 class Machine:
-    """A folder in which commands are typed; `server` is the state of the server that they mean."""
+    """A folder in which commands are typed; `server` is the state of the server that they mean.
 
-    def __init__(self, folder: Path, server: Path) -> None:
+    programs: those of `tests.typed.commands`.
+    """
+
+    def __init__(self, folder: Path, server: Path, programs: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = server
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._programs = programs
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         modules = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.environment = {
             **os.environ,
-            "PATH": programs,
+            "PATH": path,
             "PYTHONPATH": modules,
             "OMP_NUM_THREADS": "1",
             "FEDSERVER_STATE": str(server),
@@ -84,9 +88,8 @@ class Machine:
     def serves(self) -> Iterator[None]:
         """`fedserver up`, until it is known where devices call."""
         with (self.folder / "up.log").open("w") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "fedserver", "up"], env=self.environment, stdout=log, stderr=log
-            )
+            up = [self._programs / "fedserver", "up"]
+            server = subprocess.Popen(up, env=self.environment, stdout=log, stderr=log)
         try:
             asyncio.run(until((self.server / "address").exists))
             yield

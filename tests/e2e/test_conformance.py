@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,43 +93,44 @@ def ours(folder: Path) -> str:
     owner = {"allow_unprotected": True, "allow_plain_weights": True}
     settings = {"learner": network, "data": {"npz": "data.npz"}, "privacy": owner}
     (folder / "device.yaml").write_text(yaml.safe_dump(settings))
-    program, config = f"{sys.executable} -m fedclient", f"--config {folder}/device.yaml"
+    program, config = "fedclient", f"--config {folder}/device.yaml"
     steps = (f"join LINE {config}", f"run {config} --until-finished", f"place {config} {folder}/new.npz")
     return " && ".join(f"{program} {step}" for step in steps)
 
 
-def verdict(folder: Path, commands: str) -> tuple[int, dict[str, str | None]]:
+def verdict(folder: Path, programs: Path, device: str) -> tuple[int, dict[str, str | None]]:
     """The exit code, and what is wrong by rule, of the device that these commands run."""
-    server = [sys.executable, "-m", "fedserver", "conformance", "--json"]
-    environment = {**os.environ, "SHOAL_PROTO": str(ROOT / "proto")}
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    environment = {**os.environ, "SHOAL_PROTO": str(ROOT / "proto"), "PATH": path}
+    server = [programs / "fedserver", "conformance", "--json"]
     with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = next(each.strip() for each in process.stderr if each.startswith("shoal1:"))
         with (
             (folder / "device.log").open("w") as log,
             subprocess.Popen(
-                ["sh", "-c", commands.replace("LINE", line)],
+                ["sh", "-c", device.replace("LINE", line)],
                 env=environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-            ) as device,
+            ) as running,
         ):
             out, _ = process.communicate(timeout=3 * HANG)
-            if device.poll() is None:
-                os.killpg(device.pid, signal.SIGKILL)
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
     return process.returncode, json.loads(out)["data"]["rules"]
 
 
-def test_our_own_device_keeps_every_rule(tmp_path: Path) -> None:
-    code, rules = verdict(tmp_path, ours(tmp_path))
+def test_our_own_device_keeps_every_rule(tmp_path: Path, programs: Path) -> None:
+    code, rules = verdict(tmp_path, programs, ours(tmp_path))
     assert rules == dict.fromkeys(RULES, ""), (tmp_path / "device.log").read_text()
     assert code == 0
 
 
 @needs_node
-def test_a_device_in_javascript_keeps_every_rule(tmp_path: Path) -> None:
-    code, rules = verdict(tmp_path, javascript(tmp_path, {}))
+def test_a_device_in_javascript_keeps_every_rule(tmp_path: Path, programs: Path) -> None:
+    code, rules = verdict(tmp_path, programs, javascript(tmp_path, {}))
     assert rules == dict.fromkeys(RULES, ""), (tmp_path / "device.log").read_text()
     assert code == 0
 
@@ -141,9 +141,11 @@ def test_a_device_in_javascript_keeps_every_rule(tmp_path: Path) -> None:
     [(CARELESS, {"order", "withdrawn"}), (STUBBORN, {"order", "placement"})],
     ids=["careless", "stubborn"],
 )
-def test_each_rule_that_a_device_breaks_is_named(tmp_path: Path, faults: Faults, also: set[str]) -> None:
+def test_each_rule_that_a_device_breaks_is_named(
+    tmp_path: Path, programs: Path, faults: Faults, also: set[str]
+) -> None:
     """Besides, the calls are out of order. Without heartbeats it cannot be seen if a device heeds their
     answer; and what never leaves asks for no model."""
-    code, rules = verdict(tmp_path, javascript(tmp_path, faults))
+    code, rules = verdict(tmp_path, programs, javascript(tmp_path, faults))
     assert {rule for rule, problem in rules.items() if problem != ""} == faults.keys() | also
     assert code == 8

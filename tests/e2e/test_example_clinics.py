@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.typed import commands
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "clinics"
 
 
@@ -20,10 +22,11 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example, in which run.sh has run."""
     folder = tmp_path_factory.mktemp("example") / "clinics"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data", "results", "server"))
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "run.sh"], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
+    with commands() as programs:
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "run.sh"], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr
     return folder
 

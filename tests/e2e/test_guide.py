@@ -8,8 +8,8 @@ from tests.e2e.pages import Machine, at_free_ports, blocks, typed_on
 PAGE = "docs/guide.md"
 
 
-def test_the_way_from_a_notebook_to_a_fleet(tmp_path: Path) -> None:
-    here = Machine(tmp_path, tmp_path / "server")
+def test_the_way_from_a_notebook_to_a_fleet(tmp_path: Path, programs: Path) -> None:
+    here = Machine(tmp_path, tmp_path / "server", programs)
     learner, init, *then = typed_on(PAGE, "this machine")
     here.types(learner)
     here.types(at_free_ports(init))

@@ -15,21 +15,21 @@ def without_figures(text: str) -> list[str]:
     return [" ".join(re.sub(r"[+-]?\d[\d.]*", "#", line).split()) for line in text.strip().splitlines()]
 
 
-def test_ten_lines_of_python_print_what_the_page_shows(tmp_path: Path) -> None:
+def test_ten_lines_of_python_print_what_the_page_shows(tmp_path: Path, programs: Path) -> None:
     (python,), (shown,) = blocks(PAGE, "python"), blocks(PAGE, "text")
     assert len(python.splitlines()) <= 10
-    printed = Machine(tmp_path, tmp_path / "server").runs(python)
+    printed = Machine(tmp_path, tmp_path / "server", programs).runs(python)
     assert without_figures(printed) == without_figures(shown)
     gain = re.search(r"flux gains \+([\d.]+) .* over one model for all", printed)
     assert gain is not None
     assert float(gain[1]) > 5
 
 
-def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path) -> None:
+def test_a_fleet_runs_again_and_again_on_what_it_paid_once(tmp_path: Path, programs: Path) -> None:
     init, start = typed_on(PAGE, "the server")
     (device,) = typed_on(PAGE, "the device attic")
     state = tmp_path / "server"
-    server, attic = Machine(tmp_path / "the-server", state), Machine(tmp_path / "attic", state)
+    server, attic = (Machine(tmp_path / name, state, programs) for name in ("the-server", "attic"))
     server.types(at_free_ports(re.sub(r"(?m)^fedserver up .*$", "", init)))
     with server.serves():
         assert "each device pays epsilon 5 for a description of its data" in server.types(start)

@@ -19,11 +19,11 @@ from tests.waiting import HANG, until
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_sixty_devices_are_all_back_and_each_came_once(tmp_path: Path) -> None:
+def test_two_dozen_devices_are_all_back_and_each_came_once(tmp_path: Path) -> None:
     """How fast they are is for the benchmark to say."""
     if not Path("/proc/self/net/tcp").exists():
         pytest.skip("connections cannot be counted here: there is no /proc")
-    program = [sys.executable, str(ROOT / "benchmarks" / "reconnect.py"), "--devices", "60", "--away", "1"]
+    program = [sys.executable, str(ROOT / "benchmarks" / "reconnect.py"), "--devices", "24", "--away", "1"]
     done = subprocess.run(
         [*program, "--json", str(tmp_path / "found.json")],
         capture_output=True,
@@ -34,7 +34,7 @@ def test_sixty_devices_are_all_back_and_each_came_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
     (found,) = json.loads((tmp_path / "found.json").read_text())
-    assert found["devices"] == 60
+    assert found["devices"] == 24
     assert found["hellos_a_device"] == 1.0  # no device was turned away, or came twice
 
 

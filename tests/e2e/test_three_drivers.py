@@ -4,6 +4,7 @@ promises."""
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from shoal.demo.fleet import Member
 from shoal.shell.console import Console
 from shoal.simulation.simulated import Simulated
 from tests.client.in_process import InProcess
+from tests.typed import PYTHON, commands
 
 Models = dict[str, tuple[dict[str, str], tuple[bool | None, float, float]]]
 """By algorithm, the SHA-256 of each final model by its key in the run, and of the verdict whether anything
@@ -44,7 +46,9 @@ was learned, the accuracy and its gain."""
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's folder after a whole run with processes of their own over gRPC."""
     folder = tmp_path_factory.mktemp("demo")
-    processes.play(folder, Console())
+    with commands() as programs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(programs / PYTHON))
+        processes.play(folder, Console())
     return folder
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import Cluster
+from tests.programs import Verb
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("SHOAL_HISTORIES", "40"))
@@ -19,36 +20,39 @@ ON_POSTGRESQL = max(8, COUNT // 20)
 """Histories whose store is in PostgreSQL, which take a little longer."""
 
 
-def started(*arguments: object, hash_seed: str = "random") -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.histories", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def started(*arguments: object) -> Verb:
+    return Verb(["tests.histories", *map(str, arguments)], ROOT, os.environ)
 
 
 @pytest.mark.timeout(900 + 10 * COUNT)  # only what hangs takes this long
 def test_every_history_keeps_every_promise() -> None:
     share = -(-COUNT // PROCESSES)
     running = [started("--count", share, "--first", 1 + share * place) for place in range(PROCESSES)]
-    said = [process.communicate()[0] for process in running]
-    print("".join(said))
-    assert [process.returncode for process in running] == [0] * PROCESSES
+    ended = [process.end(None) for process in running]
+    print("".join(each.stdout + each.stderr for each in ended))
+    assert [each.returncode for each in ended] == [0] * PROCESSES
 
 
 @pytest.mark.timeout(600)  # only what hangs takes this long
 def test_histories_on_postgresql_keep_every_promise(postgresql: Cluster) -> None:
-    running = started("--count", ON_POSTGRESQL, "--postgresql", postgresql.database())
-    print(running.communicate()[0])
-    assert running.returncode == 0
+    ended = started("--count", ON_POSTGRESQL, "--postgresql", postgresql.database()).end(None)
+    print(ended.stdout + ended.stderr)
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("seed", [11, 14])
 def test_a_seed_is_the_same_history_in_every_process(seed: int) -> None:
-    running = [started(seed, "--verbose", hash_seed=hash_seed) for hash_seed in ("1", "2")]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.histories", str(seed), "--verbose"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
     first, second = (process.communicate()[0] for process in running)
     assert len(first.splitlines()) > 500
     assert first == second

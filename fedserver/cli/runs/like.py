@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedserver.config import LearnerConfig, RunConfig
 from fedserver.store.records import RunSpec
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.tensors import digest
@@ -53,6 +52,7 @@ def weights_of(run: str, spec: RunSpec) -> Tensors | None:
     Raises ConfigError if the learner is not available, or makes other weights now.
     """
     from fedserver.cli.models.weights import initial_weights
+    from fedserver.config import LearnerConfig, RunConfig
 
     if not spec.initial:
         return None

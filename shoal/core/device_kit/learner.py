@@ -202,8 +202,9 @@ def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
 
 def tensors_of(model: nn.Module) -> dict[str, Array]:
     """A copy of the network's whole state_dict, buffers included: the network may train on."""
-    manifest_of_network(model)
-    return {name: tensor.cpu().numpy().copy() for name, tensor in _state_of(model).items()}
+    state = _state_of(model)
+    _manifest_of_state(state)
+    return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
@@ -213,13 +214,14 @@ def load_weights(model: nn.Module, tensors: Tensors) -> None:
     they are not this network's, and OtherShape if that is a shape; then nothing was loaded.
     """
     carry(model, scale_of(tensors))
-    found, own = manifest_of(tensors), manifest_of_network(model)
+    state = _state_of(model)
+    found, own = manifest_of(tensors), _manifest_of_state(state)
     if [each.name for each in found] == [each.name for each in own]:
         for given, wanted in zip(found, own, strict=True):
             if given.shape != wanted.shape:
                 raise OtherShape(given.name, given.shape, wanted.shape)
     check_manifest(found, own)
-    for name, tensor in _state_of(model).items():
+    for name, tensor in state.items():
         # Through numpy: torch warns about read-only arrays, such as views of a file.
         host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
         np.copyto(host.numpy(), tensors[name])
@@ -232,6 +234,8 @@ def carry(model: nn.Module, scale: Tensors) -> None:
     for name in RESERVED:
         if name in model._buffers:
             delattr(model, name)
+    if not scale:
+        return
     where = next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu"))
     for name, array in scale.items():
         model.register_buffer(name, torch.from_numpy(np.array(array)).to(where))
@@ -244,8 +248,12 @@ def _state_of(model: nn.Module) -> dict[str, Any]:
 
 
 def manifest_of_network(model: nn.Module) -> Manifest:
+    return _manifest_of_state(_state_of(model))
+
+
+def _manifest_of_state(state: Mapping[str, Any]) -> Manifest:
     specs = []
-    for name, tensor in _state_of(model).items():
+    for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise LearnerFault(
                 f"the network's state {name!r} is not a tensor", "keep extra state out of state_dict"

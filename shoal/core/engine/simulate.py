@@ -186,13 +186,12 @@ class _Simulation:
     def _fetched(self, device: DeviceId, message: Message) -> int:
         """Bytes of the tensor sets of a task that the device does not have yet; a repeated set counts
         once."""
-        fetched, cached, own = 0, self._cached[device], list[Tensors]()
-        for _, tensors in tensors_of(message):
-            if not any(tensors is known for known in chain(own, *cached)):
-                fetched += nbytes(tensors)
-            own.append(tensors)
+        cached = self._cached[device]
+        known = {id(tensors) for tensors in chain(*cached)}  # all of them live, so their numbers are theirs
+        own = [tensors for _, tensors in tensors_of(message)]
         cached.append(own)
-        return fetched
+        fetched = {id(tensors): tensors for tensors in own if id(tensors) not in known}
+        return sum(map(nbytes, fetched.values()))
 
     def _kept(self, message: Message) -> Message:
         changed: dict[str, Any] = {}

@@ -61,7 +61,7 @@ def movement(days: Sequence[Day]) -> Movement:
         >>> found.since, round(found.share, 2)
         (2, 0.99)
     """
-    quotients = [[_quotient(each, share) for each in days] for share in SHARES]
+    quotients = [_quotients(days, share) for share in SHARES]
     evidence = list(map(_evidence, quotients))
     late = _estimate([each for each in days if each.day > days[-1].day - EVERY_DAYS])
     if not evidence or sum(evidence) / len(SHARES) < LIMIT or late.share - late.error <= TOLERATED:
@@ -70,11 +70,11 @@ def movement(days: Sequence[Day]) -> Movement:
     return replace(_estimate([each for each in days if each.day >= since]), since=since)
 
 
-def _quotient(found: Day, share: float) -> float:
-    """The logarithm of how much more probable these answers are where this share has moved."""
+def _quotients(days: Sequence[Day], share: float) -> list[float]:
+    """The logarithms of how much more probable each day's answers are where this share has moved."""
     before, after = _said(TOLERATED), _said(share)
-    no = math.log((1.0 - after) / (1.0 - before))
-    return found.moved * math.log(after / before) + (found.answers - found.moved) * no
+    yes, no = math.log(after / before), math.log((1.0 - after) / (1.0 - before))
+    return [each.moved * yes + (each.answers - each.moved) * no for each in days]
 
 
 def _said(share: float) -> float:

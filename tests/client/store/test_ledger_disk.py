@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,8 @@ from shoal.simulation.images import unit
 from tests.client.store import paying
 from tests.client.store.paying import ONE_COUNT, ONE_VOTE, exact, order, sent
 
-pytest.importorskip("opacus", reason="Opacus is not installed")
+# To import it here would load it for every worker of the tests.
+pytestmark = pytest.mark.skipif(find_spec("opacus") is None, reason="Opacus is not installed")
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 Ask = Callable[[Ledger], object]

@@ -82,6 +82,7 @@ def test_it_builds_trains_and_evaluates_in_one_process(
     assert "training" in captured.err
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_process_gives_what_this_process_gives(work: WorkConfig, store: BlobStore) -> None:
     async def steps(executor: Spawned) -> None:
         here = InProcess(Runtime.open(work))
@@ -168,6 +169,7 @@ def test_cancelled_work_is_killed(
     with_executor(work, steps)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_it_ends_with_the_agent(
     work: WorkConfig, store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

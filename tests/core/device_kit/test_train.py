@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, convert
-from shoal.core.device_kit.training.train import check_weights, train, walk, weights_of
+from shoal.core.device_kit.training.train import check_weights, clip, train, walk, weights_of
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, Diverged, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal_lab.own_steps import gradients
@@ -77,6 +78,24 @@ def test_the_gradient_of_a_step_is_shortened_to_the_norm() -> None:
     """The gradient is 1: a norm of 0.25 leaves a quarter of the step, and one of 2 all of it."""
     assert weight_after(dataclasses.replace(PLAIN, clip_norm=0.25), ones(1)) == pytest.approx(-0.025)
     assert weight_after(dataclasses.replace(PLAIN, clip_norm=2.0), ones(1)) == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("kinds", [(torch.float32,) * 3, (torch.float32, torch.float64, torch.float32)])
+@pytest.mark.parametrize("odd", [0.0, math.nan, math.inf])
+def test_the_gradient_is_shortened_as_pytorch_does_it(kinds: tuple[torch.dtype, ...], odd: float) -> None:
+    """Bit for bit, also where a network has weights of two types, or one without a gradient."""
+    chance = torch.Generator().manual_seed(1)
+    made = [torch.randn(5, 7, generator=chance).to(kind) for kind in kinds]
+    made[0][0, 0] += odd
+    found = []
+    for shorten in (nn.utils.clip_grad_norm_, clip):
+        weights = [nn.Parameter(torch.zeros_like(each)) for each in (*made, made[0])]
+        for weight, gradient in zip(weights, made, strict=False):
+            weight.grad = gradient.clone()
+        shorten(weights, 0.25)
+        assert weights[-1].grad is None
+        found.append([weight.grad.numpy().tobytes() for weight in weights if weight.grad is not None])
+    assert found[0] == found[1]
 
 
 def test_an_optimizer_that_does_not_exist_is_refused() -> None:
