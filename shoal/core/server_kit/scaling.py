@@ -39,8 +39,8 @@ def is_due(state: Scaled) -> bool:
 
 
 def stayed_raw(state: Any) -> str:
-    """In one sentence, that inputs have no scale as the run protects weights, and the way out; else "". Pixels need
-    none."""
+    """In one sentence, that inputs have no scale as the run protects weights, and the way out; else "".
+    Pixels need none."""
     if not leaves_inputs_raw(getattr(state, "parameters", None)) or _given(state) or _of_images(state):
         return ""
     return (

@@ -35,6 +35,7 @@ from shoal.core.server_kit.frozen_encoder import (
     bounded,
     merged_bounds,
     projector_of,
+    with_classes,
 )
 from shoal.core.server_kit.standard import (
     accuracy_cost,
@@ -143,9 +144,12 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    if state.basis is not None:
-        formed = _formed(state, state.basis.encoder, state.basis.projector, _described(state, reports))
+    basis = state.basis
+    if basis is not None:
+        state = replace(state, parameters=state.parameters.with_classes(basis.classes))
+        formed = _formed(state, basis.encoder, basis.projector, _described(state, reports))
         return replace(formed, phase="clustered")
+    state = with_classes(state, reports)
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 

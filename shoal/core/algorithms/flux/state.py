@@ -76,7 +76,7 @@ class State(Clustered):
         are grouped by that: clusters whose data are the same keep their names."""
         assert self.clustering is not None  # it has clusters
         return replace(
-            super().again(parameters),
+            super().again(parameters.with_classes(self.parameters.classes)),
             clustering=replace(self.clustering, round=0),
             accuracies={},
             spent={},
