@@ -100,7 +100,19 @@ class State(Clustered):
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self._classless, *self.drift, *super().remarks)
+        return (*self._hidden, *self._classless, *self.drift, *super().remarks)
+
+    @property
+    def _hidden(self) -> Sequence[str]:
+        found = self.clustering
+        if found is None or found.noise is None or self.parameters.clusters:
+            return ()
+        if len(found.names) > 1 or len(found.described) < 2:
+            return ()
+        return (
+            "all devices are one group, as far as descriptions with noise can tell: smaller differences show "
+            "with more samples for each device, or with privacy=off",
+        )
 
     @property
     def _classless(self) -> Sequence[str]:
