@@ -123,10 +123,7 @@ def tried(name: str, samples: int, seed: int, folder: Path | None) -> dict[str, 
     with tempfile.TemporaryDirectory() as root:
         programs = Programs(prepared(Path(root) / "fleet"), Console())
         programs.prepare(rows, options)
-        parameters = {"classes": classes}
-        found = programs.played(
-            list(rows), RunSpec(RUN, "flux", parameters=parameters, policy=POLICY, seed=seed, learner="mlp")
-        )
+        found = programs.played(list(rows), RunSpec(RUN, "flux", policy=POLICY, seed=seed, learner="mlp"))
     fleet = Fleet(
         {key: tuple(np.float32(a) if a.ndim > 1 else a for a in each) for key, each in rows.items()}
     )

@@ -37,7 +37,7 @@ done
 # Without privacy=off FLUX asks for descriptors with noise, which 48 patients and 12 held out are too few for.
 fleet=(--devices 6 --minimum 6)
 fedserver run start fedavg --algorithm fedavg "${fleet[@]}"
-fedserver run start flux --algorithm flux --set classes=2 --set privacy=off "${fleet[@]}"
+fedserver run start flux --algorithm flux --set privacy=off "${fleet[@]}"
 
 # 4. The clinics, each on its own data, until no run needs them.
 for clinic in clinic-{1..6}; do

@@ -112,7 +112,7 @@ def test_what_is_kept_is_bounded_and_of_the_two_most_alike_the_older_goes() -> N
         ({"aggregation": "median"}, "aggregation"),
         ({"privacy": "balanced", "weighting": "inverse"}, "weighting=likeness"),
         ({"privacy": "paper", "epsilon": 10.0}, "weighting=inverse"),
-        ({"classes": 0}, "classes"),
+        ({"classes": -1}, "classes"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_run_starts(changes: dict[str, Any], said: str) -> None:

@@ -341,7 +341,7 @@ def test_grouping_by_test_refuses_noise_of_unknown_size() -> None:
 
 
 def test_wrong_parameters_are_refused_before_the_run_starts() -> None:
-    for name, value in (("mixing", "mild"), ("placing", "vector"), ("classes", 0), ("scaling", -1.0)):
+    for name, value in (("mixing", "mild"), ("placing", "vector"), ("classes", -1), ("scaling", -1.0)):
         with pytest.raises(ConfigError, match=name):
             server_half.start(first_model(), ALGORITHM.configure("default", {name: value}))
 

@@ -122,6 +122,14 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
     assert remark.startswith("4 devices had too few samples, or too little budget left, to describe their")
 
 
+def test_a_run_whose_noise_may_hide_groups_says_so_where_it_finds_none() -> None:
+    for different, expected in ((0.0, ["all devices are one group"]), (2.0, [])):
+        described = {f"d{n}": describe(n % 2 * different, n, BALANCED, 600) for n in range(6)}
+        found, _ = form_clusters(PARAMETERS, 1, {}, PROJECTOR, described)
+        remarks = State(parameters=PARAMETERS, models={}, phase="clustered", clustering=found).remarks
+        assert [each.split(",")[0] for each in remarks] == expected
+
+
 def test_density_cannot_group_what_is_noisy() -> None:
     with pytest.raises(ConfigError, match="grouping=likelihood"):
         Parameters(privacy="balanced", grouping="density")

@@ -27,7 +27,7 @@ def terms_of(card: Algorithm, parameters: Any, basis: Basis | None = None, serie
     """
     asks = asks_of(card, parameters)
     if basis is not None and asks.descriptor is not None:
-        asks = replace(asks, described_by=basis.names)
+        asks = replace(asks, described_by=basis.names, classes=basis.classes)
     if series:
         asks = replace(asks, opened=(*asks.opened, "changes"))
     found = str(RunTerms(card.name, package_of(card.name), card.own_tasks, asks, series))

@@ -1,8 +1,8 @@
 """The parameters that algorithms share: of rounds, of training, of noise and of descriptors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from shoal.core.algorithm.settings import AUTO, checked, setting
 from shoal.core.errors import BadPayload, ConfigError
@@ -279,7 +279,13 @@ class DescriptorParameters(TrainingParameters):
     """For algorithms whose devices describe their data by a frozen model; see
     `shoal.core.server_kit.frozen_encoder`."""
 
-    classes: int = setting(10, "U, the number of classes among the run's labels.", unit="classes", at_least=1)
+    classes: int = setting(
+        0,
+        "U, the number of classes among the run's labels; 0: as many as the devices' network tells apart, "
+        "or four levels of numbers to predict.",
+        unit="classes",
+        at_least=0,
+    )
     dims: int = setting(
         10,
         "l, the number of coordinates after projection. With a privacy guarantee, two of them carry the "
@@ -332,6 +338,10 @@ class DescriptorParameters(TrainingParameters):
         """The same of newcomers, whose descriptors always have the noise that a guarantee takes."""
         asked = self.asked_privacy
         return PrivacySettings() if self.as_published and not asked.calibrated else asked
+
+    def with_classes(self, found: int) -> Self:
+        """These parameters, with this number of classes where they leave it open."""
+        return self if self.classes else replace(self, classes=found)
 
     def check(self) -> None:
         super().check()

@@ -13,9 +13,10 @@ from typing import Literal
 import numpy as np
 
 from shoal.core.algorithm import Basis, DescriptorParameters, Plan, Report
+from shoal.core.data.scale import LEVELS, TARGET, scale_of, without_scale
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
-from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
+from shoal.core.exchange.parts import MAX_ROWS, Descriptor, LatentBounds, Moments, PrivacySettings
 from shoal.core.server_kit.clustered import FORMING, GLOBAL, S
 from shoal.core.server_kit.estimates import MIN_COUNT
 from shoal.core.server_kit.standard import metrics_of
@@ -29,6 +30,8 @@ FAR = 10.0
 """In median widths: bounds that are farther from most are not merged."""
 NOISY = 60.0
 """In scales of the Laplace noise: an honest value is farther away with probability 10^-26."""
+FEWEST_CLASSES = 2
+"""A single output may stand for two classes."""
 LENGTH = 2
 """The number of coordinates of standardized latents that carry their length
 (`shoal.core.inference.describing.standardized`)."""
@@ -65,6 +68,27 @@ def merged_bounds(reports: Sequence[Report], privacy: PrivacySettings) -> tuple[
         return None, width
     found = [each.bounds for each in measured if each.bounds is not None and each.latents == width]
     return merge_bounds(_usual(found)), width
+
+
+def with_classes(state: S, reports: Sequence[Report]) -> S:
+    """The state with the number of classes where its parameters leave that open: of numbers to predict, their
+    levels; else as many as most devices say that the network tells apart.
+
+    With a guarantee they say only the number of latents. Then it is the length of the network's last tensor,
+    which nearly always is of its outputs. If it is not, devices need more samples to describe their classes,
+    or describe only the first ones.
+    """
+    model = state.models[GLOBAL]
+    said = Counter(each.classes for _, each in sorted(metrics_of(reports).items()) if each.classes)
+    lengths = [len(array) for array in without_scale(model).values() if array.ndim]
+    if TARGET in scale_of(model):
+        found = LEVELS
+    elif said:
+        found = said.most_common(1)[0][0]
+    else:
+        found = max(lengths[-1:], default=0)
+    found = min(max(found, FEWEST_CLASSES), MAX_ROWS - 1)
+    return replace(state, parameters=state.parameters.with_classes(found))
 
 
 def _usual(found: Sequence[LatentBounds]) -> Sequence[LatentBounds]:

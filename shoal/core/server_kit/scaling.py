@@ -39,13 +39,19 @@ def is_due(state: Scaled) -> bool:
 
 
 def stayed_raw(state: Any) -> str:
-    """In one sentence, that inputs have no scale as the run protects weights, and the way out; else ""."""
-    if not leaves_inputs_raw(getattr(state, "parameters", None)) or _given(state):
+    """In one sentence, that inputs have no scale as the run protects weights, and the way out; else "".
+    Pixels need none."""
+    if not leaves_inputs_raw(getattr(state, "parameters", None)) or _given(state) or _of_images(state):
         return ""
     return (
         "inputs stay in their own units, as this run protects weights: where columns are in different units, "
         "count them in a run of `statistics` that protects data likewise, and give its name to `inputs`"
     )
+
+
+def _of_images(state: Scaled) -> bool:
+    """Whether the network has convolutions of two dimensions."""
+    return any(array.ndim == 4 for model in state.models.values() for array in model.values())
 
 
 def ask(present: Sequence[DeviceId]) -> Plan:

@@ -5,6 +5,8 @@ import pytest
 
 from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings
 from shoal.core.server_kit.fleet import groups, joined
+from shoal.core.server_kit.fleet.evidence import MEAN, SPREAD, evidence
+from shoal.core.server_kit.fleet.model import fitted, usual_ranks
 from tests.core.server_kit.described import BALANCED, CLASSES, DIMS, STRICT, device, private
 
 
@@ -28,6 +30,17 @@ def test_sizes_that_differ_by_two_orders_do_not_make_groups_and_do_not_hide_any(
 def test_a_difference_in_spread_alone_is_found() -> None:
     described = [device(s, samples=400, spread=1.0 + s % 2) for s in range(10)]
     assert groups(described).tolist() == [0, 1] * 5
+
+
+@pytest.mark.parametrize("seed", [0, 100, 200])
+def test_latents_that_are_independent_count_for_nearly_all_of_their_number_in_groups_of_two_as_well(
+    seed: int,
+) -> None:
+    found = evidence([device(seed + number) for number in range(40)])
+    looks = np.isin(found.kinds, (MEAN, SPREAD))
+    for labels in (np.zeros(40, np.int64), np.arange(40) // 2):
+        ranks = fitted(found, labels).ranks / usual_ranks(found)
+        assert (ranks[looks] > 1.8).all()  # all of them: 2, as half of them is usual
 
 
 def test_the_order_of_the_devices_does_not_matter() -> None:

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import DescriptorParameters, Plan, Report
+from shoal.core.data.scale import TARGET
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import CountLatents, Evaluate, Evaluated, LatentsCounted, Message
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.frozen_encoder import MARGIN, ask_bounds, merged_bounds, projector_of
+from shoal.core.server_kit.frozen_encoder import (
+    MARGIN,
+    ask_bounds,
+    merged_bounds,
+    projector_of,
+    with_classes,
+)
 
 OFF, BALANCED = PrivacySettings(), PrivacySettings("balanced", 5.0, 1e-6)
 
@@ -51,3 +58,26 @@ def test_one_device_of_another_width_does_not_count() -> None:
     projector = projector_of(found, width, DescriptorParameters(privacy="off", dims=3))
     assert projector["components"].shape == (3, 8)
     assert "radius" not in projector
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "scale", "found"),
+    [
+        (0, [3, 9, 3], {}, 3),  # most of what devices say
+        (0, [], {}, 26),  # of the network's last tensor
+        (0, [0, 0], {TARGET: np.array([5.0, 2.0], np.float32)}, 4),  # levels of numbers to predict
+        (7, [3], {}, 7),
+    ],
+)
+def test_classes_are_as_many_as_the_network_tells_apart(
+    given: int, said: list[int], scale: dict[str, Any], found: int
+) -> None:
+    network = {"hidden.bias": np.zeros(48), "out.bias": np.zeros(26), "seen": np.zeros(())}
+    state = Clustered(
+        parameters=DescriptorParameters(classes=given), models={GLOBAL: {**network, **scale}}, phase="bounds"
+    )
+    reports = [
+        Report(f"d{number}", Evaluated(0.5, 1.0, 3, baseline=0.2, classes=each))
+        for number, each in enumerate(said)
+    ]
+    assert with_classes(state, reports).parameters.classes == found

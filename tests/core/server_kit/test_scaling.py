@@ -102,6 +102,8 @@ def test_a_run_that_protects_weights_says_that_inputs_stay_raw_unless_it_was_giv
     found = completed(Verdict(False, 0.5, 0.5, 0.0, 0.01), state)  # type: ignore[arg-type]
     assert found is not None
     assert raw in str(found)
+    images = {"conv.weight": np.zeros((2, 1, 3, 3), np.float32)}
+    assert scaling.stayed_raw(replace(state, models={GLOBAL: images})) == ""  # type: ignore[type-var]
     state = begun(with_scale(model(0, 0), SCALE), **protected, inputs="stats")
     assert state.remarks == ()  # type: ignore[attr-defined]
     plan = HALF.plan(state, ["a", "b"])

@@ -26,7 +26,13 @@ from shoal.core.server_kit.aggregation.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.fleet.densities import cluster_densities
-from shoal.core.server_kit.frozen_encoder import ask_bounds, bounded, merged_bounds, projector_of
+from shoal.core.server_kit.frozen_encoder import (
+    ask_bounds,
+    bounded,
+    merged_bounds,
+    projector_of,
+    with_classes,
+)
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -86,12 +92,14 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 def _with_encoder(state: State) -> State:
     """The state with the encoder of an earlier run, by which devices have described their data before."""
     assert state.basis is not None
-    return replace(state, encoder=Encoder(state.basis.encoder, state.basis.projector))
+    parameters = state.parameters.with_classes(state.basis.classes)
+    return replace(state, parameters=parameters, encoder=Encoder(state.basis.encoder, state.basis.projector))
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     if state.basis is not None:
         return _take_profile(_with_encoder(state), reports)
+    state = with_classes(state, reports)
     bounds, latents = merged_bounds(reports, state.parameters.asked_privacy)
     projector = projector_of(bounds, latents, state.parameters)
     encoder = Encoder(state.models[GLOBAL], projector)

@@ -39,6 +39,7 @@ from shoal.core.server_kit.frozen_encoder import (
     bounded,
     merged_bounds,
     projector_of,
+    with_classes,
 )
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import (
@@ -156,9 +157,11 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    if state.basis is not None:
-        answers = _answers(reports)
-        return _formed(state, state.basis.encoder, state.basis.projector, answers)
+    basis = state.basis
+    if basis is not None:
+        state = replace(state, parameters=state.parameters.with_classes(basis.classes))
+        return _formed(state, basis.encoder, basis.projector, _answers(reports))
+    state = with_classes(state, reports)
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 

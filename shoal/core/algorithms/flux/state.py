@@ -78,7 +78,7 @@ class State(Clustered):
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
         are grouped by that: clusters whose data are the same keep their names."""
-        again = super().again(parameters)
+        again = super().again(parameters.with_classes(self.parameters.classes))
         if self.clustering is None:
             again = replace(again, phase="undescribed")
         return replace(
@@ -111,7 +111,7 @@ class State(Clustered):
             "noise of the descriptions hides more of them"
         )
         by_updates = (found,) if self.by_updates else ()
-        return (*by_updates, *self._undescribed, *self._classless, *self.drift, *super().remarks)
+        return (*by_updates, *self._undescribed, *self._hidden, *self._classless, *self.drift, *super().remarks)
 
     @property
     def _undescribed(self) -> Sequence[str]:
@@ -136,6 +136,18 @@ class State(Clustered):
             else "the group whose model fits their labels best"
         )
         return (f"{what}, and joined {how}",) if len(self.clustering.names) > 1 else ()
+
+    @property
+    def _hidden(self) -> Sequence[str]:
+        found = self.clustering
+        if found is None or found.noise is None or self.parameters.clusters:
+            return ()
+        if len(found.names) > 1 or len(found.described) < 2:
+            return ()
+        return (
+            "all devices are one group, as far as updates and descriptions with noise can tell: smaller "
+            "differences show with more samples for each device, or with privacy=off",
+        )
 
     @property
     def _classless(self) -> Sequence[str]:

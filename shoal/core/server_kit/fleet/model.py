@@ -52,7 +52,7 @@ COARSE = 100.0
 USUAL_RANK = 0.5
 """The effective rank of residuals over their width where it cannot be estimated."""
 ROWS = 4
-"""A block with fewer residuals has no rank of its own."""
+"""A block with fewer degrees of freedom has no rank of its own."""
 DIFFERENCE = 4.0
 """Residuals are clipped to this many standard deviations where a scale is estimated from them."""
 
@@ -223,7 +223,8 @@ def _ranks(evidence: Evidence, labels: Labels, precision: FloatArray, moved: Flo
         shape = (len(labels), count, evidence.width)
         rows = np.clip(residuals / np.sqrt(np.maximum(free, 0.05)), -DIFFERENCE, DIFFERENCE).reshape(shape)
         known = np.asarray((free.reshape(shape) > 0.05).all(axis=2))
-        inverse = [_inverse_rank(rows[known[:, block], block]) for block in range(count)]
+        counted = (free.reshape(shape).mean(axis=2) * known).sum(axis=0).tolist()
+        inverse = [_inverse_rank(rows[known[:, block], block], each) for block, each in enumerate(counted)]
         inverse = [each for each in inverse if each]
         if known.sum() >= 2 * evidence.width and inverse:
             rank = 1.0 / max(float(np.median(inverse)) * evidence.width, 1.0)
@@ -239,14 +240,18 @@ def usual_ranks(evidence: Evidence) -> FloatArray:
     return found
 
 
-def _inverse_rank(rows: FloatArray) -> float:
-    """|R|^2 / (trace)^2 of (n, width) standardized residuals; 0 if there are too few of them."""
+def _inverse_rank(rows: FloatArray, free: float) -> float:
+    """|R|^2 / (trace)^2 of (n, width) standardized residuals; 0 if there are too few of them. free: their
+    degrees of freedom, as the residuals of two devices in a group of their own are one and its opposite. A
+    few show that the rank is lower than usual, but not that it is higher."""
     covariance = rows.T @ rows
     trace = float(np.trace(covariance))
-    if len(rows) < ROWS or trace <= 0.0:
+    if free < ROWS or trace <= 0.0:
         return 0.0
-    # The square of an estimated correlation is too large by 1 / n on average.
-    return float(max(np.square(covariance).sum() / trace**2 - 1.0 / len(rows), 1.0 / rows.shape[1]))
+    width = rows.shape[1]
+    highest = width * (USUAL_RANK if free < 2 * width else 1.0)
+    # The square of an estimated correlation is too large by 1 / free on average.
+    return float(max(np.square(covariance).sum() / trace**2 - 1.0 / free, 1.0 / highest))
 
 
 def _scales(model: Model, labels: Labels) -> FloatArray:
