@@ -14,7 +14,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.frozen_encoder import of_one_encoder
-from shoal.core.types import DeviceId, Scalar, Tensors
+from shoal.core.types import DeviceId, Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,9 +38,9 @@ class State(Clustered):
         return next((each.encoder for each in self.prototypes.values() if each.encoder), "")
 
     @property
-    def facts(self) -> Mapping[str, Scalar]:
-        named = "the inputs themselves, no trained encoder" if self.digest == INPUTS else self.digest[:12]
-        return {**super().facts, **({"encoder": named} if named else {})}
+    def remarks(self) -> Sequence[str]:
+        own = "no frozen encoder was given: devices are grouped by how near their inputs are themselves"
+        return (*([own] if self.digest == INPUTS else []), *super().remarks)
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
