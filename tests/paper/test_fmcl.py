@@ -107,7 +107,7 @@ def test_embeddings_of_different_widths_share_nothing() -> None:
 
 
 def test_two_encoders_of_one_width_are_never_compared_and_the_fewer_are_refused() -> None:
-    """Late joiners and newcomers, too, are told the encoder, and their answers by another one are refused."""
+    """Questions to late joiners and newcomers name the encoder, and answers by another one are refused."""
     usual, odd = "ab" * 32, "cd" * 32
     by = {"a": usual, "b": usual, "c": odd, "d": ""}
     places = {"a": (1, 0, 5), "b": (0, 1, 5), "c": (0, 1, 5), "d": (0, 1, 5)}

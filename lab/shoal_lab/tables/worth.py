@@ -47,8 +47,8 @@ def in_order(
             figures[table.name] += share(cell)
 
     def worth(name: Hashable) -> float:
-        told = sum(share(cell) / (1.0 + figures[table.name]) for table, cell in alike[name])
-        return told / effort(alike[name][0][1].experiment)
+        gain = sum(share(cell) / (1.0 + figures[table.name]) for table, cell in alike[name])
+        return gain / effort(alike[name][0][1].experiment)
 
     # What an experiment is worth only falls as others are chosen, so most need not be looked at again.
     heap = [(-worth(name), number, name) for number, name in enumerate(due)]

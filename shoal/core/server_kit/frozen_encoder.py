@@ -36,7 +36,7 @@ LENGTH = 2
 
 def of_one_encoder(held: Mapping[DeviceId, Prototypes]) -> dict[DeviceId, Prototypes]:
     """The mean embeddings by the encoder of most devices, and those of devices that do not say by which: the
-    version before did not. The others are asked again, and then told that their encoder is another one."""
+    version before did not. The others are asked again, and the question then names the encoder."""
     names = Counter(each.encoder for each in held.values() if each.encoder)
     usual = max(sorted(names), key=names.__getitem__, default="")
     return {device: each for device, each in held.items() if each.encoder in ("", usual)}
