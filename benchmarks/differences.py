@@ -1,4 +1,4 @@
-"""How often what separates clusters is named rightly, cannot be told, or is named wrongly.
+"""How often what separates clusters is named rightly, does not show, or is named wrongly.
 
     python -m benchmarks.differences [--datasets digits,mnist] [--data-dir DIR] [--seeds 47,48]
         [--levels 3,5,7] [--samples 300] [--privacy off,balanced]
