@@ -78,7 +78,7 @@ def _samples(counts: Mapping[str, Any]) -> str:
 
 
 def _described(counts: Mapping[str, Any]) -> dict[str, str]:
-    """What a run with the default settings does without, in which devices describe their data under a guarantee."""
+    """What a run with the default settings, in which descriptions have a guarantee, does without."""
     try:
         terms(PrivacySettings("balanced", EPSILON, DELTA), counts["train"] + counts["held_out"], 0)
     except TooFewSamples as error:

@@ -4,13 +4,14 @@ The counterpart of `fedclient/work/runtime.py`, behind the same worker and execu
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import WorkConfig
 from fedclient.light.messages import Open, Opened, Predict, Predicted
-from fedclient.light.session import OnnxNetwork, runtime
+from fedclient.light.session import OnnxNetwork, open_encoder, runtime
 from fedclient.light.trial import TRIAL, limit_memory, try_runtime
 from fedclient.store.blobs import BlobStore
 from fedclient.work.data import open_views, shown
@@ -89,6 +90,7 @@ class LightRuntime:
             raise BadPayload("the run's graph is no file", "tell the run's operator")
         network = OnnxNetwork(read_graph(found.tobytes()), self._config.compute.threads)
         self._context = InferenceContext(network, self._views, self._noise, self._account)
+        self._context.open_encoder = partial(open_encoder, threads=self._config.compute.threads)
         return Opened(network.name, LATENT in network.graph.outputs)
 
     def _findings(self) -> dict[str, Any]:

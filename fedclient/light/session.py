@@ -1,6 +1,6 @@
 """ONNX Runtime: one session for each model, with one graph that was checked before."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,7 +8,15 @@ import numpy as np
 
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.inference.graph.binding import bound
-from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph
+from shoal.core.inference.graph.model import (
+    EMBEDDING,
+    LATENT,
+    SAMPLES,
+    SCORES,
+    Graph,
+    read_encoder,
+)
+from shoal.core.inference.network import batches
 from shoal.core.types import Array, Tensors
 
 INSTALL = 'install ONNX Runtime: pip install "shoal-fed[infer]"'
@@ -74,6 +82,10 @@ class OnnxNetwork:
             raise LearnerFault(f"the latent of {len(x)} samples has shape {found.shape}, not ({len(x)}, v)")
         return found
 
+    def embeddings(self, x: Array) -> Array:
+        """(n, ...) samples -> (n, d), of a frozen encoder. Raises LearnerFault."""
+        return np.concatenate([self._run(EMBEDDING, batch) for batch in batches(self, x)])
+
     def _run(self, output: str, x: Array) -> Array:
         assert self._session is not None  # a model was loaded
         sample = self.graph.sample
@@ -88,6 +100,14 @@ class OnnxNetwork:
         if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
             raise LearnerFault(f"the graph's {output} are no floating-point numbers")
         return found
+
+
+def open_encoder(data: bytes, threads: int) -> Callable[[Array], Array]:
+    """What embeds samples by the frozen encoder in an ONNX file. Raises BadPayload for one that is not taken,
+    and as `open_session`."""
+    network = OnnxNetwork(read_encoder(data), threads)
+    network.load({})
+    return network.embeddings
 
 
 @contextmanager

@@ -5,7 +5,9 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 from fedclient.config import ComputeConfig, DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import NoAlgorithm
 from fedclient.identity.keyring import Keyring
+from fedclient.light.session import open_encoder
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
@@ -79,7 +82,8 @@ class Runtime:
         self._wholes: dict[RunId, tuple[str, WholeRun]] = {}
         self._unstored: _Done | None = None
         if self._newcomer:
-            self._halves |= {each.kind: (each, newcomer) for each in newcomer.QUESTIONS}
+            # What the learner can answer, too, is left to it.
+            self._halves = {each.kind: (each, newcomer) for each in newcomer.QUESTIONS} | self._halves
             self._halves[Tune.kind] = (Tune, tuning)
         views = context.views
         examples = len(views.train) + len(views.held_out)
@@ -97,6 +101,7 @@ class Runtime:
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
         noise, device = np.random.default_rng(), config.compute.device
         context = DeviceContext(learner, views, device, 0, noise, account=ledger_of(config))
+        context.open_encoder = partial(open_encoder, threads=config.compute.threads)
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
             if config.selfcheck == "quick":
@@ -206,13 +211,18 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
 
 
 def with_graph(built: Built, context: DeviceContext, data: DataConfig) -> Built:
-    """First weights with the network as a graph, or why there is none: the run goes on without it."""
+    """First weights with the network as a graph, or why there is none: the run goes on without it. Also with
+    the learner's frozen encoder, where it has one that can be traced: all devices can embed by that."""
     import torch
 
+    x = torch.from_numpy(network_input(context.views.train.x[:2]))
+    with suppress(LearnerFault, Missing):
+        encoder = tracing.encoder(context.learner, x)
+        built = replace(built, encoder={"graph": np.frombuffer(encoder.data, np.uint8)}) if encoder else built
     try:
         graph = tracing.export(
             context.learner,
-            torch.from_numpy(network_input(context.views.train.x[:2])),
+            x,
             tracing.noted(data.divide_by, data.columns, data.classes),
             older_only=True,
         )

@@ -23,7 +23,7 @@ from shoal.core.exchange.link import (
     Task,
     Welcome,
 )
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import INLINE, BlobRef, Payload, Weights
 from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.tensors import manifest_of, pack
@@ -67,7 +67,7 @@ class MemoryServer:
     wanted: bool = True
     question: Question | None = None
     placement: Placement | None = None
-    placed: list[Descriptor] = field(default_factory=list)
+    placed: list[Evidence] = field(default_factory=list)
     inline: bool = False
     damage: bool = False
     mark: str = ""
@@ -193,13 +193,13 @@ class MemoryLink:
         self._call("leave")
 
     async def place(
-        self, run: RunId, descriptor: Descriptor | Wish | None, accept_nearest: bool = False
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         self._call("place", run, session=False)
-        if isinstance(descriptor, Wish | None) and self._server.question is not None:
+        if isinstance(evidence, Wish | None) and self._server.question is not None:
             return self._server.question
-        if isinstance(descriptor, Descriptor):
-            self._server.placed.append(descriptor)
+        if isinstance(evidence, Evidence):
+            self._server.placed.append(evidence)
         if self._server.placement is None:
             raise Refused("the run has no model yet", "try again after its first round")
         return self._server.placement

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.algorithm import Report, discover, find
-from shoal.core.engine.bootstrap import Bootstrap, Unstarted, agreed
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted, agreed, agreed_encoder
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Build, Built, Train
 from shoal.core.exchange.tensors import digest
@@ -106,6 +106,13 @@ def test_a_shape_that_only_one_device_has_does_not_count() -> None:
     odd, usual = Built({"w": np.ones(3)}), Built({"w": np.ones(4)})
     assert agreed([odd, usual, usual]) is usual
     assert agreed([odd]) is odd
+
+
+def test_a_frozen_encoder_counts_if_two_devices_give_the_same_one() -> None:
+    one, other = ({"graph": np.full(3, value, np.uint8)} for value in (1, 2))
+    assert agreed_encoder([Built({}, encoder=other), Built({}), Built({}, encoder=one)]) == {}
+    found = agreed_encoder([Built({}, encoder=other), *[Built({}, encoder=one)] * 2])
+    assert digest(found) == digest(one)
 
 
 def test_a_run_without_a_model_places_nobody() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from shoal.core.errors import ConfigError
 from shoal.shell.config import parsed
 from shoal_lab import setting, tables
 from shoal_lab.experiment import Experiment, run
-from shoal_lab.tables import campaign, plot
+from shoal_lab.tables import campaign, plot, worth
 from shoal_lab.tables.markdown import page
 from shoal_lab.tables.summary import at, summarise
-from shoal_lab.tables.table import MEAN, Column, Figure, Method, Table
+from shoal_lab.tables.table import MEAN, Cell, Column, Figure, Method, Table
 
 DIGITS = Experiment(dataset="digits", threads=1)
 
@@ -187,6 +188,28 @@ def test_methods_and_columns_are_chosen_by_name_or_pattern_and_a_wrong_one_is_na
         table.cells(DIGITS, [7])
     with pytest.raises(ConfigError, match="no table 9"):
         tables.find("flux", 9)
+
+
+def test_what_tells_most_for_its_time_comes_first_and_what_is_stored_is_not_run_again() -> None:
+    wide = replace(
+        small(*(Method(name, name, "default") for name in ("fedavg", "fedprox", "ifca"))), number=2
+    )
+    narrow = small(Method("One", "fedavg", "default"), Method("Long", "flux", "default"))
+    long = replace(narrow, columns=[replace(narrow.columns[0], options={"clients": 4, "rounds": 50})])
+    cells = worth.cells_of([wide, narrow], DIGITS, [1])
+    late = worth.cells_of([wide, long], DIGITS, [1])
+
+    def order(cells: list[tuple[Table, Cell]], *done: str) -> list[str]:
+        found = worth.in_order(cells, key, lambda cell: key(cell) in done)
+        return list(dict.fromkeys(map(key, found)))
+
+    def key(cell: Cell) -> str:
+        return cell.experiment.algorithm
+
+    assert len({cell.name for _, cell in cells}) == 5
+    assert order(cells) == ["fedavg", "fedprox", "flux", "ifca"], "two tables have the first one"
+    assert order(cells, "fedavg", "fedprox") == ["flux", "ifca"], "of its table less is known"
+    assert order(late, "fedavg", "fedprox") == ["ifca", "flux"], "25 times as long"
 
 
 def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None:

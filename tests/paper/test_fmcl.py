@@ -1,5 +1,7 @@
 """FMCL (M. Ali et al.), section by section, on numbers by hand and on real devices of few classes each."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
-from shoal.core.errors import ConfigError, DeviceFault, Refused
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused
+from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.messages import Represent, Represented, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Prototypes
 from shoal.core.types import Tensors
@@ -101,6 +104,24 @@ def test_embeddings_of_different_widths_share_nothing() -> None:
     wide = Prototypes(np.array([0.0]), np.array([[1.0, 0.0, 0.0]]), np.array([5.0]))
     apart = clustering.distances(PLAIN, [holding(c0=(1, 0, 5)), wide])
     assert np.isinf(apart[0, 1])
+
+
+def test_two_encoders_of_one_width_are_never_compared_and_the_fewer_are_refused() -> None:
+    """Questions to late joiners and newcomers name the encoder, and answers by another one are refused."""
+    usual, odd = "ab" * 32, "cd" * 32
+    by = {"a": usual, "b": usual, "c": odd, "d": ""}
+    places = {"a": (1, 0, 5), "b": (0, 1, 5), "c": (0, 1, 5), "d": (0, 1, 5)}
+    reports = represented(**{name: replace(holding(c0=places[name]), encoder=by[name]) for name in by})
+    state = server_half.reduce(server_half.start(model(0.0), Parameters(inputs="raw", clusters=2)), reports)
+    assert set(state.assignments) == {"a", "b", "d"}, "d is a device that does not say"
+    plan = server_half.plan(state, ["a", "c"])
+    assert plan is not None
+    for question in (plan.tasks["c"], server_half.place(state, None)):
+        assert isinstance(question, Represent)
+        assert question.digest == usual
+        with pytest.raises(BadPayload, match=f"by the encoder {usual[:12]}, and this one by"):
+            admit_message(question, reports[2].message)
+        admit_message(question, reports[1].message)
 
 
 # -- Algorithms 4 and 5: groups and their number ------------------------------------------------------------

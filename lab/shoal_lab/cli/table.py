@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from fedserver.cli.options import PATH
 from shoal.core.errors import ConfigError, Refused
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
+
+ALL = "all"
 
 
 @click.command(
@@ -23,7 +26,8 @@ from shoal.shell.console import Console, Result, verb
     "--paper",
     metavar="NAME",
     show_default=False,
-    help="flux, feroma, fedrc, fmcl or cornflqs.  [default: flux]",
+    help="flux, feroma, fedrc, fmcl or cornflqs; or all: of every table that has the data set, what tells "
+    "most first.  [default: flux]",
 )
 @click.option(
     "--table",
@@ -130,6 +134,7 @@ def table(
     A table takes hours. The result of each cell is stored as soon as it is ready, so the same command
     continues where the last one stopped, and --minutes 0 shows the results so far. DIR holds cells/, and for
     each table a folder with table.json, small.json, table.md and, where matplotlib is installed, table.png.
+    With --paper all and --minutes 480, a night is spent on the cells of all tables that tell most.
     """
     from shoal_lab import tables
     from shoal_lab.experiment import Experiment
@@ -138,7 +143,12 @@ def table(
     from shoal_lab.tables.table import is_path
 
     if listed and number is None:
-        return _every_table(paper, out)
+        return _every_table(None if paper == ALL else paper, out)
+    if paper == ALL:
+        if number is not None or methods or columns or clients or rounds or samples or changes:
+            raise ConfigError("--paper all takes the tables as they are", "name one paper to choose in it")
+        base = Experiment(dataset=dataset, data_dir=data_dir, label=label, device=device, threads=1)
+        return _what_tells_most(console, base, _numbers(seeds), out, jobs, minutes)
     chosen = tables.find(paper or "flux", number or 1)
     if listed:
         rows, grid = [m.label for m in chosen.methods], [c.name for c in chosen.columns]
@@ -187,6 +197,33 @@ def table(
         else None
     )
     return Result(data, markdown.page(chosen, about, grids, []), refusal)
+
+
+def _what_tells_most(
+    console: Console, base: Any, seeds: list[int], out: Path, jobs: int, minutes: float
+) -> Result:
+    """Run cells of all tables, and show what is stored of each."""
+    from shoal_lab import tables
+    from shoal_lab.tables import campaign, worth
+
+    def path(cell: Any) -> Path:
+        return campaign.path_of(out, cell)
+
+    cells = worth.cells_of([*tables.TABLES.values()], base, seeds)
+    due = worth.in_order(cells, path, lambda cell: path(cell).exists())
+    every, left = {path(cell) for _, cell in cells}, {*map(path, due)}
+    console.say(f"{len(cells)} cells are {len(every)} experiments, {len(left)} of them to be run")
+
+    def show(cell: Any, result: Mapping[str, Any]) -> None:
+        console.say(f"{cell.name}: {_seconds(result):.0f} s")
+
+    failed = campaign.run_cells(due, out, jobs=jobs, seconds=60.0 * minutes, on_result=show) if due else {}
+    for name, reason in failed.items():
+        console.say(f"{name}: failed: {reason}")
+    return replace(
+        _every_table(None, out),
+        error=Refused(f"{len(failed)} cells failed", "the reasons are listed above") if failed else None,
+    )
 
 
 def _said(scale: Mapping[str, Any]) -> list[str]:

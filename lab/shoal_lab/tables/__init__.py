@@ -6,6 +6,7 @@ cells that were run here, as small JSON, so that others can compare theirs.
 
     table      what a table is           shared      methods and columns that several have
     campaign   runs the cells, in pieces  summary     means and spreads, beside the paper's
+    worth      which cells tell most
     markdown   for people                 plot        for people in a hurry
     flux, flux_scale, flux_ablations, feroma, feroma_more, fedrc, fmcl, cornflqs    the tables themselves
 """

@@ -33,7 +33,7 @@ def finished(cells: Sequence[Cell], folder: Path) -> Results:
 
 def stored(cells: Sequence[Cell], folder: Path) -> int:
     """How many of these cells have a file, which is not read."""
-    return sum(_path(folder, cell).exists() for cell in cells)
+    return sum(path_of(folder, cell).exists() for cell in cells)
 
 
 def seeds(folder: Path) -> list[int]:
@@ -43,7 +43,7 @@ def seeds(folder: Path) -> list[int]:
 
 def _kept(folder: Path, cell: Cell) -> Mapping[str, Any] | None:
     try:
-        found: Mapping[str, Any] = json.loads(_path(folder, cell).read_bytes())
+        found: Mapping[str, Any] = json.loads(path_of(folder, cell).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
     return found if found.get("settings") == _settings(cell.experiment) else None
@@ -66,7 +66,7 @@ def run_cells(
     failed: dict[str, str] = {}
     alike: dict[Path, list[Cell]] = {}
     for cell in cells:
-        alike.setdefault(_path(folder, cell), []).append(cell)
+        alike.setdefault(path_of(folder, cell), []).append(cell)
     waiting, began = list(reversed(alike)), time.monotonic()
     # Not a fork: PyTorch's threads do not survive one.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -141,7 +141,8 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
     return found
 
 
-def _path(folder: Path, cell: Cell) -> Path:
+def path_of(folder: Path, cell: Cell) -> Path:
+    """The file of an experiment: the same for all cells that have the same settings."""
     settings = json.dumps(_settings(cell.experiment), sort_keys=True).encode()
     digest = hashlib.sha256(settings).hexdigest()[:16]
     return folder / "cells" / f"seed-{cell.experiment.seed}-{digest}.json"

@@ -1,71 +1,97 @@
-"""Mean embeddings of a device's data under the learner's frozen encoder (FMCL section 3.2, eq. 1).
+"""Mean embeddings of a device's data by the learner's own frozen encoder, and what tells encoders apart."""
 
-Where a learner has none, the inputs are their own embedding: images in at most 32 x 32 pixels, and whatever
-is wider than `WIDEST` averaged to that. It needs nothing that was trained, and is the same on all devices.
-"""
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import authors, shape_of
-from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import LearnerFault
-from shoal.core.exchange.parts import Prototypes
+from shoal.core.exchange.messages import Represent, Represented
+from shoal.core.inference.representing import represent as by_given
+from shoal.core.inference.representing import represented
+from shoal.core.types import Array
 
-SIDE, WIDEST = 32, 4096
-"""Of inputs that are their own embedding: pixels of a side, and numbers in all."""
 
+def represent(message: Represent, context: DeviceContext) -> Represented:
+    """The answer to `Represent`: by the encoder that came with it, or the learner's, or the inputs.
 
-def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
-    """Of the training part: the mean of each class that is there, or of all samples, under class 0.
-
-    Raises LearnerFault where inputs are tokens and the learner has no encoder, or where its output is not
-    (B, d) and finite; DeviceFault where classes are asked for and there are no labels.
+    Raises as `shoal.core.inference.representing.represent`.
     """
-    samples = context.samples_as_they_are("train")  # as the encoder's author knows them
-    one = samples.x.new_zeros(len(samples)).long()
-    labels = samples.labels_for("the mean embedding of each class") if by_class else one
-    classes, rows, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    sums: Tensor | None = None
-    for part in samples.passes():
-        values = _embedded(context, samples, part).double()
-        if sums is None:
-            sums = torch.zeros(len(classes), values.shape[1], dtype=torch.float64, device=values.device)
-        sums.index_add_(0, rows[part], values)
-    assert sums is not None
-    if not torch.isfinite(sums).all():
-        raise LearnerFault("some embeddings are NaN or infinite", "look at the learner's encoder")
-    means = sums / counts[:, None]
-    return Prototypes(*(each.double().cpu().numpy() for each in (classes, means, counts)))
-
-
-def _embedded(context: DeviceContext, samples: Samples, part: slice) -> Tensor:
-    """(B, d) embeddings, by an encoder that is in evaluation mode, where it has one."""
-    encoder, x = context.learner.encoder, samples.x[part]
-    if encoder is None:
-        return _itself(x, context.learner.name)
+    encoder = context.learner.encoder
+    if message.encoder is not None or encoder is None:
+        return by_given(message, context)
     if isinstance(encoder, nn.Module):
-        encoder = encoder.to(x.device).eval()
-    with torch.no_grad(), authors("encoder()"):
-        value: object = encoder(x)
-    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
-        raise LearnerFault(
-            f"the encoder gives {shape_of(value)} for {len(x)} samples, not ({len(x)}, d)",
-            "end encoder() with .flatten(1)",
-        )
-    return value
+        encoder = encoder.to(context.device).eval()
+
+    def embed(x: Array) -> Array:
+        samples = torch.from_numpy(x).to(context.device)
+        with torch.no_grad(), authors("encoder()"):
+            value: object = encoder(samples)
+        if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
+            raise LearnerFault(
+                f"the encoder gives {shape_of(value)} for {len(x)} samples, not ({len(x)}, d)",
+                "end encoder() with .flatten(1)",
+            )
+        found: Array = value.cpu().numpy()
+        return found
+
+    return represented(message, context, embed, digest_of(encoder))
 
 
-def _itself(x: Tensor, name: str) -> Tensor:
-    """(B, d) of inputs (B, ...), where no encoder says what they show."""
-    if not x.is_floating_point():
-        raise LearnerFault(
-            f"{name} has no encoder, by which this algorithm groups devices, and the inputs are tokens",
-            "add def encoder(x), which gives (B, d) and is the same on all devices, or a frozen module",
-        )
-    if x.ndim == 4 and max(x.shape[2:]) > SIDE:
-        x = F.adaptive_avg_pool2d(x, (min(x.shape[2], SIDE), min(x.shape[3], SIDE)))
-    flat = x.flatten(1)
-    return flat if flat.shape[1] <= WIDEST else F.adaptive_avg_pool1d(flat[:, None], WIDEST)[:, 0]
+def digest_of(encoder: Callable[[Tensor], Tensor]) -> str:
+    """SHA-256, 64 hex digits, of an author's encoder: of its source, or of a module's layers, and of the
+    weights in it. Two that compute the same may have different ones, as where a comment differs.
+
+    Code of other packages counts by its name only: their versions differ from device to device.
+    """
+    sha, seen = hashlib.sha256(), set[int]()
+    inner = encoder.func if isinstance(encoder, partial) else encoder
+    home = getattr(inner, "__module__", type(inner).__module__).partition(".")[0]
+
+    def add(value: Any) -> None:
+        if id(value) in seen or inspect.ismodule(value) or inspect.isclass(value):
+            return
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            sha.update(repr(value).encode())
+            for each in dict.fromkeys(type(module) for module in value.modules()):
+                code(each)
+            add(value.state_dict())
+        if isinstance(value, partial):
+            value = [value.func, value.args, value.keywords]
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().numpy()
+        if isinstance(value, np.ndarray):
+            sha.update(f"{value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, bool | int | float | str | bytes | None):
+            sha.update(repr(value).encode())
+        elif isinstance(value, Mapping | list | tuple):
+            for each in chain.from_iterable(value.items()) if isinstance(value, Mapping) else value:
+                add(each)
+        elif inspect.isfunction(value) or inspect.ismethod(value):
+            if code(value):
+                used = inspect.getclosurevars(value)
+                add({**used.nonlocals, **used.globals})
+                add(getattr(value, "__self__", None))
+        elif code(type(value)) and not isinstance(value, nn.Module):
+            add(getattr(value, "__dict__", None))
+
+    def code(value: Any) -> bool:
+        """Add what a function or a class is; whether it is the author's own."""
+        own = str(value.__module__).partition(".")[0] == home
+        try:
+            sha.update(inspect.getsource(value).encode() if own else value.__qualname__.encode())
+        except (OSError, TypeError):  # it was typed, and is in no file
+            sha.update(getattr(getattr(value, "__code__", None), "co_code", value.__qualname__.encode()))
+        return own
+
+    add(encoder)
+    return sha.hexdigest()

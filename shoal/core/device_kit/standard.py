@@ -21,7 +21,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, evaluated, score
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
-from shoal.core.device_kit.prototypes import prototypes
+from shoal.core.device_kit.prototypes import represent
 from shoal.core.device_kit.scaling import weighs_evenly
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
@@ -40,7 +40,6 @@ from shoal.core.exchange.messages import (
     Message,
     PrivateTraining,
     Represent,
-    Represented,
     Score,
     Scored,
     Summarize,
@@ -212,11 +211,6 @@ def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
     return Summarized(found.means, found.deviations, found.target)
 
 
-def _represent(message: Represent, context: DeviceContext) -> Represented:
-    context.unprotected(OPEN["prototypes"])
-    return Represented(prototypes(context, message.by_class), len(context.samples("train")))
-
-
 _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Build: _build,
     Train: _train,
@@ -227,5 +221,5 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Describe: describe,
     Score: _score,
     Summarize: _summarize,
-    Represent: _represent,
+    Represent: represent,
 }

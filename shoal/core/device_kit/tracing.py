@@ -19,7 +19,16 @@ from shoal.core.device_kit.network import has_latent, latent_and_scores
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, Missing, ShoalError
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.graph.binding import bound, without_weights
-from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph, read_graph
+from shoal.core.inference.graph.model import (
+    EMBEDDING,
+    LATENT,
+    SAMPLES,
+    SCORES,
+    Graph,
+    read_encoder,
+    read_graph,
+)
+from shoal.core.types import Tensors
 
 TRIED = (1, 7, 64)
 """Samples at a time in the comparison: a network that was recorded for one number may fail for another."""
@@ -58,8 +67,7 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bo
     Raises LearnerFault where the network cannot be exported, or where the runtime computes something else;
     Missing where a package is not installed.
     """
-    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
-        raise Missing(f"an export needs {' and '.join(missing)}", INSTALL)
+    _check_installed()
     model = learner.module(seed=0).eval()
     size = sum(each.nbytes for each in model.state_dict().values())
     if size > MAX_MODEL:
@@ -90,7 +98,43 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bo
     )
 
 
-def _traced(both: _Both, x: Tensor, outputs: list[str]) -> bytes:
+def _check_installed() -> None:
+    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
+        raise Missing(f"an export needs {' and '.join(missing)}", INSTALL)
+
+
+class _Encoder(nn.Module):
+    """A learner's frozen encoder as a network, whatever it is."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.encoder = learner.encoder
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        assert self.encoder is not None
+        return (self.encoder(x),)
+
+
+def encoder(learner: Learner, x: Tensor) -> Graph | None:
+    """The learner's frozen encoder as a graph with its weights, compared with PyTorch; None if it has none.
+
+    x: as in `export`. Raises LearnerFault where it cannot be traced or is too large, and Missing.
+    """
+    if learner.encoder is None:
+        return None
+    _check_installed()
+    model = _Encoder(learner).cpu().eval()
+    try:
+        with authors("encoder()"), torch.no_grad():
+            traced = _traced(model, x, [EMBEDDING])
+            graph = read_encoder(without_weights(traced, (), "", {"learner": learner.name}))
+            _compare_on(graph, {}, model, x)
+    except BadPayload as bad:
+        raise LearnerFault(f"{learner.name}: the encoder cannot be traced: {bad.message}", bad.hint) from None
+    return graph
+
+
+def _traced(both: nn.Module, x: Tensor, outputs: list[str]) -> bytes:
     """By PyTorch's older exporter, which records what is computed: short graphs, and few demands."""
     file = io.BytesIO()
     with warnings.catch_warnings():
@@ -133,11 +177,16 @@ def _captured(both: _Both, x: Tensor, outputs: list[str]) -> bytes:
 
 def _compare(graph: Graph, both: _Both, x: Tensor) -> None:
     """Raise LearnerFault unless ONNX Runtime and PyTorch agree on random weights and samples."""
+    weights = tensors_of(both.learner.module(seed=1))
+    both.model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    _compare_on(graph, weights, both, x)
+
+
+def _compare_on(graph: Graph, weights: Tensors, both: nn.Module, x: Tensor) -> None:
+    """Raise LearnerFault unless they agree on these weights and random samples."""
     import onnxruntime
 
     chance = torch.Generator().manual_seed(1)
-    weights = tensors_of(both.learner.module(seed=1))
-    both.model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = FATAL, 1
     try:

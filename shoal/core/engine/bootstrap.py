@@ -8,7 +8,7 @@ with the same learner make the same weights, and what two of them agree on count
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
-from shoal.core.exchange.tensors import manifest_of
+from shoal.core.exchange.tensors import digest, manifest_of
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 ASKED = 3
@@ -91,7 +91,9 @@ class Bootstrap:
             with_scale({name: array.copy() for name, array in model.items()}, state.scale)
             for model in models_of(agreed(built))
         )
-        return begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
+        begun = begun_with(self.inner.start(first, self.parameters, *others), *state.bases)
+        encoder = agreed_encoder(built)
+        return replace(begun, encoder=encoder) if encoder and hasattr(begun, "encoder") else begun
 
     def densities(self, state: Any) -> ClusterDensities | None:
         return None if isinstance(state, Unstarted) else densities(self.inner, state)
@@ -135,6 +137,15 @@ def agreed(built: Sequence[Built]) -> Built:
     middle = [median(each) for each in zip(*lengths, strict=True)]
     off = [sum(abs(log(a / b)) for a, b in zip(own, middle, strict=True)) for own in lengths]
     return alike[off.index(min(off))]
+
+
+def agreed_encoder(built: Sequence[Built]) -> Tensors:
+    """The frozen encoder that at least two devices have given as the same graph; empty where no two have. All
+    devices embed their data by it, so that one device's word is not enough."""
+    found = {digest(each.encoder): each.encoder for each in built if each.encoder is not None}
+    names = [digest(each.encoder) for each in built if each.encoder is not None]
+    often = [name for name in found if names.count(name) > 1]
+    return {name: array.copy() for name, array in found[often[0]].items()} if often else {}
 
 
 def _most(shapes: Sequence[object]) -> int:

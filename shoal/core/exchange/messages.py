@@ -5,6 +5,7 @@ settings, or a tuple of tensors or of numbers. `reply` names the answer. These c
 that needs more brings its own in its folder.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,11 +22,14 @@ from shoal.core.exchange.parts import (
     Prototypes,
     Scores,
 )
-from shoal.core.exchange.tensors import check_manifest, manifest_of
+from shoal.core.exchange.tensors import check_manifest, digest, manifest_of
 from shoal.core.types import Tensors
 
 MAX_BUILT = 64
 """The most initial models that one device is asked for at once."""
+INPUTS = hashlib.sha256(b"the inputs themselves").hexdigest()
+"""Instead of the SHA-256 of an encoder: there is none, and the inputs are their own embedding."""
+SAME_ENCODER = "give all devices the same learner, with the same frozen encoder"
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
@@ -149,7 +153,8 @@ class Built(Message):
     """Initial weights. others: of the further models, where more than one was asked for.
 
     graph: the network as an ONNX file without weights, the one tensor "graph" of bytes; None where there is
-    none. untraced: why there is none.
+    none. untraced: why there is none. encoder: the learner's frozen encoder, in the same way but with its
+    weights; None where it has none, or one that cannot be traced.
     """
 
     kind: ClassVar[str] = "built"
@@ -157,6 +162,7 @@ class Built(Message):
     others: tuple[Tensors, ...] | None = None
     graph: Tensors | None = None
     untraced: str | None = None
+    encoder: Tensors | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +188,8 @@ class Build(Message):
             raise BadPayload(f"expected {self.models or 1} models, got {len(found)}")
         for model in found[1:]:
             check_manifest(manifest_of(model), manifest_of(reply.model))
-        if reply.graph is not None:
-            sizes = [(each.name, each.dtype, len(each.shape)) for each in manifest_of(reply.graph)]
+        for graph in filter(None, (reply.graph, reply.encoder)):
+            sizes = [(each.name, each.dtype, len(each.shape)) for each in manifest_of(graph)]
             if sizes != [("graph", "uint8", 1)]:
                 raise BadPayload(f"a graph of the tensors {sizes}", 'give its file as one tensor, "graph"')
 
@@ -442,14 +448,30 @@ class Represented(Message):
 
 @dataclass(frozen=True, eq=False)
 class Represent(Message):
-    """Mean embeddings of the training part, by the learner's own frozen `encoder`.
+    """Mean embeddings of the training part, by a frozen encoder.
 
-    by_class: one for each class, which takes labels; else one for all samples, under class 0.
+    by_class: one for each class, which takes labels; else one for all samples, under class 0. encoder: an
+    ONNX file with its weights, the one tensor "graph" of bytes; None for the learner's own `encoder`. digest:
+    the SHA-256 of the encoder of the devices that have answered; None where none has.
     """
 
     kind: ClassVar[str] = "represent"
     reply: ClassVar[type[Message]] = Represented
     by_class: bool = True
+    encoder: Tensors | None = None
+    digest: str | None = None
+
+    def unlike(self, encoder: str) -> str:
+        """What is wrong with embeddings by the encoder of this SHA-256: those of two encoders say nothing of
+        each other, even where they are as wide. "" if nothing is wrong, or if the device does not say."""
+        wanted = self.digest if self.encoder is None else digest(self.encoder)
+        if not wanted or encoder in ("", wanted):
+            return ""
+        return f"the run's devices embed their samples by {_named(wanted)}, and this one by {_named(encoder)}"
+
+
+def _named(encoder: str) -> str:
+    return "the inputs themselves" if encoder == INPUTS else f"the encoder {encoder[:12]}"
 
 
 STANDARD: tuple[type[Message], ...] = (

@@ -218,8 +218,7 @@ class Descriptor:
         if self.noisy != self.privacy.calibrated:
             kind = type(self.statistics).__name__
             raise BadPayload(f"descriptor: privacy mode {self.privacy.mode} does not release {kind}")
-        if len(self.projector) != 64 or set(self.projector) - set("0123456789abcdef"):
-            raise BadPayload("descriptor: a projector is named by 64 hex digits")
+        _check_digest("descriptor: a projector", self.projector)
 
     @property
     def noisy(self) -> bool:
@@ -278,12 +277,14 @@ class Scores:
 class Prototypes:
     """Mean embedding of each class that a device holds (FMCL).
 
-    classes: (c,) float64 whole numbers, ascending; means: (c, d) float64; counts: (c,) float64.
+    classes: (c,) float64 whole numbers, ascending; means: (c, d) float64; counts: (c,) float64. encoder: its
+    SHA-256, 64 hex digits; "" where the device does not say. Those of two encoders cannot be compared.
     """
 
     classes: FloatArray
     means: FloatArray
     counts: FloatArray
+    encoder: str = ""
 
     def __post_init__(self) -> None:
         _check_array("prototypes", self.classes, 1, MAX_ROWS)
@@ -296,6 +297,8 @@ class Prototypes:
         whole = (self.classes == np.floor(self.classes)).all() and self.classes[0] >= 0
         if not whole or (np.diff(self.classes) <= 0).any() or self.classes[-1] >= 1 << 32:
             raise BadPayload("prototypes: classes are whole numbers from 0 on, ascending")
+        if self.encoder:
+            _check_digest("prototypes: an encoder", self.encoder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,6 +351,11 @@ class Extension:
 
     type: str
     data: bytes
+
+
+def _check_digest(what: str, digest: str) -> None:
+    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise BadPayload(f"{what} is named by 64 hex digits")
 
 
 def _check_array(what: str, array: FloatArray, rank: int, most: int) -> None:

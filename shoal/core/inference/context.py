@@ -29,6 +29,8 @@ class InferenceContext:
     """network: into which models are loaded. views: the data. noise: only for the papers' mechanism. On a
     real device the operating system seeds it: anyone who knew the seed could subtract the noise. account:
     makes the releases with a guarantee, with noise of its own; without one, no release can have a guarantee.
+    open_encoder: from the bytes of an ONNX file, which may be hostile, what embeds samples; None where there
+    is no runtime.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class InferenceContext:
         self.views = views
         self.noise = noise
         self.account = account
+        self.open_encoder: Callable[[bytes], Callable[[Array], Array]] | None = None
         self._inputs: dict[str, Array] = {}
         self._version = ""
         self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}

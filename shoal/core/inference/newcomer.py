@@ -18,7 +18,7 @@ from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.vote import Vote, Voted
 from shoal.core.exchange.choosing.watching import Watch
-from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.messages import Describe, Message, Represent
 from shoal.core.exchange.parts import Ballot, ClusterAssignment, FloatArray, Integers
 from shoal.core.exchange.tensors import Manifest, manifest_of
 from shoal.core.inference.context import InferenceContext
@@ -26,6 +26,7 @@ from shoal.core.inference.describing import apart, describe, projected
 from shoal.core.inference.nearness import STRANGE, Nearness, log_densities, nearness
 from shoal.core.inference.network import class_scores, softmax
 from shoal.core.inference.odds import Odds, odds
+from shoal.core.inference.representing import represent
 from shoal.core.inference.watching import watch
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.vote import drawn, scores
@@ -220,6 +221,7 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, InferenceContext], Message]] = {
     Vote: vote,
     Describe: describe,
     Watch: watch,
+    Represent: represent,
 }
 QUESTIONS = tuple(_ANSWERS)
 """What a newcomer may be asked."""

@@ -1,5 +1,5 @@
 """What all algorithms that describe data by a frozen model share: the exchange of latent bounds, and the
-projector.
+projector; and of those with an encoder that is no model of the run, that it is the same on all devices.
 
 A run has one projector. The server makes it, never a device: from the merged latent bounds, as in the papers,
 or only from public numbers, for the calibrated privacy modes.
@@ -16,7 +16,14 @@ from shoal.core.algorithm import Basis, DescriptorParameters, Plan, Report
 from shoal.core.data.scale import LEVELS, TARGET, scale_of, without_scale
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
-from shoal.core.exchange.parts import MAX_ROWS, Descriptor, LatentBounds, Moments, PrivacySettings
+from shoal.core.exchange.parts import (
+    MAX_ROWS,
+    Descriptor,
+    LatentBounds,
+    Moments,
+    PrivacySettings,
+    Prototypes,
+)
 from shoal.core.server_kit.clustered import FORMING, GLOBAL, S
 from shoal.core.server_kit.estimates import MIN_COUNT
 from shoal.core.server_kit.standard import metrics_of
@@ -35,6 +42,14 @@ FEWEST_CLASSES = 2
 LENGTH = 2
 """The number of coordinates of standardized latents that carry their length
 (`shoal.core.inference.describing.standardized`)."""
+
+
+def of_one_encoder(held: Mapping[DeviceId, Prototypes]) -> dict[DeviceId, Prototypes]:
+    """The mean embeddings by the encoder of most devices, and those of devices that do not say by which: the
+    version before did not. The others are asked again, and the question then names the encoder."""
+    names = Counter(each.encoder for each in held.values() if each.encoder)
+    usual = max(sorted(names), key=names.__getitem__, default="")
+    return {device: each for device, each in held.items() if each.encoder in ("", usual)}
 
 
 def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from fedclient.config import DataConfig
-from fedclient.light.session import OnnxNetwork, open_session
+from fedclient.light.session import OnnxNetwork, open_encoder, open_session
 from fedclient.work.runtime import with_graph
 from fedserver.cli.models.onnx import save
 from shoal.core import models
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET, scale_of, with_scale
 from shoal.core.data.views import Views
-from shoal.core.device_kit import tracing
+from shoal.core.device_kit import prototypes, tracing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
 from shoal.core.device_kit.network import has_latent
@@ -27,7 +27,7 @@ from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.messages import Built, Score
+from shoal.core.exchange.messages import Built, Represent, Score
 from shoal.core.inference import newcomer
 from shoal.core.inference.context import InferenceContext
 from shoal.core.inference.graph.binding import bound
@@ -63,6 +63,21 @@ def both(
     light = InferenceContext(OnnxNetwork(read_graph(made.data), 1), data, noise)
     models = tuple({k: 2 * w for k, w in initial_weights(learner, seed).items()} for seed in range(4))
     return DeviceContext(learner, data, "cpu", 0, noise), light, models
+
+
+def test_a_frozen_encoder_becomes_a_graph_by_which_all_devices_embed_alike() -> None:
+    learner = CASES["encoder"][0]()
+    made = tracing.encoder(learner, sample_of((64,), False))
+    assert made is not None
+    assert tracing.encoder(builtin("lenet5", {"size": 12}), sample_of((1, 12, 12), False)) is None
+    x, y = np.random.default_rng(3).random((30, 64)).astype(np.float32), np.arange(30) % 3
+    context = DeviceContext(learner, Views.of(Dataset(x, y)), "cpu", 0, np.random.default_rng(0))
+    context.open_encoder = partial(open_encoder, threads=1)
+    own = prototypes.represent(Represent(), context).prototypes
+    given = Represent(encoder={"graph": np.frombuffer(made.data, np.uint8)})
+    found = prototypes.represent(given, context).prototypes
+    np.testing.assert_allclose(found.means, own.means, atol=1e-5)
+    assert found.encoder != own.encoder
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,22 +18,25 @@ from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH
+from fedclient.work.data import open_views
 from fedclient.work.executor import Spawned
 from fedclient.work.predict import classify
 from fedclient.work.predictions import read_model
 from shoal.core.errors import BadPayload, DataFault, NotFound, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.choosing.compact import compact
-from shoal.core.exchange.link import Question
-from shoal.core.exchange.messages import Describe, Score
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.messages import INPUTS, Describe, Represent, Score
+from shoal.core.exchange.parts import ClusterAssignment, Prototypes
 from shoal.core.exchange.payload import encode
+from shoal.core.exchange.tensors import digest
 from shoal.core.inference.graph.wire import message, varint
 from shoal.core.inference.network import softmax
 from shoal.core.privacy.budget import Budget
 from shoal.core.types import Tensors
 from tests.client.in_process import InProcess
 from tests.client.memory_server import MemoryLink, MemoryServer, quiet
-from tests.core.inference.graphs import HOSTILE, NARROW, attribute, graph, node
+from tests.core.inference.graphs import HOSTILE, NARROW, attribute, graph, node, value
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
@@ -70,7 +73,7 @@ def work(tmp_path: Path) -> WorkConfig:
     return WorkConfig(tmp_path / "blobs", tmp_path / "privacy", data=data, labels=False)
 
 
-def server(question: Choose | Describe | Score, file: bytes | None = None) -> MemoryServer:
+def server(question: Choose | Describe | Represent | Score, file: bytes | None = None) -> MemoryServer:
     made = MemoryServer([])
     stored = made.keep({"graph": np.frombuffer(graph() if file is None else file, np.uint8)})
     asked = compact(question) if isinstance(question, Choose) else question
@@ -110,6 +113,33 @@ def test_it_chooses_by_the_clusters_models_and_tells_nothing(work: WorkConfig) -
     assert [each.model for each in found.tried] == ["c0", "c1", "global"]
     assert (found.sent, known.placed) == (0, [])
     assert found.facts()["graph"] == found.graph.sha256 if found.graph else False
+
+
+def test_it_embeds_by_the_encoder_that_the_run_gives_or_by_the_inputs(
+    work: WorkConfig, tmp_path: Path
+) -> None:
+    labels = np.arange(len(SAMPLES)) % 3
+    np.savez(tmp_path / "labeled.npz", x=SAMPLES, y=labels)
+    work = replace(work, data=DataConfig(npz=tmp_path / "labeled.npz"), labels=True)
+    file = graph([node("Relu", ["x"], ["embedding"])], [value("x")], [value("embedding")])
+    given = {"graph": np.frombuffer(file, np.uint8)}
+    train = open_views(work).train
+    assert train.y is not None
+    encoders = (
+        (Represent(encoder=given), np.maximum(train.x, 0.0), digest(given)),
+        (Represent(), train.x, INPUTS),
+    )
+    for question, embedded, name in encoders:
+        known = server(question)
+        known.placement = Placement("r1", ClusterAssignment("c0"), known.keep(NOTHING))
+        placed(known, work)
+        (shown,) = known.placed
+        assert isinstance(shown, Prototypes)
+        assert shown.encoder == name
+        means = [embedded[train.y == each].mean(axis=0) for each in range(3)]
+        np.testing.assert_allclose(shown.means, means, rtol=1e-5)
+    with pytest.raises(TaskFailed, match="outputs are"):
+        placed(server(Represent(encoder={"graph": np.frombuffer(graph(), np.uint8)})), work)
 
 
 def test_the_model_is_used_in_a_process_of_its_own(work: WorkConfig, tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
 """Mean embeddings by the learner's frozen encoder."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit import samples, standard
-from shoal.core.device_kit.prototypes import WIDEST, _itself, prototypes
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.prototypes import digest_of, represent
 from shoal.core.errors import DeviceFault, LearnerFault, Unprotected
-from shoal.core.exchange.messages import Represent, Represented
+from shoal.core.exchange.messages import INPUTS, Represent, Represented
+from shoal.core.exchange.parts import Prototypes
+from shoal.core.inference import representing
+from shoal.core.inference.representing import WIDEST, itself
 from shoal.core.privacy.accountant import MaskedUpdate
 
 from .conftest import context_of, small
@@ -25,6 +30,10 @@ def doubled(x: Tensor) -> Tensor:
     return 2 * x
 
 
+def prototypes(context: Any, by_class: bool) -> Prototypes:
+    return represent(Represent(by_class), context).prototypes
+
+
 def kept(context: Any) -> tuple[np.ndarray, np.ndarray]:
     """What of the data is in the training part."""
     part = context.views.train
@@ -33,7 +42,7 @@ def kept(context: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("at_once", [3, 256])
 def test_the_mean_of_each_class_that_is_there(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "PASS", at_once)
+    monkeypatch.setattr(representing, "PASS", at_once)
     context = context_of(replace(small(), encoder=doubled), Dataset(X, Y))
     found, (x, y) = prototypes(context, by_class=True), kept(context)
     assert found.classes.tolist() == [1.0, 3.0]
@@ -60,17 +69,46 @@ def test_a_module_is_used_as_it_is_in_evaluation_mode_and_not_trained() -> None:
 def test_without_an_encoder_the_inputs_are_their_own_embedding_in_limited_width() -> None:
     own = replace(small(), encoder=lambda x: x.flatten(1))
     found, wanted = (
-        prototypes(context_of(learner, Dataset(X, Y)), by_class=True).means for learner in (small(), own)
+        prototypes(context_of(learner, Dataset(X, Y)), by_class=True) for learner in (small(), own)
     )
-    np.testing.assert_array_equal(found, wanted)
-    images = torch.arange(2 * 3 * 64 * 48.0).reshape(2, 3, 64, 48)
-    assert _itself(images, "net").shape == (2, 3 * 32 * 32)
-    assert _itself(torch.zeros(2, 9000), "net").shape == (2, WIDEST)
+    np.testing.assert_array_equal(found.means, wanted.means)
+    assert found.encoder == INPUTS != wanted.encoder
+    chance = torch.Generator().manual_seed(0)
+    images, rows = torch.rand(2, 3, 64, 48, generator=chance), torch.rand(2, 9000, generator=chance)
+    np.testing.assert_allclose(
+        itself(images.numpy()), F.adaptive_avg_pool2d(images, 32).flatten(1), rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        itself(rows.numpy()), F.adaptive_avg_pool1d(rows[:, None], WIDEST)[:, 0], rtol=0, atol=1e-6
+    )
+
+
+def test_an_encoder_is_known_by_its_code_and_its_weights() -> None:
+    def network(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+
+    def by(module: nn.Module) -> Any:
+        return lambda x: module(x)
+
+    one, again, other = (digest_of(network(seed)) for seed in (0, 0, 1))
+    assert one == again != other
+    assert digest_of(nn.Sequential(nn.Linear(4, 2), nn.Tanh())) not in (one, other)
+    assert digest_of(by(network(0))) == digest_of(by(network(0))) != digest_of(by(network(1)))
+    assert len({digest_of(doubled), digest_of(kept), digest_of(partial(doubled, 2)), one}) == 4
+
+
+def test_a_device_with_another_encoder_than_the_others_refuses_before_anything_leaves() -> None:
+    context = context_of(replace(small(), encoder=doubled), Dataset(X, Y))
+    own = represent(Represent(), context).prototypes.encoder
+    assert represent(Represent(digest=own), context).prototypes.encoder == own
+    with pytest.raises(LearnerFault, match=f"themselves, and this one by the encoder {own[:12]}"):
+        represent(Represent(digest=INPUTS), context)
 
 
 def test_tokens_without_an_encoder_and_data_without_labels_are_told_what_would_help() -> None:
     with pytest.raises(LearnerFault, match="no encoder"):
-        _itself(torch.zeros(2, 5, dtype=torch.int64), "net")
+        itself(np.zeros((2, 5), np.int64))
     blind = context_of(replace(small(), encoder=doubled), Dataset(X))
     with pytest.raises(DeviceFault, match=r"the data have none \(label some samples, or ask a run"):
         prototypes(blind, by_class=True)

@@ -264,6 +264,7 @@ HOSTILE: Lies = {
     "prototypes: too many": (prototypes(classes=list(range(4098))), "4098 of them"),
     "prototypes: other counts": (prototypes(counts=[1.0]), "differ in length"),
     "prototypes: ragged": (prototypes(means=[0.0] * 3), "3 numbers do not make 2 rows"),
+    "prototypes: short encoder": (prototypes(encoder=b"a"), "32 bytes"),
     "prototypes: infinite": (prototypes(means=[INFINITY] * 4), "NaN or infinity"),
     "mixture: none": (mixture(), "rows is 0"),
     "mixture: too many rows": (mixture(counts=[0.0], rows=1025), "1025 of them"),

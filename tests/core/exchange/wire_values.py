@@ -215,7 +215,8 @@ scores = st.builds(Scores, st.integers(0, 5).flatmap(vectors), counts)
 def prototypes(draw: st.DrawFn) -> Prototypes:
     classes = sorted(draw(st.sets(st.integers(0, (1 << 32) - 1), min_size=1, max_size=4)))
     means = draw(matrices(len(classes), draw(st.integers(1, 4))))
-    return Prototypes(np.array(classes, np.float64), means, draw(vectors(len(classes))))
+    encoder = draw(st.sampled_from(["", "0" * 64, "af" * 32]))
+    return Prototypes(np.array(classes, np.float64), means, draw(vectors(len(classes))), encoder)
 
 
 mixtures = st.tuples(st.integers(1, 4), st.integers(1, 4)).flatmap(
@@ -264,7 +265,9 @@ asked_bounds = st.sampled_from(["", "scalar"])
 curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Build: st.builds(Build, st.none() | st.integers(2, 64)),
-    Built: st.builds(Built, tensors, graph=st.none() | tensors, untraced=st.none() | texts),
+    Built: st.builds(
+        Built, tensors, graph=st.none() | tensors, untraced=st.none() | texts, encoder=st.none() | tensors
+    ),
     Train: st.builds(
         Train, tensors, settings, texts, st.none() | tensors, counts, privacies, st.none() | private
     ),
@@ -295,7 +298,7 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Scored: st.builds(Scored, scores),
     Summarize: st.builds(Summarize),
     Summarized: st.just(Summarized((0.5, -2.0), (1.0, 0.0), (3.0, 0.5))),
-    Represent: st.builds(Represent, st.booleans()),
+    Represent: st.builds(Represent, st.booleans(), st.none() | tensors, st.none() | texts),
     Represented: st.builds(Represented, prototypes(), counts),
 }
 

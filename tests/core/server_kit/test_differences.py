@@ -80,6 +80,26 @@ def test_names_are_told_apart_from_samples_under_noise_and_what_noise_hides_is_n
         assert found(few, turn=1) in (UNKNOWN, NAMES)
 
 
+def test_a_pair_in_doubt_is_named_only_as_the_sure_ones_are() -> None:
+    """c1 is where c0 is but for two classes; its others are nearly there. c2 and c3 are elsewhere."""
+    moved = np.array([1.5, 1.5, 0.3, 0.3])[:CLASSES]
+    places = {"c0": 0.0 * moved, "c1": moved, "c2": 9.0 + 0.0 * moved, "c3": 18.0 + 0.0 * moved}
+
+    def described(number: int, home: str) -> Descriptor:
+        chance = np.random.default_rng(number)
+        labels = chance.integers(0, CLASSES, 2000)
+        latents = (2.0 * labels + places[home][labels])[:, None] + chance.normal(size=(2000, DIMS))
+        return release(moments_of(latents, labels, CLASSES), PrivacySettings(), "0" * 64, chance)
+
+    def named(*homes: str) -> str:
+        assigned = {f"d{number}": home for number, home in enumerate(homes)}
+        made = {name: described(number, home) for number, (name, home) in enumerate(assigned.items())}
+        return differences(made, assigned)[0].kind
+
+    assert named("c0", "c1") == SOME_INPUTS
+    assert named("c0", "c1", "c2", "c3") == UNKNOWN
+
+
 def test_chance_names_no_difference() -> None:
     for seed in range(60):
         (found,) = kinds(lambda number, _, seed=seed: device(100 * seed + number, samples=25))  # type: ignore[misc]

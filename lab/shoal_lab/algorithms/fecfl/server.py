@@ -16,20 +16,28 @@ from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.clustering.cluster import agglomerated
+from shoal.core.server_kit.frozen_encoder import of_one_encoder
 from shoal.core.types import DeviceId, Tensors
 from shoal_lab.algorithms.fecfl import Parameters
-
-QUESTION = Represent(by_class=False)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: represent, clustered, last_choice, evaluate or done. embeddings: (d,), each device's mean."""
+    """phase: represent, clustered, last_choice, evaluate or done. embeddings: (d,), each device's mean.
+
+    encoder: as in FMCL's state. digest: SHA-256 of the one by which devices have embedded; "" if unknown.
+    """
 
     CHOOSES_AT_LAST: ClassVar[bool] = True
 
     parameters: Parameters
     embeddings: Mapping[DeviceId, FloatArray] = field(default_factory=dict)
+    encoder: Tensors = field(default_factory=dict)
+    digest: str = ""
+
+    @property
+    def question(self) -> Represent:
+        return Represent(by_class=False, encoder=self.encoder or None, digest=self.digest or None)
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
@@ -40,7 +48,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
     if not state.embeddings:
         raise Refused("the run has not formed its clusters yet", "try again after its first round")
     if evidence is None:
-        return QUESTION
+        return state.question
     assert isinstance(evidence, Prototypes)
     return nearest(state, evidence.means[0])
 
@@ -63,11 +71,13 @@ def cosine_distances(embeddings: Sequence[FloatArray]) -> FloatArray:
 
 
 def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, QUESTION), "devices send mean embeddings")
+    return Plan(dict.fromkeys(present, state.question), "devices send mean embeddings")
 
 
 def _take_represent(state: State, reports: Sequence[Report]) -> State:
-    embeddings = dict(sorted(_embeddings(reports).items()))
+    held = of_one_encoder(dict(sorted(_represented(reports).items())))
+    embeddings = {device: each.means[0] for device, each in held.items()}
+    state = replace(state, digest=next((each.encoder for each in held.values() if each.encoder), ""))
     chosen = state.parameters
     labels = agglomerated(
         cosine_distances(list(embeddings.values())),
@@ -80,22 +90,23 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_train(state, present, late=QUESTION)
+    return clustered.ask_train(state, present, late=state.question)
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    joined = {device: nearest(state, one).cluster for device, one in _embeddings(reports).items()}
+    new = {device: each.means[0] for device, each in _represented(reports).items()}
+    joined = {device: nearest(state, one).cluster for device, one in new.items()}
     state = replace(
         state,
-        embeddings={**state.embeddings, **_embeddings(reports)},
+        embeddings={**state.embeddings, **new},
         assignments={**state.assignments, **joined},
     )
     return clustered.take_train(state, reports)
 
 
-def _embeddings(reports: Sequence[Report]) -> dict[DeviceId, FloatArray]:
+def _represented(reports: Sequence[Report]) -> dict[DeviceId, Prototypes]:
     return {
-        report.device: report.message.prototypes.means[0]
+        report.device: report.message.prototypes
         for report in reports
         if isinstance(report.message, Represented)
     }

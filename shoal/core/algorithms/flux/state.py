@@ -110,8 +110,8 @@ class State(Clustered):
             "the groups were found by how the devices' updates differ, which leave without a guarantee: the "
             "noise of the descriptions hides more of them"
         )
-        by_updates = (found,) if self.by_updates else ()
-        return (*by_updates, *self._undescribed, *self._hidden, *self._classless, *self.drift, *super().remarks)
+        said = (*((found,) if self.by_updates else ()), *self._undescribed, *self._hidden, *self._classless)
+        return (*said, *self.drift, *super().remarks)
 
     @property
     def _undescribed(self) -> Sequence[str]:

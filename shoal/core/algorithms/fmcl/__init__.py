@@ -5,14 +5,16 @@ algorithms named below are those of the paper.
 
 A run goes through these phases; each line is one exchange with the devices:
 
-    represent   devices embed their data by the learner's own `encoder`, or else take the inputs themselves
-                (`shoal.core.device_kit.prototypes`), and send the mean embedding of each class and its number
-                of samples (eq. 1 and 2); the server groups the devices by the classes that they share
+    represent   devices embed their data by the learner's `encoder`, or else take the inputs themselves
+                (`shoal.core.inference.representing`), and send the mean embedding of each class and its
+                number of samples (eq. 1 and 2); the server groups the devices by the classes that they share
                 (Algorithms 3 to 5)
     clustered   each group trains its own model; late joiners represent, and train from the next round on
     evaluate    every device measures its cluster's model on its test part
 
-Any model may be trained: the encoder is a separate one, the same on all devices, and is never trained.
+Any model may be trained: the encoder is a separate one, the same on all devices, and is never trained. Where
+devices make the first weights, they give it as a graph, too, and all embed by that. Embeddings by another
+encoder are refused.
 
 The paper leaves some points open. Here they are read as:
 

@@ -9,10 +9,11 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fmcl import Parameters, clustering
 from shoal.core.errors import Refused
-from shoal.core.exchange.messages import Message, Represent, Represented
+from shoal.core.exchange.messages import INPUTS, Message, Represent, Represented
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.frozen_encoder import of_one_encoder
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -20,7 +21,8 @@ from shoal.core.types import DeviceId, Tensors
 class State(Clustered):
     """phase: represent, clustered, evaluate or done.
 
-    prototypes: what each device sent. far: D_big, the distance of devices that share no class.
+    prototypes: what each device sent. far: D_big, the distance of devices that share no class. encoder: the
+    frozen encoder as a graph, where the devices that made the first weights gave one; else empty.
     """
 
     GOES_ON_IN: ClassVar[str] = "clustered"
@@ -28,6 +30,17 @@ class State(Clustered):
     parameters: Parameters
     prototypes: Mapping[DeviceId, Prototypes] = field(default_factory=dict)
     far: float = 1.0
+    encoder: Tensors = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the encoder by which the devices have embedded; "" where none has said."""
+        return next((each.encoder for each in self.prototypes.values() if each.encoder), "")
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        own = "no frozen encoder was given: devices are grouped by how near their inputs are themselves"
+        return (*([own] if self.digest == INPUTS else []), *super().remarks)
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
@@ -38,19 +51,21 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
     if not state.prototypes:
         raise Refused("the run has not formed its clusters yet", "try again after its first round")
     if evidence is None:
-        return Represent(by_class=True)
+        return _question(state)
     assert isinstance(evidence, Prototypes)
     return clustering.place(state.parameters, state.prototypes, state.assignments, state.far, evidence)
 
 
 def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(
-        dict.fromkeys(present, Represent(by_class=True)), "devices send mean embeddings of their classes"
-    )
+    return Plan(dict.fromkeys(present, _question(state)), "devices send mean embeddings of their classes")
+
+
+def _question(state: State) -> Represent:
+    return Represent(by_class=True, encoder=state.encoder or None, digest=state.digest or None)
 
 
 def _take_represent(state: State, reports: Sequence[Report]) -> State:
-    held = dict(sorted(_represented(reports).items()))
+    held = of_one_encoder(dict(sorted(_represented(reports).items())))
     apart = clustering.distances(state.parameters, list(held.values()))
     far = clustering.beyond(state.parameters, list(held.values()), apart)
     labels = clustering.group(state.parameters, np.where(np.isfinite(apart), apart, far))
@@ -59,7 +74,7 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_train(state, present, late=Represent(by_class=True))
+    return clustered.ask_train(state, present, late=_question(state))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:

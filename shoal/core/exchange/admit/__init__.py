@@ -15,6 +15,7 @@ from shoal.core.exchange.admit.plausible import check_sums
 from shoal.core.exchange.encoding.messages import TrainEncoded
 from shoal.core.exchange.messages import (
     MAX_EXAMPLES,
+    SAME_ENCODER,
     Build,
     Built,
     Describe,
@@ -49,6 +50,8 @@ from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
 MAX_CLASSES = 1 << 24
+GRAPHS = frozenset({"graph", "encoder"})
+"""What may come with initial weights."""
 MAX_VALUE = 1e40
 """Above every float32, which latents are; squares of such values and sums of them still fit."""
 
@@ -70,8 +73,8 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
 
 
 def most_models(task: Message) -> int:
-    """How many models an answer to `task` can have. The graph of the first ones counts as one."""
-    return (task.models or 1) + 1 if isinstance(task, Build) else max(len(_manifests(task)), 1)
+    """How many models an answer to `task` can have. A graph that comes with the first ones counts as one."""
+    return (task.models or 1) + len(GRAPHS) if isinstance(task, Build) else max(len(_manifests(task)), 1)
 
 
 def admit_payload(task: Message, payload: Payload) -> None:
@@ -83,7 +86,7 @@ def admit_payload(task: Message, payload: Payload) -> None:
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
-    most = most_models(task) - (isinstance(task, Build) and "graph" not in payload.parts)
+    most = most_models(task) - (len(GRAPHS - {*payload.parts}) if isinstance(task, Build) else 0)
     if len(found) > most:
         raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
     for weights in found:
@@ -232,6 +235,8 @@ def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
         raise BadPayload("expected one mean embedding of all samples, under class 0")
     if (prototypes.counts < 1.0).any() or prototypes.counts.sum() > MAX_EXAMPLES:
         raise BadPayload("prototypes: a class has no samples, or too many")
+    if unlike := task.unlike(prototypes.encoder):
+        raise BadPayload(f"prototypes: {unlike}", SAME_ENCODER)
     _check_range("a mean embedding", prototypes.means)
 
 

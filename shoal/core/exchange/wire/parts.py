@@ -173,6 +173,7 @@ def prototypes_to_pb(prototypes: Prototypes) -> pb2.Prototypes:
         classes=prototypes.classes.astype(int).tolist(),
         means=prototypes.means.ravel().tolist(),
         counts=prototypes.counts.tolist(),
+        encoder=digest_to_pb(prototypes.encoder, "prototypes: encoder") if prototypes.encoder else b"",
     )
 
 
@@ -182,6 +183,7 @@ def prototypes_from_pb(pb: pb2.Prototypes) -> Prototypes:
         classes,
         matrix(pb.means, len(classes), MAX_ROWS, MAX_ROWS * MAX_DIMS, "prototypes: means"),
         vector(pb.counts, MAX_ROWS, "prototypes: counts"),
+        digest_from_pb(pb.encoder, "prototypes: encoder") if pb.encoder else "",
     )
 
 

@@ -8,7 +8,7 @@ of the process that runs it is for that.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,7 +23,8 @@ MAX_SAMPLE = 1 << 26
 """Values of one sample."""
 OPSETS = range(13, 24)
 """The versions of ONNX's operators that are taken. Older ones differ in what their operators mean."""
-SAMPLES, SCORES, LATENT = "x", "scores", "latent"
+SAMPLES, SCORES, LATENT, EMBEDDING = "x", "scores", "latent", "embedding"
+OF_NETWORKS = ((SCORES,), (SCORES, LATENT))
 MODEL = {1: False, 2: False, 7: False, 8: True, 14: True}
 GRAPH = {1: True, 2: False, 5: True, 11: True, 12: True}
 NODE = {1: True, 2: True, 4: False, 5: True, 7: False}
@@ -52,7 +53,8 @@ DTYPES: Mapping[int, str] = MappingProxyType(
 class Graph:
     """A checked graph. data: its bytes. sample: the type and shape of one sample, without the batch.
 
-    weights: what the learner's state looks like, in its order. outputs: "scores", and perhaps "latent".
+    weights: what the learner's state looks like, in its order. outputs: "scores", and perhaps "latent"; of a
+    frozen encoder, which has its weights in it, "embedding".
     facts: what the author's machine noted: learner, classifier ("yes" or "no"), preprocessing and classes.
     """
 
@@ -79,8 +81,9 @@ def reference_of(sha256: str, size: int) -> Weights:
     return Weights((TensorSpec("graph", "uint8", (size,)),), BlobRef(sha256, size))
 
 
-def read_graph(data: bytes) -> Graph:
-    """The graph in an ONNX file. Raises BadPayload, with the reason, for one that is not taken."""
+def read_graph(data: bytes, allowed: Sequence[tuple[str, ...]] = OF_NETWORKS) -> Graph:
+    """The graph in an ONNX file, with one of these lists of outputs. Raises BadPayload, with the reason, for
+    one that is not taken."""
     if len(data) > MAX_BYTES:
         raise BadPayload(
             f"the graph has {len(data)} bytes",
@@ -98,13 +101,21 @@ def read_graph(data: bytes) -> Graph:
         _check_constant(Fields(tensor, TENSOR, "a constant of the graph"))
     inputs = [_tensor_of(Fields(each, VALUE, "an input of the graph")) for each in graph.all(11)]
     outputs = tuple(Fields(each, VALUE, "an output of the graph").text(1) for each in graph.all(12))
-    if outputs not in ((SCORES,), (SCORES, LATENT)):
-        raise BadPayload(f"the graph's outputs are {_listed(outputs)}, not scores and latent", HINT)
+    if outputs not in allowed:
+        raise BadPayload(f"the graph's outputs are {_listed(outputs)}, not {' and '.join(allowed[-1])}", HINT)
     facts = {}
     for each in model.all(14):
         entry = Fields(each, ENTRY, "a note of the graph")
         facts[entry.text(1).removeprefix("shoal.")] = entry.text(2)
     return Graph(data, _sample_of(inputs), _weights_of(inputs), outputs, MappingProxyType(facts))
+
+
+def read_encoder(data: bytes) -> Graph:
+    """The frozen encoder in an ONNX file, with its weights. Raises BadPayload for one that is not taken."""
+    found = read_graph(data, ((EMBEDDING,),))
+    if found.weights:
+        raise BadPayload("the encoder's graph lacks its weights", HINT)
+    return found
 
 
 def _check_operator_sets(model: Fields) -> None:

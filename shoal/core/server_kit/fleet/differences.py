@@ -46,6 +46,10 @@ SAME = 0.1
 CLEAR, ERROR = 3.0, 1e-3
 """Standard errors by which a distance must exceed what chance does, and how often chance may make shares
 differ as much."""
+STILL = 0.05
+"""The samples of some classes surely look different, P(X|Y), if those of the others lie in one place by this
+mean. Images that are turned, which all look different, have digits that hardly do. Chosen at seeds 40 to 42;
+see benchmarks/differences.py."""
 OFTEN, MOST_MOVED = 0.25, 0.7
 """The distance between shares of the classes from which it counts, and the share of classes that have moved
 from which all have."""
@@ -64,7 +68,7 @@ class Difference:
 
     first: ModelKey
     second: ModelKey
-    kind: str
+    kind: str = UNKNOWN
     strength: float = 0.0
 
 
@@ -84,9 +88,15 @@ def differences(
     sizes = Counter(assignments[device] for device in devices)
     homes = np.array([assignments[device] for device in devices])
     found = {key: _cluster(table, homes == key) for key, _ in sizes.most_common(MOST_CLUSTERS)}
+    every = list(combinations(sorted(found), 2))
+    compared = [_compared(found[first], found[second]) for first, second in every]
+    # The clusters of a fleet mostly differ in one way: what is not sure of a pair counts if the sure ones say
+    # the same.
+    sure = Counter(kind for kind, _, doubtful in compared if kind and not doubtful)
+    usual = sure.most_common(1)[0][0] if sure else ""
     return [
-        Difference(first, second, *_compared(found[first], found[second]))
-        for first, second in combinations(sorted(found), 2)
+        Difference(*pair) if doubtful and usual not in ("", kind) else Difference(*pair, kind, strength)
+        for pair, (kind, strength, doubtful) in zip(every, compared, strict=True)
     ]
 
 
@@ -148,17 +158,17 @@ def _cluster(table: Table, mine: npt.NDArray[np.bool_]) -> _Cluster:
     return _Cluster(counts, noise, means, variances, errors)
 
 
-def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float]:
-    """The kind of difference, and its strength."""
+def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
+    """The kind of difference, its strength, and whether it is in doubt."""
     both = np.flatnonzero((one.counts[1:] >= MIN_SAMPLES) & (other.counts[1:] >= MIN_SAMPLES)) + 1
     apart = _shares_apart(one, other)
-    by_label = (LABELS, apart) if apart > OFTEN else (UNKNOWN, 0.0)
+    by_label = (LABELS, apart, False) if apart > OFTEN else (UNKNOWN, 0.0, False)
     if len(both) < 2:
         return by_label
     distances, chance = _distances(one, other, both)
     doubt = CLEAR * np.sqrt(2.0 / one.means.shape[1]) * chance
     if share := _renamed(distances, doubt):
-        return NAMES, share
+        return NAMES, share, False
     own, own_doubt = np.diagonal(distances), np.diagonal(doubt)
     moved = own > np.maximum(MOVED, own_doubt)
     hidden = ~moved & (own + own_doubt > MOVED)
@@ -167,8 +177,10 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float]:
     if moved.any():
         strength = float(np.sqrt(np.median(own[moved])))
         if moved.mean() > MOST_MOVED:
-            return INPUTS, strength
-        return (UNKNOWN, 0.0) if (moved | hidden).mean() > MOST_MOVED else (SOME_INPUTS, strength)
+            return INPUTS, strength, False
+        if (moved | hidden).mean() > MOST_MOVED:
+            return UNKNOWN, 0.0, False
+        return SOME_INPUTS, strength, bool(own[~moved].mean() > STILL)
     return by_label
 
 

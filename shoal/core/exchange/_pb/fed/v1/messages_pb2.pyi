@@ -174,6 +174,7 @@ class Built(_message.Message):
     OTHERS_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     UNTRACED_FIELD_NUMBER: _builtins.int
+    ENCODER_FIELD_NUMBER: _builtins.int
     untraced: _builtins.str
     """Set by the device: why there is no graph, for people, at most 65,536 characters. Unset: no reason."""
     @_builtins.property
@@ -190,6 +191,12 @@ class Built(_message.Message):
         checks it, and takes the weights without it if it does not pass. Unset: none, see `untraced`.
         """
 
+    @_builtins.property
+    def encoder(self) -> _parts_pb2.Weights:
+        """Set by the device: the learner's frozen encoder as an ONNX file with its weights, the one tensor "graph" of
+        bytes. Unset: the learner has none, or one that cannot be traced.
+        """
+
     def __init__(
         self,
         *,
@@ -197,10 +204,11 @@ class Built(_message.Message):
         others: _parts_pb2.WeightsList | None = ...,
         graph: _parts_pb2.Weights | None = ...,
         untraced: _builtins.str | None = ...,
+        encoder: _parts_pb2.Weights | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "encoder", b"encoder", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_untraced", b"_untraced", "encoder", b"encoder", "graph", b"graph", "model", b"model", "others", b"others", "untraced", b"untraced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__untraced: _TypeAlias = _typing.Literal["untraced"]  # noqa: Y015
     _WhichOneofArgType__untraced: _TypeAlias = _typing.Literal["_untraced", b"_untraced"]  # noqa: Y015
@@ -1153,27 +1161,46 @@ Global___Scored: _TypeAlias = Scored  # noqa: Y015
 
 @_typing.final
 class Represent(_message.Message):
-    """Tell the mean embeddings of the training part, by the learner's own frozen encoder. Answer: Represented, or
-    Prototypes in a PlaceRequest.
+    """Tell the mean embeddings of the training part, by a frozen encoder. Answer: Represented, or Prototypes in a
+    PlaceRequest.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BY_CLASS_FIELD_NUMBER: _builtins.int
+    ENCODER_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     by_class: _builtins.bool
     """Set by the server: one for each class, which takes labels; no: one for all samples, under class 0. Unset: yes."""
+    digest: _builtins.str
+    """Set by the server: SHA-256 of the encoder by which other devices have answered, 64 hex digits; a device with
+    another one must refuse. Unset: none has answered yet.
+    """
+    @_builtins.property
+    def encoder(self) -> _parts_pb2.Weights:
+        """Set by the server: the encoder as an ONNX file with its weights, the one tensor "graph" of bytes. Unset: the
+        learner's own, or the inputs themselves where it has none.
+        """
+
     def __init__(
         self,
         *,
         by_class: _builtins.bool | None = ...,
+        encoder: _parts_pb2.Weights | None = ...,
+        digest: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_by_class", b"_by_class", "by_class", b"by_class"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_by_class", b"_by_class", "_digest", b"_digest", "by_class", b"by_class", "digest", b"digest", "encoder", b"encoder"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_by_class", b"_by_class", "by_class", b"by_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_by_class", b"_by_class", "_digest", b"_digest", "by_class", b"by_class", "digest", b"digest", "encoder", b"encoder"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__by_class: _TypeAlias = _typing.Literal["by_class"]  # noqa: Y015
     _WhichOneofArgType__by_class: _TypeAlias = _typing.Literal["_by_class", b"_by_class"]  # noqa: Y015
+    _WhichOneofReturnType__digest: _TypeAlias = _typing.Literal["digest"]  # noqa: Y015
+    _WhichOneofArgType__digest: _TypeAlias = _typing.Literal["_digest", b"_digest"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__by_class) -> _WhichOneofReturnType__by_class | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__digest) -> _WhichOneofReturnType__digest | None: ...
 
 Global___Represent: _TypeAlias = Represent  # noqa: Y015
 

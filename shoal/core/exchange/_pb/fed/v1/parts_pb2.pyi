@@ -383,6 +383,11 @@ class Prototypes(_message.Message):
     CLASSES_FIELD_NUMBER: _builtins.int
     MEANS_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
+    ENCODER_FIELD_NUMBER: _builtins.int
+    encoder: _builtins.bytes
+    """Set by the device: SHA-256 of the encoder, 32 bytes. Unset: the device does not say, as those before 0.2.
+    Embeddings by different encoders must not be compared.
+    """
     @_builtins.property
     def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Set by the device: the classes that it holds, ascending, at most 4,097. Unset: refused."""
@@ -403,10 +408,11 @@ class Prototypes(_message.Message):
         classes: _abc.Iterable[_builtins.int] | None = ...,
         means: _abc.Iterable[_builtins.float] | None = ...,
         counts: _abc.Iterable[_builtins.float] | None = ...,
+        encoder: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "counts", b"counts", "means", b"means"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "counts", b"counts", "encoder", b"encoder", "means", b"means"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
