@@ -408,6 +408,8 @@ class Agent:
         if len(last) > 2:
             gone |= last.pop(0)
         gone = gone.difference(*(used for each in self._models.values() for used in each))
+        for blob in gone.intersection(weights.blob for weights in made):
+            self._store.retire(blob)  # no one has mapped it: the working process has only written it
         self._store.remove(sorted(gone, key=lambda blob: blob.sha256))  # in an order that is always the same
 
     async def _noted(self, task: Task, failed: Failure) -> None:
