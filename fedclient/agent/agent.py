@@ -117,10 +117,11 @@ class Agent:
         """
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
-        self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
+        self._note_failure, self._check_consent = note_failure, check_consent
         self._keep_reserved = keep_reserved
         # Failures in a row: of calls that no one answers, of sessions in which nothing was done, of tasks.
-        self._calls, self._sessions, self._faults = Backoff(chance), Backoff(chance), Backoff(chance)
+        self._chance = chance or Random()
+        self._calls, self._sessions, self._faults = (Backoff(self._chance) for _ in range(3))
         self._transfers = Transfers(
             link, store, self._patiently, allowance.download_bytes, allowance.bandwidth
         )
@@ -407,6 +408,8 @@ class Agent:
         if len(last) > 2:
             gone |= last.pop(0)
         gone = gone.difference(*(used for each in self._models.values() for used in each))
+        for blob in gone.intersection(weights.blob for weights in made):
+            self._store.retire(blob)  # no one has mapped it: the working process has only written it
         self._store.remove(sorted(gone, key=lambda blob: blob.sha256))  # in an order that is always the same
 
     async def _noted(self, task: Task, failed: Failure) -> None:

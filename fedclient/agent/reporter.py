@@ -1,5 +1,6 @@
 """Reports what an agent does: to people on a console, and to `fedclient status` in a file."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +11,13 @@ from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
 from shoal.core.exchange.payload import Payload, Settings
 from shoal.shell.console import continued
 
+PAUSE = 1.0
+"""Seconds between two writes of the status, which many short tasks would have written all the time."""
+
 
 class Reporter:
-    """Keeps the status of an agent. progress: shows what is going on; say: prints what people may read
-    later.
+    """Keeps the status of an agent, on an event loop. progress: shows what is going on; say: prints what
+    people may read later.
     """
 
     def __init__(
@@ -23,12 +27,18 @@ class Reporter:
         self.failure: ShoalError | None = None
         """Why the last task has no result that counts; None if it has one."""
         self._root, self._progress, self._say = root, progress, say
+        self._next, self._planned = 0.0, False
 
     def doing(self, text: str) -> None:
         """Report what is going on, or what the agent waits for."""
         self.status.doing = text
         self._progress(text)
         self._save()
+
+    def stopped(self) -> None:
+        """The agent has ended, and what was reported is written."""
+        self._next = 0.0
+        self.doing("stopped")
 
     def began(self, task: Task) -> None:
         """A task was leased. Its payload may name the cluster that the device trains with."""
@@ -69,7 +79,17 @@ class Reporter:
         self._save()
 
     def _save(self) -> None:
+        """Write the status, at once or as soon as `PAUSE` allows."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._next:
+            self._write()
+        elif not self._planned:
+            self._planned = True
+            loop.call_at(self._next, self._write)
+
+    def _write(self) -> None:
         """The status must not stop the work: on a full disk the previous one stays."""
+        self._next, self._planned = asyncio.get_running_loop().time() + PAUSE, False
         with suppress(StorageFault):
             self.status.save(self._root)
 

@@ -74,7 +74,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
             log.add(f"error[{error.code}]: {error.message}")
             raise
         finally:
-            reporter.doing("stopped")
+            reporter.stopped()
         return reporter
 
 

@@ -2,6 +2,7 @@
 
 <folder>/<sha256>        complete and checked
 <folder>/<sha256>.part   an interrupted download; it resumes at the last complete chunk
+<folder>/spare           a result that was taken; the next one overwrites it
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.errors import BadPayload, Refused
@@ -21,6 +23,7 @@ from shoal.shell.disk import TEMPORARY, settle, show, storing, temporary, write_
 
 PART = ".part"
 """The end of the name of a download that is not complete."""
+SPARE = "spare"
 
 
 class BlobStore:
@@ -98,11 +101,12 @@ class BlobStore:
     def keep(self, tensors: Tensors) -> Weights:
         """Store tensors, hashed as they are written; on return they are on the disk. Raises StorageFault."""
         sha, size = hashlib.sha256(), 0
-        with storing(self.folder), temporary(self.folder) as file:
+        with storing(self.folder), temporary(self.folder, spare=self.folder / SPARE) as file:
             for piece in pack(tensors):
                 sha.update(piece)
                 write_early(file, piece, size)
                 size += len(piece)
+            file.truncate()
             settle(file, self.folder / sha.hexdigest())
         self._sound.add(sha.hexdigest())
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
@@ -157,13 +161,22 @@ class BlobStore:
                 self.path(blob).unlink(missing_ok=True)
             self._sound.discard(blob.sha256)
 
+    def retire(self, blob: BlobRef) -> None:
+        """Keep the file of a result that is not needed any more, to be overwritten by the next one.
+
+        No process may have mapped it: its bytes change.
+        """
+        with storing(self.path(blob)), suppress(FileNotFoundError):
+            self.path(blob).rename(self.folder / SPARE)
+        self._sound.discard(blob.sha256)
+
     def trim(self, most: int, in_use: Collection[str] = ()) -> None:
-        """Delete the oldest blobs, and unfinished files, until at most `most` bytes are kept.
+        """Delete the spare file, the oldest blobs, and unfinished files, until at most `most` bytes are kept.
 
         in_use: hashes of blobs to keep, whatever their size. No one may write here meanwhile.
         """
         with storing(self.folder):
-            found = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+            found = sorted(self.folder.iterdir(), key=_last_used, reverse=True)
             kept = sum(path.stat().st_size for path in found if path.name in in_use)
             for path in found:
                 if path.name in in_use:
@@ -173,6 +186,10 @@ class BlobStore:
                     kept -= path.stat().st_size
                     path.unlink()
                     self._sound.discard(path.name)
+
+
+def _last_used(path: Path) -> float:
+    return 0.0 if path.name == SPARE else path.stat().st_mtime
 
 
 def _hash(path: Path, size: int) -> "hashlib._Hash":

@@ -12,6 +12,7 @@ A result that was begun before consent was taken back does not leave either.
 
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,10 @@ class Consents:
 
     def check_not_refused(self, run: RunId) -> None:
         """Raises NoConsent for a run to which consent was taken back, and not given again."""
-        if run in self._refusals() and run not in self.given():
+        self._check_among(self._refusals(), run)
+
+    def _check_among(self, refusals: Collection[RunId], run: RunId) -> None:
+        if run in refusals and run not in self.given():
             raise NoConsent(
                 f"you have refused run {run}",
                 f"`fedclient consent give {run}` lets this device take part",
@@ -141,8 +145,9 @@ class Consents:
     def check_since(self, run: RunId, began: float) -> None:
         """Raises NoConsent if consent was taken back after `began`, seconds since 1970, or not given again
         since: the clock may have been set back."""
-        self.check_not_refused(run)
-        if self._refusals().get(run, 0.0) >= began:
+        refusals = self._refusals()
+        self._check_among(refusals, run)
+        if refusals.get(run, 0.0) >= began:
             raise NoConsent(
                 f"you have taken back your consent to run {run} since this was begun",
                 f"`fedclient consent give {run}` lets the next results leave",
@@ -168,7 +173,10 @@ class Consents:
         """What a file has, by run; None if it cannot be read. Raises StorageFault."""
         path = self._folder / name
         with storing(path):
-            data = path.read_bytes() if path.exists() else b"{}"
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                data = b"{}"
         try:
             found = json.loads(data)
         except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Literal
 
 from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
 from shoal.core.types import Bytes
@@ -114,12 +114,21 @@ def check_room(folder: Path, size: int) -> None:
 
 
 @contextmanager
-def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file to write in `folder`, which is created; deleted at the end unless it was settled."""
+def temporary(folder: Path, mode: int = 0o666, spare: Path | None = None) -> Iterator[BinaryIO]:
+    """A new file to write in `folder`, which is created; deleted at the end unless it was settled.
+
+    spare: a file there that is overwritten instead, if it exists: its pages are in memory already, and its
+    place is on the disk. Bytes after the new ones stay until the file is truncated.
+    """
     make_folder(folder)
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    how: Literal["xb", "r+b"] = "xb"
+    if spare is not None:
+        with suppress(FileNotFoundError):
+            spare.rename(path)
+            how = "r+b"
     try:
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(path, how, opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
     finally:
         path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import pytest
 
 from fedclient.agent.agent import Until
 from fedclient.net.throttle import Throttle
+from fedclient.store.blobs import SPARE
 from shoal.core.errors import Refused
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate
@@ -168,14 +169,14 @@ def test_old_models_are_thrown_away(device: Device, server: MemoryServer) -> Non
     assert len(os.listdir(device.root / "blobs")) == 1
 
 
-def test_results_that_were_taken_and_models_that_no_task_uses_any_more_are_deleted(
+def test_results_that_were_taken_become_one_spare_file_and_models_that_no_task_uses_any_more_are_deleted(
     device: Device, server: MemoryServer
 ) -> None:
     server.tasks += [train(server, 3, 5.0), train(server, 4, 7.0)]
     *_, last_but_one, last = [task.payload.weights()[0].blob.sha256 for task in server.tasks]
     device.run()
     assert len(server.reports) == 4
-    assert set(os.listdir(device.root / "blobs")) == {last_but_one, last}
+    assert set(os.listdir(device.root / "blobs")) == {last_but_one, last, SPARE}
 
 
 def test_a_task_with_more_models_than_the_owner_keeps_is_refused_before_a_byte_is_fetched(

@@ -60,8 +60,7 @@ async def _combined(what: Combination, storage: Storage) -> State:
     try:
         if len(counted) < len(what.devices):
             raise NotFound("reports that counted are not stored")
-        following = await in_thread(lambda: reduce(what.server_half, what.state, reports, storage.blobs.make))
-        await in_thread(lambda: what.known(reports.figures, following))
+        following = await in_thread(lambda: _reduced(what, reports, storage))
     except (StorageFault, asyncio.CancelledError):
         raise
     except Exception as error:
@@ -72,4 +71,10 @@ async def _combined(what: Combination, storage: Storage) -> State:
             raise DamagedReports(lost) from None
         raise
     crash.point("server.reduced")
+    return following
+
+
+def _reduced(what: Combination, reports: StoredReports, storage: Storage) -> State:
+    following = reduce(what.server_half, what.state, reports, storage.blobs.make)
+    what.known(reports.figures, following)
     return following

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar, overload
 
 from fedserver.store.content.blobs import Blobs
@@ -43,7 +44,9 @@ class StoredReports(Sequence[Report]):
             return StoredReports(self._records[index], self._tasks, self._blobs)
         record = self._records[index]
         task = self._tasks[record.device]
-        message = decode(record.payload, {task.reply.kind: task.reply}, self._blobs.reported)
+        size = sum(weights.blob.size for weights in record.payload.weights())
+        opened = partial(self._blobs.reported, together=len(self._records) * size)
+        message = decode(record.payload, {task.reply.kind: task.reply}, opened)
         self.figures[record.device] = figures_of(task, message)
         return Report(record.device, message)
 

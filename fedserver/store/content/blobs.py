@@ -208,17 +208,20 @@ class Blobs:
             return self.read(weights)
         return checked.verified(path, weights, partial(self.damage, name))
 
-    def reported(self, weights: Weights) -> StoredTensors:
-        """Tensors that a report brought, of which no damaged part is ever read. They stay on the disk.
+    def reported(self, weights: Weights, together: int) -> StoredTensors:
+        """Tensors that a report brought, of which no damaged part is ever read. They stay on the disk, or are
+        in memory once one is needed: small ones, if not too many are.
 
-        Raises NotFound, BadPayload if the size is wrong, LostTensors if they are damaged, StorageFault.
+        together: bytes of all that are used at the same time. Raises NotFound, BadPayload if the size is
+        wrong, LostTensors if they are damaged, StorageFault.
         """
         name = weights.blob.sha256
         while name not in self._blocks:  # it came before the start
             if lost := self.damage(name):
                 raise LostTensors(lost)
         repair = partial(self.damage, name)
-        opened = partial(StoredTensors, self.path(name), weights, self._blocks[name], repair)
+        is_small = weights.blob.size < checked.MIN_BYTES and together <= checked.MOST_BYTES
+        opened = partial(StoredTensors, self.path(name), weights, self._blocks[name], repair, is_small)
         try:
             return opened()
         except (NotFound, BadPayload):  # it is gone, or was cut

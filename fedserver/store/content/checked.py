@@ -21,6 +21,8 @@ from shoal.shell.disk import TEMPORARY, storing, write_early
 
 MIN_BYTES = 1 << 20
 """Bytes of a model from which on its memory is worth the reading."""
+MOST_BYTES = 64 << 20
+"""Bytes of smaller ones that are in memory together. Beyond that, each is read for each part of a tensor."""
 
 Repair = Callable[[], str]
 """Restores the file of a blob if it is damaged, and says what is wrong with it if that was not possible."""
@@ -81,9 +83,20 @@ class StoredTensors(Checked):
 
     _remembers = False  # there may be thousands of them
 
-    def __init__(self, path: Path, weights: Weights, blocks: bytes, repair: Repair) -> None:
+    def __init__(
+        self, path: Path, weights: Weights, blocks: bytes, repair: Repair, in_memory: bool = False
+    ) -> None:
+        """in_memory: whether they stay there, all of them, once one is needed."""
         super().__init__(path, weights.manifest, blocks, repair)
-        self.weights = weights
+        self.weights, self._in_memory = weights, in_memory
+        self._kept: Array | None = None
+
+    def _sound(self, first: int, start: int, stop: int) -> Array | None:
+        if not self._in_memory:
+            return super()._sound(first, start, stop)
+        if self._kept is None:
+            self._kept = super()._sound(0, 0, self._size)
+        return None if self._kept is None else self._kept[start:stop]
 
 
 class Draft(Checked):

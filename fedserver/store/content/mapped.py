@@ -31,7 +31,19 @@ def _reading(path: Path) -> Iterator[FileIO]:
             with FileIO(path) as file:
                 yield file
         except FileNotFoundError:
-            raise NotFound(f"the server does not have blob {path.name[:12]}", "upload it first") from None
+            raise _missing(path) from None
+
+
+def _size_of(path: Path) -> int:
+    with storing(path):
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            raise _missing(path) from None
+
+
+def _missing(path: Path) -> NotFound:
+    return NotFound(f"the server does not have blob {path.name[:12]}", "upload it first")
 
 
 class MappedTensors(Lazy):
@@ -43,8 +55,8 @@ class MappedTensors(Lazy):
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         starts, size = layout(manifest)
-        if len(mapped(path)) != size:
-            raise BadPayload(f"the tensors need {size} bytes, but the blob has {len(mapped(path))}")
+        if (found := _size_of(path)) != size:
+            raise BadPayload(f"the tensors need {size} bytes, but the blob has {found}")
         super().__init__(manifest)
         self._path, self._size = path, size
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}

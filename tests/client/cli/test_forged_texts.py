@@ -1,5 +1,6 @@
 """A server's texts, which a hostile server may write, look like nothing else on the owner's screen."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -31,7 +32,11 @@ def test_the_status_of_a_device_has_no_line_of_the_servers(tmp_path: Any) -> Non
 
 def test_an_error_of_the_server_is_one_error(tmp_path: Any) -> None:
     said: list[str] = []
-    Reporter(Status("d0", "server"), tmp_path, said.append, said.append).failed(Refused(FORGED, FORGED))
+
+    async def fail() -> None:
+        Reporter(Status("d0", "server"), tmp_path, said.append, said.append).failed(Refused(FORGED, FORGED))
+
+    asyncio.run(fail())
     lines = "\n".join(said).splitlines()
     assert [line for line in lines if line.startswith("error[")] == ["error[refused]: refused"]
 

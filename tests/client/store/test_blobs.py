@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.store.blobs import CHUNK, BlobStore
+from fedclient.store.blobs import CHUNK, SPARE, BlobStore
 from shoal.core.errors import BadPayload, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, pack
@@ -164,6 +164,28 @@ def test_trim_keeps_the_newest_and_what_is_in_use(store: BlobStore) -> None:
     (store.folder / f"{TEMPORARY}left").write_bytes(b"x")
     store.trim(2 * 800, in_use=[kept[0].sha256])
     assert names(store) == {kept[0].sha256, kept[3].sha256}
+
+
+@pytest.mark.parametrize("size", [10, 99, 100, 101, 1000])
+def test_a_result_that_was_taken_is_overwritten_by_the_next_one(store: BlobStore, size: int) -> None:
+    first = store.keep({"w": np.full(100, 1.0)}).blob
+    store.retire(first)
+    assert not store.has(first)
+    number = (store.folder / SPARE).stat().st_ino
+    second = store.keep({"w": np.full(size, 2.0)})
+    assert store.path(second.blob).stat().st_ino == number
+    assert BlobStore(store.folder).has(second.blob)
+    assert names(store) == {second.blob.sha256}
+
+
+def test_a_spare_file_goes_before_any_blob(store: BlobStore) -> None:
+    kept, taken = (store.keep({"w": np.full(100, value)}).blob for value in range(2))
+    os.utime(store.path(kept), (1, 1))
+    store.retire(taken)
+    store.trim(2 * 800)
+    assert names(store) == {kept.sha256, SPARE}
+    store.trim(800)
+    assert names(store) == {kept.sha256}
 
 
 def test_use_makes_a_blob_young(store: BlobStore) -> None:

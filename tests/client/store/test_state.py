@@ -1,10 +1,12 @@
 """A device's folder: its name, its lock, the result that waits, what it did last."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
+from fedclient.agent.reporter import Reporter
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, Status, read_json
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Report
@@ -80,6 +82,30 @@ def test_a_result_that_was_half_written_is_no_result(tmp_path: Path) -> None:
     (tmp_path / "outbox" / ".writing-1").write_bytes(whole)
     (tmp_path / "outbox" / ("a" * 64)).write_bytes(whole[: len(whole) // 2])
     assert outbox.pending() is None
+
+
+@pytest.mark.parametrize("pause", [3600.0, 0.01])
+def test_what_is_reported_in_a_row_is_written_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    monkeypatch.setattr("fedclient.agent.reporter.PAUSE", pause)
+
+    def written() -> object:
+        return read_json(tmp_path / STATUS)["doing"]
+
+    async def work() -> None:
+        reporter = Reporter(Status("pi", "server"), tmp_path, str, str)
+        reporter.doing("first")
+        reporter.doing("second")
+        if pause > 1.0:
+            assert written() == "first"
+        else:
+            while written() != "second":  # noqa: ASYNC110 - a file
+                await asyncio.sleep(pause)
+        reporter.stopped()
+        assert written() == "stopped"
+
+    asyncio.run(work())
 
 
 def test_what_was_saved_last_can_be_read(tmp_path: Path) -> None:

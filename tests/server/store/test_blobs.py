@@ -16,6 +16,7 @@ import pytest
 from fedserver.store.content import mapped as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.checked import MOST_BYTES, LostTensors
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
@@ -245,11 +246,24 @@ def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
     store = Store(tmp_path / "state")
     try:
         weights = store.blobs.keep(TENSORS)
-        found = store.blobs.reported(weights)
+        found = store.blobs.reported(weights, weights.blob.size)
         monkeypatch.setattr(Blobs, "keep", None)
         assert BlobCache(store.runs, store.blobs, "run").weights(found) is weights
     finally:
         store.close()
+
+
+def test_small_reports_are_read_once_unless_they_are_many(blobs: Blobs) -> None:
+    weights = blobs.keep(TENSORS)
+    few, many = (blobs.reported(weights, together) for together in (weights.blob.size, MOST_BYTES + 1))
+    for found in (few, many):
+        assert {name: found[name].tobytes() for name in found} == {
+            name: array.tobytes() for name, array in TENSORS.items()
+        }
+    blobs.path(weights.blob.sha256).unlink()
+    assert few["w"].tobytes() == TENSORS["w"].tobytes()
+    with pytest.raises(LostTensors):
+        many["w"]
 
 
 def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
