@@ -1,6 +1,8 @@
 """`fedclient run`."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -9,9 +11,18 @@ from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
 
+def one_round(options: Mapping[str, Any]) -> Sequence[str]:
+    """The verb that does once what this one does until it is stopped; () if it ends by itself."""
+    if options["once"] or options["until_finished"]:
+        return ()
+    if options["serve"] is None:
+        return ("run", "--once")
+    return ("place", "--accept-nearest", *(("--run", options["name"]) if options["name"] else ()))
+
+
 @click.command(epilog="Example: fedclient run --config device.yaml --until-finished")
 @verb
-@configured(*CALLING)
+@configured(*CALLING, one_round=one_round)
 @click.option("--once", is_flag=True, help="Exit after one task.")
 @click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
 @click.option(
@@ -38,10 +49,16 @@ def run(
     asks for its model again every 60 seconds, and exchanges it without a pause once the new one has passed a
     check on the device's data. Without a server it goes on with the model that it has.
     """
+    from fedclient.software.launching import execute
+    from fedclient.software.updates import Superseded
+
     if serve is not None:
         from fedclient.light.commands import serve as served
 
-        return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
+        try:
+            return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
+        except Superseded as superseded:
+            execute(superseded.folder)
     if once and until_finished:
         raise click.UsageError("--once and --until-finished exclude each other")
     from fedclient.agent.agent import Until
@@ -50,7 +67,10 @@ def run(
     until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
     if give_up_after is None:
         give_up_after = float("inf") if until is Until.STOPPED else 60.0
-    reporter = asyncio.run(trained(settings, console, until, give_up_after))
+    try:
+        reporter = asyncio.run(trained(settings, console, until, give_up_after))
+    except Superseded as superseded:
+        execute(superseded.folder)
     done = reporter.status
     names = ("device", "server", "run", "round", "cluster", "outcome")
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}

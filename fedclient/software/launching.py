@@ -1,0 +1,214 @@
+"""What the installed `fedclient` starts: itself, or the release that an update has brought; and its trial.
+
+A trial is two verbs of the new release, each in a process of its own: `check`, and one round. If both end
+well, it is adopted. So the process that judges needs of the new release nothing but its exit codes.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedclient.config import ClientConfig
+from fedclient.software.folder import SoftwareFolder, folder_of
+from fedclient.software.standing import STARTS, Standing
+from fedclient.store.agent_log import AgentLog
+from fedclient.store.state import DeviceFolder
+from shoal import __version__
+from shoal.core.errors import BadPayload
+from shoal.shell import crash
+from shoal.shell.console import Console
+
+LONGEST = 86400.0
+"""Seconds that a trial may take: nothing else tells a process that hangs from one that waits for a task."""
+ENDING = 30.0
+"""Seconds that a process has to end in order."""
+DIE_WITH_PARENT = 1
+"""The option of prctl(): a signal for the process when the one that started it is gone. Only Linux has it."""
+NOT_NEEDED, STOPPED = "no run needed this device", "it was stopped"
+"""Outcomes of a trial that say nothing about the release."""
+Say = Callable[[str], None]
+
+
+def launch(settings: ClientConfig, config: Path | None, console: Console, one_round: Sequence[str]) -> None:
+    """Go on in the release that runs on this device; return if this process runs it already.
+
+    one_round: of a verb that runs until it is stopped, another one that does the same once; () of all other
+    verbs. The former first try a release that is due, and end this process if it is stopped meanwhile.
+    """
+    folder = folder_of(settings)
+    if folder is None or folder.is_running() or not folder.is_ours():
+        return
+    if not one_round:
+        current = folder.standing().for_package(__version__).current
+        if current and (path := folder.as_it_is(current)):
+            execute(folder, path)
+        return
+    say = AgentLog(settings.state).noting(console.say)
+    with folder.locked():
+        if DeviceFolder(settings.state).busy():  # the verb says so
+            return
+        standing = _unless_it_never_settles(folder, folder.standing().for_package(__version__), say)
+        if standing.due:
+            standing = _try(folder, standing, _lines(settings, config, one_round), say)
+        path = _begin(folder, standing, say)
+    if path is not None:
+        execute(folder, path)
+
+
+def execute(folder: SoftwareFolder, path: Path | None = None) -> NoReturn:
+    """Become the same command in the release at `path`; None: in the installed package, which may try one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, _command(sys.argv[1:]), _variables(folder, path))  # noqa: S606
+
+
+def _unless_it_never_settles(folder: SoftwareFolder, standing: Standing, say: Say) -> Standing:
+    """A release that was adopted, and was started since then without a result, is left again."""
+    if standing.settled or standing.starts < STARTS:
+        return standing
+    left, standing = standing.current, standing.gone_back(f"after {STARTS} starts no result was accepted")
+    folder.note(standing)
+    crash.point("device.release-left")
+    say(f"release {left}: {standing.failed[left]}; {standing.current or __version__} runs again")
+    return standing
+
+
+def _try(folder: SoftwareFolder, standing: Standing, lines: Sequence[Sequence[str]], say: Say) -> Standing:
+    """Try the release that is due. Ends this process if the owner stops it meanwhile."""
+    version, why = standing.trial, f"{STARTS} trials did not come to an end"
+    if standing.starts < STARTS:
+        standing = standing.begun()
+        folder.note(standing)
+        crash.point("device.trial-begun")
+        say(f"release {version} is tried")
+        why = _outcome(folder, version, lines)
+    if why in (STOPPED, NOT_NEEDED):
+        standing = standing.stopped()
+        say(f"release {version} is tried another time: {why}")
+    elif not why:
+        standing = standing.adopted()
+        say(f"release {version} has done its first task, and runs from now on")
+    elif standing.starts >= STARTS:
+        standing = standing.rejected(why)
+        say(f"release {version} is not tried again: {why}")
+    else:
+        say(f"release {version} is tried another time: {why}")
+    folder.note(standing)
+    crash.point("device.trial-judged")
+    if why == STOPPED:
+        sys.exit(0)
+    return standing
+
+
+def _outcome(folder: SoftwareFolder, version: str, lines: Sequence[Sequence[str]]) -> str:
+    """Why a trial was not passed; "" if it was."""
+    try:
+        variables = _variables(folder, folder.opened(version))
+    except BadPayload as error:
+        return error.message
+    for line in lines:
+        code, data = _ended(_command(line), variables)
+        if code is None:
+            return STOPPED
+        if code:
+            return f"`fedclient {line[0]}` ended with exit code {code}"
+        if data.get("tasks") == 0:
+            return NOT_NEEDED
+    return ""
+
+
+def _begin(folder: SoftwareFolder, standing: Standing, say: Say) -> Path | None:
+    """Where the release is that runs now; None: it is the installed package. A start that has to lead to a
+    result is counted."""
+    path = None
+    while standing.current and path is None:
+        try:
+            path = folder.opened(standing.current)
+        except BadPayload as error:
+            say(f"release {standing.current} is not started: {error}")
+            standing = standing.lost()
+            folder.note(standing)
+    if path is not None and not standing.settled:
+        folder.note(standing.begun())
+        crash.point("device.release-started")
+    return path
+
+
+def _lines(settings: ClientConfig, config: Path | None, one_round: Sequence[str]) -> list[list[str]]:
+    """The verbs of a trial, with the settings that this process has."""
+    given = ["--config", str(config.absolute())] if config else []
+    calling = ["--state", str(settings.state)]
+    calling += ["--server", settings.server] if settings.server else []
+    calling += ["--device", settings.device] if settings.device else []
+    calling += ["--insecure-loopback"] if settings.insecure_loopback else []
+    return [["check", *given, "--json"], [*one_round, *given, *calling, "--json"]]
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-P", "-m", "fedclient", *arguments]
+
+
+def _variables(folder: SoftwareFolder, path: Path | None) -> dict[str, str]:
+    """Of a process that finds this program in `path`, and all else where this one does."""
+    places = [str(path)] if path else []
+    places += [each or os.getcwd() for each in sys.path if not Path(each).is_relative_to(folder.root)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
+def _ended(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int | None, Mapping[str, Any]]:
+    """The exit code of a process and what it found; no code if the owner has stopped this one meanwhile."""
+    with (
+        subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=variables,
+            preexec_fn=_end_with_parent,
+        ) as process,
+        _passing_signals(process) as stopped,
+    ):
+        try:
+            out, _ = process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                out, _ = process.communicate(timeout=ENDING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, _ = process.communicate()
+    if stopped:
+        return None, {}
+    try:
+        found = json.loads(out)["data"]
+    except (ValueError, TypeError, KeyError):
+        found = None
+    return process.returncode, found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def _passing_signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """The signals that came to stop this process, which are passed on."""
+    came = list[int]()
+
+    def stop(number: int, frame: object) -> None:
+        came.append(number)
+        process.terminate()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """In a new process: it ends when this one is killed, and does not hold the device's folder."""
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
