@@ -49,16 +49,10 @@ def run(
     asks for its model again every 60 seconds, and exchanges it without a pause once the new one has passed a
     check on the device's data. Without a server it goes on with the model that it has.
     """
-    from fedclient.software.launching import execute
-    from fedclient.software.updates import Superseded
-
     if serve is not None:
         from fedclient.light.commands import serve as served
 
-        try:
-            return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
-        except Superseded as superseded:
-            execute(superseded.folder)
+        return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
     if once and until_finished:
         raise click.UsageError("--once and --until-finished exclude each other")
     from fedclient.agent.agent import Until
@@ -67,10 +61,7 @@ def run(
     until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
     if give_up_after is None:
         give_up_after = float("inf") if until is Until.STOPPED else 60.0
-    try:
-        reporter = asyncio.run(trained(settings, console, until, give_up_after))
-    except Superseded as superseded:
-        execute(superseded.folder)
+    reporter = asyncio.run(trained(settings, console, until, give_up_after))
     done = reporter.status
     names = ("device", "server", "run", "round", "cluster", "outcome")
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}

@@ -15,7 +15,7 @@ from fedclient.light.shadow import Shadow
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
 from fedclient.placing.service import newcomer, permitting, placed
-from fedclient.software.updates import Superseded, updates_of
+from fedclient.software.updates import updates_of
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
@@ -25,7 +25,7 @@ from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.choosing import Counted
-from shoal.shell.console import Console
+from shoal.shell.console import Become, Console
 
 GIVE_UP_AFTER = 10.0
 """Seconds without a server after which one question is given up; the next one comes anyway."""
@@ -134,8 +134,8 @@ async def _both(endpoint: Endpoint, follower: Follower, every: float) -> None:
             group.create_task(endpoint.watch())
             group.create_task(follower.follow(every))
     except BaseExceptionGroup as raised:
-        if superseded := raised.subgroup(Superseded):
-            raise superseded.exceptions[0] from None
+        if becoming := raised.subgroup(Become):
+            raise becoming.exceptions[0] from None
         raise
 
 

@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fedclient.config import ClientConfig
 from fedclient.software.folder import SoftwareFolder, folder_of
@@ -21,9 +21,9 @@ from fedclient.software.standing import STARTS, Standing
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.state import DeviceFolder
 from shoal import __version__
-from shoal.core.errors import BadPayload
+from shoal.core.errors import BadPayload, StorageFault
 from shoal.shell import crash
-from shoal.shell.console import Console
+from shoal.shell.console import Become, Console
 
 LONGEST = 86400.0
 """Seconds that a trial may take: nothing else tells a process that hangs from one that waits for a task."""
@@ -31,13 +31,13 @@ ENDING = 30.0
 """Seconds that a process has to end in order."""
 DIE_WITH_PARENT = 1
 """The option of prctl(): a signal for the process when the one that started it is gone. Only Linux has it."""
-NOT_NEEDED, STOPPED = "no run needed this device", "it was stopped"
+NOT_NEEDED, STOPPED, DAMAGED = "no run needed this device", "it was stopped", "it is damaged"
 """Outcomes of a trial that say nothing about the release."""
 Say = Callable[[str], None]
 
 
 def launch(settings: ClientConfig, config: Path | None, console: Console, one_round: Sequence[str]) -> None:
-    """Go on in the release that runs on this device; return if this process runs it already.
+    """Go on in the release that runs on this device, by raising Become; return if it is in this process.
 
     one_round: of a verb that runs until it is stopped, another one that does the same once; () of all other
     verbs. The former first try a release that is due, and end this process if it is stopped meanwhile.
@@ -48,25 +48,27 @@ def launch(settings: ClientConfig, config: Path | None, console: Console, one_ro
     if not one_round:
         current = folder.standing().for_package(__version__).current
         if current and (path := folder.as_it_is(current)):
-            execute(folder, path)
+            raise become(folder, path)
         return
     say = AgentLog(settings.state).noting(console.say)
     with folder.locked():
         if DeviceFolder(settings.state).busy():  # the verb says so
             return
-        standing = _unless_it_never_settles(folder, folder.standing().for_package(__version__), say)
-        if standing.due:
-            standing = _try(folder, standing, _lines(settings, config, one_round), say)
+        standing = folder.standing().for_package(__version__)
+        try:
+            standing = _unless_it_never_settles(folder, standing, say)
+            if standing.due:
+                standing = _try(folder, standing, _lines(settings, config, one_round), say)
+        except StorageFault as error:  # a trial has to be noted, and what runs already does not
+            say(f"no release is tried: {error}")
         path = _begin(folder, standing, say)
     if path is not None:
-        execute(folder, path)
+        raise become(folder, path)
 
 
-def execute(folder: SoftwareFolder, path: Path | None = None) -> NoReturn:
-    """Become the same command in the release at `path`; None: in the installed package, which may try one."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, _command(sys.argv[1:]), _variables(folder, path))  # noqa: S606
+def become(folder: SoftwareFolder, path: Path | None = None) -> Become:
+    """The same command in the release at `path`; None: in the installed package, which may try one."""
+    return Become(_command(sys.argv[1:]), _variables(folder, path))
 
 
 def _unless_it_never_settles(folder: SoftwareFolder, standing: Standing, say: Say) -> Standing:
@@ -88,31 +90,31 @@ def _try(folder: SoftwareFolder, standing: Standing, lines: Sequence[Sequence[st
         folder.note(standing)
         crash.point("device.trial-begun")
         say(f"release {version} is tried")
-        why = _outcome(folder, version, lines)
-    if why in (STOPPED, NOT_NEEDED):
-        standing = standing.stopped()
-        say(f"release {version} is tried another time: {why}")
-    elif not why:
-        standing = standing.adopted()
-        say(f"release {version} has done its first task, and runs from now on")
-    elif standing.starts >= STARTS:
-        standing = standing.rejected(why)
-        say(f"release {version} is not tried again: {why}")
+        try:
+            why = _outcome(lines, _variables(folder, folder.opened(version)))
+        except BadPayload as error:
+            why = DAMAGED
+            say(str(error))
+    if not why:
+        standing, said = standing.adopted(), "has done its first task, and runs from now on"
+    elif why == DAMAGED:
+        standing, said = standing.dropped(), "is fetched again"
+    elif why in (STOPPED, NOT_NEEDED):
+        standing, said = standing.stopped(), f"is tried another time: {why}"
+    elif standing.starts < STARTS:
+        said = f"is tried another time: {why}"
     else:
-        say(f"release {version} is tried another time: {why}")
+        standing, said = standing.rejected(why), f"is not tried again: {why}"
     folder.note(standing)
     crash.point("device.trial-judged")
+    say(f"release {version} {said}")
     if why == STOPPED:
         sys.exit(0)
     return standing
 
 
-def _outcome(folder: SoftwareFolder, version: str, lines: Sequence[Sequence[str]]) -> str:
+def _outcome(lines: Sequence[Sequence[str]], variables: Mapping[str, str]) -> str:
     """Why a trial was not passed; "" if it was."""
-    try:
-        variables = _variables(folder, folder.opened(version))
-    except BadPayload as error:
-        return error.message
     for line in lines:
         code, data = _ended(_command(line), variables)
         if code is None:
@@ -126,19 +128,24 @@ def _outcome(folder: SoftwareFolder, version: str, lines: Sequence[Sequence[str]
 
 def _begin(folder: SoftwareFolder, standing: Standing, say: Say) -> Path | None:
     """Where the release is that runs now; None: it is the installed package. A start that has to lead to a
-    result is counted."""
-    path = None
-    while standing.current and path is None:
+    result is counted, unless the disk is full."""
+    while standing.current:
         try:
             path = folder.opened(standing.current)
+            if not standing.settled:
+                with suppress(StorageFault):
+                    folder.note(standing.begun())
+                    crash.point("device.release-started")
+            return path
         except BadPayload as error:
             say(f"release {standing.current} is not started: {error}")
             standing = standing.lost()
-            folder.note(standing)
-    if path is not None and not standing.settled:
-        folder.note(standing.begun())
-        crash.point("device.release-started")
-    return path
+            with suppress(StorageFault):
+                folder.note(standing)
+        except StorageFault as error:
+            say(f"release {standing.current} is not started: {error}")
+            return None
+    return None
 
 
 def _lines(settings: ClientConfig, config: Path | None, one_round: Sequence[str]) -> list[list[str]]:

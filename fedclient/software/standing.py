@@ -74,6 +74,10 @@ class Standing:
         failed = {**self.failed, self.trial: why}
         return replace(self, trial="", due=False, starts=0, failed=failed)
 
+    def dropped(self) -> "Standing":
+        """The one on trial is not here as it should be, and may be fetched again."""
+        return replace(self, trial="", due=False, starts=0)
+
     def gone_back(self, why: str) -> "Standing":
         """`current` is not started again, and `former` runs."""
         failed = {**self.failed, self.current: why}
@@ -103,16 +107,15 @@ class Standing:
 def from_json(found: Mapping[str, Any]) -> Standing:
     """What another version may have stored: fields that are unknown here are ignored. Damage gives the
     installed package, which needs nothing of what is here."""
-    known = {item.name: found[item.name] for item in fields(Standing) if item.name in found}
     kinds: dict[str, type] = {"settled": bool, "due": bool, "starts": int, "failed": dict}
-    try:
-        if any(type(value) is not kinds.get(name, str) for name, value in known.items()):
+    known = {item.name: found[item.name] for item in fields(Standing) if item.name in found}
+    if all(type(value) is kinds.get(name, str) for name, value in known.items()):
+        try:
+            standing = Standing(**known)
+            for version in (*standing.needed(), *standing.failed):
+                numbers(version)
+        except BadPayload:
             return Standing()
-        standing = Standing(**known)
-        for version in (*standing.needed(), *standing.failed):
-            numbers(version)
-        if any(type(why) is not str for why in standing.failed.values()):
-            return Standing()
-    except (BadPayload, TypeError):
-        return Standing()
-    return standing
+        if all(type(why) is str for why in standing.failed.values()):
+            return standing
+    return Standing()

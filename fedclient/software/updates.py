@@ -7,6 +7,7 @@ from random import Random
 
 from fedclient.config import ClientConfig
 from fedclient.software.folder import SoftwareFolder, folder_of
+from fedclient.software.launching import become
 from fedclient.software.requirements import lacking
 from fedclient.software.source import Source
 from fedclient.software.standing import Standing
@@ -17,14 +18,6 @@ from shoal.shell import crash
 
 EVERY = 6 * 3600.0
 """Seconds between two looks, or half as many, so that a fleet does not come all at once."""
-
-
-class Superseded(Exception):
-    """This process is to end, so that another release of this folder can be tried."""
-
-    def __init__(self, folder: SoftwareFolder) -> None:
-        super().__init__()
-        self.folder = folder
 
 
 class Updates:
@@ -41,7 +34,7 @@ class Updates:
     async def between(self) -> None:
         """To be called when the device has no work, once the server has accepted a result of this process.
 
-        Raises Superseded. Whatever else goes wrong is said once, and this release goes on.
+        Raises Become for a release that is to be tried. What goes wrong is said once, and this one goes on.
         """
         clock = asyncio.get_running_loop().time
         try:
@@ -53,7 +46,7 @@ class Updates:
             if standing.trial:
                 self._folder.note(standing.now_due())
                 crash.point("device.trial-due")
-                raise Superseded(self._folder)
+                raise become(self._folder)
         except ShoalError as error:
             self._tell(error)
 

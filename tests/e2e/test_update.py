@@ -12,13 +12,11 @@ import pytest
 from fedserver.rpc.client import OperatorClient
 from tests.e2e.places import Place
 from tests.programs import Running
-from tests.releases import Maker
+from tests.releases import MINOR, PATCH, Maker
 
-NEXT, BROKEN = "0.2.1", "0.3.0"
-CALLED = f"shoal fedclient {NEXT}"
-CALLING = "fedclient/agent/agent.py"
-BREAKS = {CALLING: ("            return await self._link.report(report)", "            raise SystemExit(9)")}
-"""It comes up, and fails with its first result."""
+CALLED = f"shoal fedclient {PATCH}"
+BREAKS = {"fedclient/cli/check.py": ("import asyncio\n", "import asynci0\n")}
+"""It does not come up."""
 
 
 @pytest.fixture
@@ -62,13 +60,13 @@ def test_a_device_updates_itself_in_a_run_and_leaves_a_release_that_fails(
     maker = Maker(tmp_path / "releases")
     with (tmp_path / "attic/device.yaml").open("a") as file:
         file.write(maker.setting)
-    maker.publish(NEXT)
+    maker.publish(PATCH)
     with agent(place) as process:
         place.wait_for(lambda: standing(place).get("settled") and software(place) == CALLED)
-        maker.publish(BROKEN, BREAKS)
+        maker.publish(MINOR, BREAKS)
         process.kill()
     with agent(place) as process:  # what it runs now looks for a newer one
-        place.wait_for(lambda: BROKEN in standing(place).get("failed", {}))
+        place.wait_for(lambda: MINOR in standing(place).get("failed", {}))
         rounds = done(place)
         place.wait_for(lambda: done(place) > rounds)
         assert software(place) == CALLED
@@ -76,7 +74,7 @@ def test_a_device_updates_itself_in_a_run_and_leaves_a_release_that_fails(
     found = json.loads(
         place.call("fedclient", "status", "-c", tmp_path / "attic/device.yaml", "--json").stdout
     )
-    assert found["data"]["software"]["version"] == NEXT
-    assert found["data"]["software"]["failed"].keys() == {BROKEN}
+    assert found["data"]["software"]["version"] == PATCH
+    assert found["data"]["software"]["failed"].keys() == {MINOR}
     kept = {path.name for path in (tmp_path / "attic/state/software").iterdir()}
-    assert not any(BROKEN in name for name in kept)
+    assert not any(MINOR in name for name in kept)
