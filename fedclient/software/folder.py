@@ -92,7 +92,7 @@ class SoftwareFolder:
     def _archive(self, version: str) -> Iterator[zipfile.ZipFile]:
         release = self.read(_bytes(self._statement(version), LONGEST))
         if release.version != version:
-            raise BadPayload(f"{self._statement(version)} is of release {release.version}", AGAIN)
+            raise BadPayload(f"{self._statement(version)} is of version {release.version}", AGAIN)
         wheel = _bytes(self.root / release.wheel, LARGEST)
         release.check(wheel)
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:

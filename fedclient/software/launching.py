@@ -40,7 +40,7 @@ def launch(settings: ClientConfig, config: Path | None, console: Console, one_ro
     """Go on in the release that runs on this device, by raising Become; return if it is in this process.
 
     one_round: of a verb that runs until it is stopped, another one that does the same once; () of all other
-    verbs. The former first try a release that is due, and end this process if it is stopped meanwhile.
+    verbs. The former first try a release whose time has come, and end this process if they are stopped.
     """
     folder = folder_of(settings)
     if folder is None or folder.is_running() or not folder.is_ours():
@@ -60,7 +60,7 @@ def launch(settings: ClientConfig, config: Path | None, console: Console, one_ro
             if standing.due:
                 standing = _try(folder, standing, _lines(settings, config, one_round), say)
         except StorageFault as error:  # a trial has to be noted, and what runs already does not
-            say(f"no release is tried: {error}")
+            say(f"no version is tried: {error}")
         path = _begin(folder, standing, say)
     if path is not None:
         raise become(folder, path)
@@ -78,18 +78,18 @@ def _unless_it_never_settles(folder: SoftwareFolder, standing: Standing, say: Sa
     left, standing = standing.current, standing.gone_back(f"after {STARTS} starts no result was accepted")
     folder.note(standing)
     crash.point("device.release-left")
-    say(f"release {left}: {standing.failed[left]}; {standing.current or __version__} runs again")
+    say(f"version {left}: {standing.failed[left]}; {standing.current or __version__} runs again")
     return standing
 
 
 def _try(folder: SoftwareFolder, standing: Standing, lines: Sequence[Sequence[str]], say: Say) -> Standing:
-    """Try the release that is due. Ends this process if the owner stops it meanwhile."""
+    """Try the release that waits for its trial. Ends this process if the owner stops it meanwhile."""
     version, why = standing.trial, f"{STARTS} trials did not come to an end"
     if standing.starts < STARTS:
         standing = standing.begun()
         folder.note(standing)
         crash.point("device.trial-begun")
-        say(f"release {version} is tried")
+        say(f"version {version} is tried")
         try:
             why = _outcome(lines, _variables(folder, folder.opened(version)))
         except BadPayload as error:
@@ -107,7 +107,7 @@ def _try(folder: SoftwareFolder, standing: Standing, lines: Sequence[Sequence[st
         standing, said = standing.rejected(why), f"is not tried again: {why}"
     folder.note(standing)
     crash.point("device.trial-judged")
-    say(f"release {version} {said}")
+    say(f"version {version} {said}")
     if why == STOPPED:
         sys.exit(0)
     return standing
@@ -138,12 +138,12 @@ def _begin(folder: SoftwareFolder, standing: Standing, say: Say) -> Path | None:
                     crash.point("device.release-started")
             return path
         except BadPayload as error:
-            say(f"release {standing.current} is not started: {error}")
+            say(f"version {standing.current} is not started: {error}")
             standing = standing.lost()
             with suppress(StorageFault):
                 folder.note(standing)
         except StorageFault as error:
-            say(f"release {standing.current} is not started: {error}")
+            say(f"version {standing.current} is not started: {error}")
             return None
     return None
 

@@ -82,17 +82,17 @@ class Updates:
             return False
         release = self._folder.read(statement)
         if release.statement != name:
-            raise BadPayload(f"{name} is the statement of release {release.version}", "publish it anew")
+            raise BadPayload(f"{name} is the statement of version {release.version}", "publish it again")
         if not standing.wants(release.version, __version__):
             return False
-        self._say(f"release {release.version} is fetched")
+        self._say(f"version {release.version} is fetched")
         wheel = await self._source.get(release.wheel, release.size)
         if wheel is None:
             raise NotFound(f"there is no {release.wheel} beside {name}", "publish it, too")
         release.check(wheel)
         if missing := await asyncio.to_thread(lacking, wheel, self._extra):
             hint = "install them on this device, or the next package of fedclient"
-            raise Missing(f"release {release.version} needs what is not here: {', '.join(missing)}", hint)
+            raise Missing(f"version {release.version} needs what is not here: {', '.join(missing)}", hint)
         self._folder.keep(release, statement, wheel)
         return True
 

@@ -78,7 +78,7 @@ POINTS: Mapping[str, str] = {
     "device.receipt-came": "the server has counted the result, and nothing of that is kept here",
     "device.outbox-cleared": "the result is gone from the outbox, old blobs are still there",
     "device.wheel-kept": "the wheel of a new release is on the disk, and its statement is not",
-    "device.release-arrived": "a new release is on the disk and noted, and is not due",
+    "device.release-arrived": "a new release is on the disk and noted, and may not be tried yet",
     "device.trial-due": "a release is to be tried, and the one that runs has not ended",
     "device.trial-begun": "a trial is noted and nothing of the release was started",
     "device.release-unpacked": "a release is unpacked and does not have its name yet",

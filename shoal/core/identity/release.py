@@ -44,7 +44,7 @@ class Release:
     def __post_init__(self) -> None:
         numbers(self.version)
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256) or not 0 < self.size <= LARGEST:
-            raise BadPayload(f"release {self.version} has no SHA-256, or a size that is not allowed", HINT)
+            raise BadPayload(f"version {self.version} has no SHA-256, or a size that is not allowed", HINT)
 
     @property
     def wheel(self) -> str:
@@ -59,7 +59,7 @@ class Release:
     def check(self, wheel: bytes) -> None:
         """Raises BadPayload unless this is its wheel."""
         if len(wheel) != self.size or hashlib.sha256(wheel).hexdigest() != self.sha256:
-            raise BadPayload(f"the wheel of release {self.version} is not the one that is signed", HINT)
+            raise BadPayload(f"the wheel of version {self.version} is not the one that is signed", HINT)
 
     def signed(self, key: Ed25519PrivateKey) -> bytes:
         """The statement."""

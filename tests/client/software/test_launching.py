@@ -3,6 +3,7 @@
 Their agent and their check are toys, so that a start takes a moment; who starts them is the real one.
 """
 
+import io
 import json
 import os
 import signal
@@ -41,12 +42,15 @@ FAILS_LATER = {**TOYS, "fedclient/cli/run.py": (AGENT, "    raise SystemExit(0 i
 
 @dataclass
 class Device:
+    """package: where the installed one is."""
+
     root: Path
+    package: Path
     maker: Maker
 
     def run(self, *more: str, at: str = "") -> subprocess.CompletedProcess[str]:
         """`fedclient run` of the package, which may be killed at a point."""
-        path = os.pathsep.join([str(self.root / "package"), sysconfig.get_path("purelib")])
+        path = os.pathsep.join([str(self.package), sysconfig.get_path("purelib")])
         line = [
             sys.executable,
             "-P",
@@ -74,16 +78,20 @@ class Device:
         return found
 
 
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("package")
+    with zipfile.ZipFile(io.BytesIO(wheel(shoal.__version__, TOYS))) as archive:
+        archive.extractall(folder)
+    return folder
+
+
 @pytest.fixture
-def device(tmp_path: Path) -> Device:
+def device(package: Path, tmp_path: Path) -> Device:
     """The package, and a maker of releases, both with toys."""
     maker = Maker(tmp_path / "releases")
     (tmp_path / "device.yaml").write_text("learner: {builtin: lenet5}\n" + maker.setting)
-    packed = tmp_path / "package.whl"
-    packed.write_bytes(wheel(shoal.__version__, TOYS))
-    with zipfile.ZipFile(packed) as archive:
-        archive.extractall(tmp_path / "package")
-    return Device(tmp_path, maker)
+    return Device(tmp_path, package, maker)
 
 
 def test_a_kill_between_every_two_steps_ends_in_the_new_release(device: Device) -> None:
@@ -102,23 +110,22 @@ def test_a_kill_between_every_two_steps_ends_in_the_new_release(device: Device) 
         f"shoal_fed-{PATCH}-py3-none-any.whl",
     }
 
+    (content,) = (device.root / "state/software").glob("*.whl")
+    content.write_bytes(content.read_bytes()[:-9])
+    assert device.version("--once") == shoal.__version__, "a damaged one is not started"
+    assert device.version() == PATCH, "and is fetched again"
+    (device.root / "device.yaml").write_text("learner: {builtin: lenet5}\n")
+    assert device.version("--once") == shoal.__version__, "without the setting the package runs"
+
 
 def test_a_release_that_fails_is_tried_three_times_and_never_again(device: Device) -> None:
     device.maker.publish(MINOR, FAILS)
     device.maker.publish(PATCH, TOYS)
     done = device.run()
     assert json.loads(done.stdout)["data"]["version"] == PATCH
-    assert done.stderr.count(f"release {MINOR} is tried\n") == STARTS
+    assert done.stderr.count(f"version {MINOR} is tried\n") == STARTS
     assert device.standing["failed"] == {MINOR: "`fedclient check` ended with exit code 9"}
     assert device.version() == PATCH
-
-
-def test_a_trial_that_kills_its_judge_each_time_is_given_up(device: Device) -> None:
-    device.maker.publish(PATCH, TOYS)
-    for _ in range(STARTS):
-        assert device.run(at="device.trial-begun").returncode == -signal.SIGKILL
-    assert device.version() == shoal.__version__
-    assert PATCH in device.standing["failed"]
 
 
 def test_an_adopted_release_that_never_settles_is_left(device: Device) -> None:
@@ -128,20 +135,3 @@ def test_an_adopted_release_that_never_settles_is_left(device: Device) -> None:
     assert device.run(at="device.release-left").returncode == -signal.SIGKILL
     assert device.version() == shoal.__version__
     assert device.standing["failed"].keys() == {PATCH}
-
-
-def test_without_leave_the_package_runs(device: Device) -> None:
-    device.maker.publish(PATCH, TOYS)
-    assert device.version() == PATCH
-    assert device.version("--once") == PATCH
-    (device.root / "device.yaml").write_text("learner: {builtin: lenet5}\n")
-    assert device.version("--once") == shoal.__version__
-
-
-def test_a_damaged_release_is_replaced_by_the_package_and_then_fetched_again(device: Device) -> None:
-    device.maker.publish(PATCH, TOYS)
-    assert device.version() == PATCH
-    (wheel_here,) = (device.root / "state/software").glob("*.whl")
-    wheel_here.write_bytes(wheel_here.read_bytes()[:-9])
-    assert device.version("--once") == shoal.__version__
-    assert device.version() == PATCH
