@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,22 @@ BREAKS = {
     )
 }
 """A release that comes up, passes `check`, does its task, and dies before it can report it."""
+LONGEST = 3600.0
+"""Seconds after which something has hung."""
 MOUNTS = 'mount -t proc proc "$0/proc"; mount --bind /dev "$0/dev"; exec chroot --userspec="$1" "$0" "${@:2}"'
 SETTINGS = """learner: {builtin: mlp, options: {inputs: 4, hidden: [4], classes: 2}}
 data: {npz: data.npz}
 privacy: {allow_unprotected: true, allow_plain_weights: true}
 updates: {source: /srv/releases, key: /srv/releases/maker.pem}
 """
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + LONGEST
+    while not condition():
+        if time.monotonic() > until:
+            sys.exit(f"this did not come within {LONGEST:.0f} s")
+        time.sleep(1.0)
 
 
 class Bare:
@@ -216,22 +226,22 @@ def played(place: Place, maker: Maker, bare: Bare, service: Service, state: Path
         return found.software.rpartition(" ")[2]
 
     with timed("the first three rounds"):
-        place.wait_for(lambda: rounds() >= 3)
+        wait_for(lambda: rounds() >= 3)
     before = rounds()
     print(f"publish {PATCH} after {before} rounds, {version()} runs")
     maker.publish(PATCH)
     service.kill()
     with timed(f"update to {PATCH}, from a kill -9"):
-        place.wait_for(lambda: standing().get("settled") and version() == PATCH)
-    place.wait_for(lambda: rounds() > before)
+        wait_for(lambda: standing().get("settled") and version() == PATCH)
+    wait_for(lambda: rounds() > before)
     size = bare.size(str(software.relative_to(bare.root)))
     print(f"after {rounds()} rounds, {version()} runs; its folder has {size}")
     maker.publish(MINOR, BREAKS)
     service.kill()
     with timed(f"{MINOR}, which is broken, is tried and left, from a kill -9"):
-        place.wait_for(lambda: MINOR in standing().get("failed", {}))
+        wait_for(lambda: MINOR in standing().get("failed", {}))
     before = rounds()
-    place.wait_for(lambda: rounds() > before + 1)
+    wait_for(lambda: rounds() > before + 1)
     print(f"after {rounds()} rounds, {version()} runs; failed: {standing()['failed']}")
     print("\n".join(f"    | {each}" for each in bare.call(*status).splitlines()))
 
@@ -239,7 +249,7 @@ def played(place: Place, maker: Maker, bare: Bare, service: Service, state: Path
 def gone(kind: str, bare: Bare, root: Path) -> None:
     if kind == "deb":
         print(bare.call("dpkg", "--purge", "fedclient", user="root:root").strip())
-        places = ("opt/shoal", "var/lib/shoal-device", "usr/bin/fedclient", "etc/shoal")
+        places: tuple[str, ...] = ("opt/shoal", "var/lib/shoal-device", "usr/bin/fedclient", "etc/shoal")
     else:
         bare.call("pipx", "uninstall", "shoal-fed")
         places = ("home/box/.local/pipx/venvs/shoal-fed", "home/box/.local/bin/fedclient", "home/box/state")
@@ -250,5 +260,4 @@ def gone(kind: str, bare: Bare, root: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("SHOAL_TEST_PATIENCE", "4")
     main()
