@@ -14,7 +14,7 @@ from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.link import opened
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.software.updates import updates_of
+from fedclient.software import updates_of
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore

@@ -64,12 +64,11 @@ def facts(settings: ClientConfig) -> dict[str, Any]:
 
 def _software(settings: ClientConfig) -> dict[str, Any]:
     """version: of this command. trial: what is to be tried, or None. failed: what is not, and why."""
-    from fedclient.software.folder import folder_of
-
-    folder = folder_of(settings)
-    if folder is None:
+    if settings.updates is None:
         return {"version": __version__, "updates": False, "trial": None, "failed": {}}
-    standing = folder.standing()
+    from fedclient.software.folder import standing_of
+
+    standing = standing_of(settings)
     return {
         "version": __version__,
         "updates": True,

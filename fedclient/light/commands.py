@@ -15,7 +15,7 @@ from fedclient.light.shadow import Shadow
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
 from fedclient.placing.service import newcomer, permitting, placed
-from fedclient.software.updates import updates_of
+from fedclient.software import updates_of
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json

@@ -30,7 +30,7 @@ from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.identity.release import LARGEST, LONGEST, MAKER, Release, public_key, read
 from shoal.shell import crash, disk
 
-STANDING = "standing.json"
+NAME, STANDING = "software", "standing.json"
 AGAIN = "it is fetched again"
 
 
@@ -157,6 +157,11 @@ def _is_unpacked(archive: zipfile.ZipFile, path: Path) -> bool:
     return True
 
 
+def standing_of(settings: ClientConfig) -> Standing:
+    """What is stored of the releases of this device."""
+    return from_json(read_json(settings.state / NAME / STANDING))
+
+
 def folder_of(settings: ClientConfig) -> SoftwareFolder | None:
     """None if the owner does not allow updates. Raises ConfigError for a key that is none."""
     if settings.updates is None:
@@ -169,4 +174,4 @@ def folder_of(settings: ClientConfig) -> SoftwareFolder | None:
             raise ConfigError(
                 f"{path}: {error.strerror}", "updates.key is a file with a public key"
             ) from None
-    return SoftwareFolder(settings.state / "software", public_key(pem))
+    return SoftwareFolder(settings.state / NAME, public_key(pem))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 from fedclient.config import ClientConfig
-from fedclient.software.folder import SoftwareFolder, folder_of
+from fedclient.software.folder import SoftwareFolder
 from fedclient.software.launching import become
 from fedclient.software.requirements import lacking
 from fedclient.software.source import Source
@@ -100,9 +100,3 @@ class Updates:
         if str(error) not in self._said:
             self._say(f"no update: {error}")
         self._said.add(str(error))
-
-
-def updates_of(settings: ClientConfig, say: Callable[[str], None]) -> Updates | None:
-    """None if the owner does not allow updates."""
-    folder = folder_of(settings)
-    return None if folder is None else Updates(settings, folder, say)

@@ -23,7 +23,7 @@ from shoal.shell import crash
 from tests.releases import MINOR, PATCH, Maker, wheel
 
 AGENT = "    from fedclient.agent.agent import Until\n"
-TOY = """    from fedclient.software.updates import updates_of
+TOY = """    from fedclient.software import updates_of
     from shoal import __version__
 
     if not once:
