@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from fedclient.agent.allowance import ALL_DAY, Allowance, Hours
 from fedclient.store.consent import Consents
@@ -248,6 +249,30 @@ class PrivacyConfig(Budget):
 
 
 @dataclass(frozen=True)
+class UpdatesConfig:
+    """Whether this device [updates itself](device.md#let-it-update-itself): with a source, it does.
+
+    source: the https address, or the absolute path, of the folder that they are published in.
+    key: the public key of who makes them, Ed25519 in PEM; unset: this project's.
+    """
+
+    source: str
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            address = urlsplit(self.source)
+            is_address = address.scheme == "https" and bool(address.hostname) and (address.port or 443) > 0
+        except ValueError:
+            is_address = False
+        if not is_address and not self.source.startswith("/"):
+            raise ConfigError(
+                f"source {self.source!r} is neither an https address nor an absolute path",
+                "updates: {source: https://shoal.example/releases}",
+            )
+
+
+@dataclass(frozen=True)
 class ClientConfig:
     """Without a learner, the graph that the run gives is used, with ONNX Runtime instead of PyTorch.
 
@@ -270,6 +295,7 @@ class ClientConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    updates: UpdatesConfig | None = None
     ledger: Path | None = None
 
     @property

@@ -11,6 +11,7 @@ ARG PIP_EXTRA_INDEX_URL=
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY requirements requirements
+COPY proto proto
 COPY shoal shoal
 COPY fedserver fedserver
 COPY fedclient fedclient

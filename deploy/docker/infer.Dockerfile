@@ -8,6 +8,7 @@ FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
+COPY proto proto
 COPY shoal shoal
 COPY fedserver fedserver
 COPY fedclient fedclient

@@ -7,6 +7,7 @@ FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY requirements requirements
+COPY proto proto
 COPY shoal shoal
 COPY fedserver fedserver
 COPY fedclient fedclient

@@ -109,16 +109,18 @@ class Agent:
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
         check_consent: Callable[[RunId, float], None] = lambda run, began: None,
         keep_reserved: Callable[[Collection[RunId]], None] = lambda runs: None,
+        when_free: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """note_failure: writes the code of a failure into the ledger, before the server learns of it.
 
         check_consent: see `fedclient.store.consent.Consents.check_since`. keep_reserved: gives back what is
-        reserved in the ledger for all runs but these.
+        reserved in the ledger for all runs but these. when_free: awaited before the server is asked for work
+        while none is in progress.
         """
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._note_failure, self._check_consent = note_failure, check_consent
-        self._keep_reserved = keep_reserved
+        self._keep_reserved, self._when_free = keep_reserved, when_free
         # Failures in a row: of calls that no one answers, of sessions in which nothing was done, of tasks.
         self._chance = chance or Random()
         self._calls, self._sessions, self._faults = (Backoff(self._chance) for _ in range(3))
@@ -157,6 +159,8 @@ class Agent:
                 crash.point("device.welcomed")
                 self._mark.keep(self._welcome.mark)
                 self._calls.first = self._sessions.first = max(FIRST_WAIT, self._welcome.spread)
+            if self._work is None and self._when_free is not None:
+                await self._when_free()
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             if self._refused and until is Until.FINISHED:
                 poll = 0.0  # which runs go on is to be known now, and not when the next round opens

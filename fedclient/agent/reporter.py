@@ -26,7 +26,7 @@ class Reporter:
         self.status = status
         self.failure: ShoalError | None = None
         """Why the last task has no result that counts; None if it has one."""
-        self._root, self._progress, self._say = root, progress, say
+        self._root, self._progress, self.say = root, progress, say
         self._next, self._planned = 0.0, False
 
     def doing(self, text: str) -> None:
@@ -55,9 +55,9 @@ class Reporter:
         self.status.tasks += 1
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
             said = f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}"
-            self._say(continued(said))
+            self.say(continued(said))
         elif isinstance(result, Payload) and (found := figures(result)):
-            self._say(continued(f"{named(task)}: {found}"))
+            self.say(continued(f"{named(task)}: {found}"))
         self._save()
 
     def failed(self, error: ShoalError) -> None:
@@ -69,7 +69,7 @@ class Reporter:
             lines.insert(0, error.details.rstrip())
         if error.hint:
             lines.append(f"  hint: {continued(error.hint)}")
-        self._say("\n".join(lines))
+        self.say("\n".join(lines))
 
     def note(self, error: ShoalError) -> None:
         """Record an error for `fedclient status` without printing it."""

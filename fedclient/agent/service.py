@@ -14,6 +14,7 @@ from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.link import opened
 from fedclient.net.backoff import Backoff, patiently
+from fedclient.software import updates_of
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
@@ -53,6 +54,12 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     raise DataFault("the data have no labels to train on", hint)
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 ledger = privacy_report.ledger_of(settings)
+                updates = updates_of(settings, reporter.say) if until is Until.STOPPED else None
+
+                async def when_free() -> None:
+                    if updates is not None and status.tasks and reporter.failure is None:
+                        await updates.between()
+
                 agent = Agent(
                     link,
                     executor,
@@ -64,11 +71,14 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     note_failure=ledger.failed,
                     check_consent=settings.consents.check_since,
                     keep_reserved=ledger.keep_only,
+                    when_free=when_free,
                 )
                 freeze_loaded()
                 caught = await until_signal(agent.run(until))
                 if caught is not None and until is not Until.STOPPED:
                     raise Stopped(caught)
+                if updates is not None:
+                    updates.stopped()
         except ShoalError as error:
             reporter.note(error)
             log.add(f"error[{error.code}]: {error.message}")

@@ -1,7 +1,7 @@
 """Command-line options that several verbs share."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,25 @@ FLAGS: dict[str, Mapping[str, Any]] = {
 CALLING = tuple(FLAGS)
 
 
-def configured(*names: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Add --config and the `FLAGS` of these names; the function gets the ClientConfig that they make."""
+def configured(
+    *names: str, one_round: Callable[[Mapping[str, Any]], Sequence[str]] = lambda options: ()
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Add --config and the `FLAGS` of these names; the function gets the ClientConfig that they make.
+
+    On a device that updates itself, it is that of the release that runs there. one_round: see
+    `fedclient.software.launching.launch`; it gets the other options.
+    """
 
     def add(function: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(function)
         def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
             flags = {name: options.pop(name) for name in names}
-            return function(console, read(path, flags), **options)
+            settings = read(path, flags)
+            if settings.updates is not None:
+                from fedclient.software.launching import launch
+
+                launch(settings, path, console, one_round(options))
+            return function(console, settings, **options)
 
         found: Callable[..., Result] = wrapper
         for name in reversed(names):

@@ -1,6 +1,8 @@
 """`fedclient run`."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -9,9 +11,18 @@ from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
 
+def one_round(options: Mapping[str, Any]) -> Sequence[str]:
+    """The verb that does once what this one does until it is stopped; () if it ends by itself."""
+    if options["once"] or options["until_finished"]:
+        return ()
+    if options["serve"] is None:
+        return ("run", "--once")
+    return ("place", "--accept-nearest", *(("--run", options["name"]) if options["name"] else ()))
+
+
 @click.command(epilog="Example: fedclient run --config device.yaml --until-finished")
 @verb
-@configured(*CALLING)
+@configured(*CALLING, one_round=one_round)
 @click.option("--once", is_flag=True, help="Exit after one task.")
 @click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
 @click.option(

@@ -13,6 +13,7 @@ from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.placing.watching import Findings, Watcher, line
 from fedclient.store import privacy_report
 from fedclient.store.state import PLACEMENT, STATUS, DeviceFolder, Outbox, read_json
+from shoal import __version__
 from shoal.core.data.from_json import value_of
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
@@ -42,6 +43,7 @@ def facts(settings: ClientConfig) -> dict[str, Any]:
     return {
         "device": reached.device or folder.known_device() or settings.device,
         "state": str(folder.root),
+        "software": _software(settings),
         "identity": reached.identity.facts() if reached.identity else None,
         "trouble": trouble or None,
         "server": reached.address or settings.server or last.get("server"),
@@ -60,6 +62,21 @@ def facts(settings: ClientConfig) -> dict[str, Any]:
     }
 
 
+def _software(settings: ClientConfig) -> dict[str, Any]:
+    """version: of this command. trial: what is to be tried, or None. failed: what is not, and why."""
+    if settings.updates is None:
+        return {"version": __version__, "updates": False, "trial": None, "failed": {}}
+    from fedclient.software.folder import standing_of
+
+    standing = standing_of(settings)
+    return {
+        "version": __version__,
+        "updates": True,
+        "trial": standing.trial or None,
+        "failed": dict(standing.failed),
+    }
+
+
 def _answers(reached: Endpoint) -> bool | None:
     """None if there is no server to ask."""
     if not reached.address:
@@ -69,6 +86,14 @@ def _answers(reached: Endpoint) -> bool | None:
 
     return asyncio.run(
         answers(reached.address, MOMENT, credentials(reached.identity) if reached.identity else None)
+    )
+
+
+def _versions(software: dict[str, Any]) -> str:
+    said = [software["version"], "updates itself" if software["updates"] else "updated by hand"]
+    said += [f"{software['trial']} is on trial"] if software["trial"] else []
+    return ", ".join(said) + "".join(
+        f"; {version} failed: {why}" for version, why in software["failed"].items()
     )
 
 
@@ -88,6 +113,7 @@ def text(found: dict[str, Any]) -> str:
         "identity": known,
         **({"fingerprint": identity["fingerprint"]} if identity else {}),
         "server": f"{found['server']}: {answer[found['answers']]}" if found["server"] else "none is set",
+        "software": _versions(found["software"]),
         "agent": doing if found["running"] else f"not running; last: {doing}",
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
         "cluster": found["cluster"] or "none",

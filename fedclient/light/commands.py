@@ -16,6 +16,8 @@ from fedclient.light.shadow import Shadow
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
 from fedclient.placing.service import newcomer, permitting, placed
+from fedclient.software import updates_of
+from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
@@ -25,7 +27,7 @@ from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.choosing import Counted
-from shoal.shell.console import Console
+from shoal.shell.console import Become, Console
 
 GIVE_UP_AFTER = 10.0
 """Seconds without a server after which one question is given up; the next one comes anyway."""
@@ -59,11 +61,24 @@ async def serve(
             return await _placing(settings, console, executor, release)(None)
 
         shadow = Shadow(folder, store, endpoint, fetch, permitting(settings), console.say)
-        follower = Follower(folder, store, place, use, console.say, shadow)
+        updates = updates_of(settings, AgentLog(folder.root).noting(console.say))
+        answered = False
+
+        async def asked(counted: Counted | None) -> PlacementResult:
+            nonlocal answered
+            if updates is not None and answered:
+                await updates.between()
+            found = await place(counted)
+            answered = True
+            return found
+
+        follower = Follower(folder, store, asked, use, console.say, shadow)
         console.say(f"predictions are answered at {_shown(address, at.getsockname())}")
         try:
             await endpoint.start()
             await until_signal(_both(endpoint, follower, every))
+            if updates is not None:
+                updates.stopped()
         finally:
             await endpoint.stop()
             await executor.stop()
@@ -122,9 +137,14 @@ def _placing(settings: ClientConfig, console: Console, executor: Remembering, ru
 
 
 async def _both(endpoint: Endpoint, follower: Follower, every: float) -> None:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(endpoint.watch())
-        group.create_task(follower.follow(every))
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(endpoint.watch())
+            group.create_task(follower.follow(every))
+    except BaseExceptionGroup as raised:
+        if becoming := raised.subgroup(Become):
+            raise becoming.exceptions[0] from None
+        raise
 
 
 def _shown(address: str, bound: Any) -> str:

@@ -10,6 +10,7 @@ outbox/         the result that the server has not accepted yet
 memory/         what is remembered of a run from task to task; see `fedclient.store.memory`
 blobs/          models that came and results that go
 model/          the model that `fedclient place` fetched
+software/       new versions of this program; see `fedclient.software.folder`
 shadow/         the model of another release, which is tried beside it; see `fedclient.light.shadow`
 watch/          whether the data are still like those that it came for; see `fedclient.placing.watching`
 """

@@ -62,6 +62,15 @@ class Result:
     error: ShoalError | None = None
 
 
+class Become(Exception):
+    """Raised by a verb that goes on as another program, in the same process. command: its line. variables:
+    its environment."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        super().__init__(*command)
+        self.command, self.variables = command, variables
+
+
 _STEERING = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -142,6 +151,11 @@ def verb(function: Callable[..., Result]) -> Callable[..., int]:
         try:
             with _stdout_kept_free() if as_json else contextlib.nullcontext():
                 result = function(console, *arguments, **options)
+        except Become as other:
+            console.clear()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execve(other.command[0], [*other.command], other.variables)  # noqa: S606
         finally:
             console.clear()
         if result.text:

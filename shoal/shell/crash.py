@@ -77,6 +77,15 @@ POINTS: Mapping[str, str] = {
     "device.uploaded": "all of a result is with the server and it is not reported",
     "device.receipt-came": "the server has counted the result, and nothing of that is kept here",
     "device.outbox-cleared": "the result is gone from the outbox, old blobs are still there",
+    "device.wheel-kept": "the wheel of a new release is on the disk, and its statement is not",
+    "device.release-arrived": "a new release is on the disk and noted, and may not be tried yet",
+    "device.trial-due": "a release is to be tried, and the one that runs has not ended",
+    "device.trial-begun": "a trial is noted and nothing of the release was started",
+    "device.release-unpacked": "a release is unpacked and does not have its name yet",
+    "device.trial-judged": "what came of a trial is noted and nothing was started",
+    "device.release-started": "a start of an adopted release is noted and it was not started",
+    "device.release-settled": "an adopted release has done its work, and what it replaced is still there",
+    "device.release-left": "a release that did not settle is left, and the former one was not started",
     "device.trimmed": "the task is over, and the owner was not notified",
 }
 """Every point and what is true when it is passed: `disk.` on both sides, the others on the side they name."""

@@ -126,15 +126,20 @@ def newcomer(place: Place) -> None:
 def test_devices_of_the_version_before_serve_this_server_and_are_upgraded_in_a_round(
     before: Variables, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, of_devices=dict(before))
+    """Another device goes back, as one does whose update is left: the version before opens its folder."""
+    place, halfway = Place(tmp_path, of_devices=dict(before)), {crash.VARIABLE: HALFWAY}
     with place.up():
         begin(place)
-        with agent(place, "cellar") as older:
-            killed_halfway(place, "attic")
-            place.of_devices.clear()
-            with agent(place, "attic") as newer:
-                check(place, newer, older)
-        place.of_devices |= before
+        place.of_devices = {**before, **halfway}
+        with agent(place, "attic") as older:
+            place.of_devices = halfway
+            with agent(place, "cellar") as newer:
+                assert [each.wait(HANG) for each in (older, newer)] == [-signal.SIGKILL] * 2
+        place.of_devices = {}
+        with agent(place, "attic") as upgraded:
+            place.of_devices = dict(before)
+            with agent(place, "cellar") as back:
+                check(place, upgraded, back)
         newcomer(place)
 
 

@@ -19,7 +19,7 @@ def test_the_status_of_a_device_has_no_line_of_the_servers(tmp_path: Any) -> Non
         "device": "d0", "identity": None, "trouble": None, "server": FORGED, "answers": True,
         "running": True, "doing": FORGED, "at": 0.0, "tasks": 1, "cluster": FORGED, "outbox": False,
         "last_task": {"run": FORGED, "round": 1, "title": FORGED, "outcome": FORGED},
-        "watch": None,
+        "watch": None, "software": {"version": "0.2.0", "updates": True, "trial": None, "failed": {}},
         "privacy": {"budget": None, "spent": 0.0},
         "last_error": {"code": "refused", "message": FORGED, "details": FORGED},
     }  # fmt: skip
