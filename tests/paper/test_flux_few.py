@@ -18,7 +18,7 @@ ROUNDS = 8
 
 
 def fleet(sizes: list[int], turns: list[int], seed: int) -> dict[str, Any]:
-    """Digits of each device, turned by so many quarters."""
+    """Digits of each device, turned by this many quarters."""
     train, _ = images.digits()
     chance = np.random.default_rng(seed)
     assert train.y is not None

@@ -1,4 +1,4 @@
-"""Groups that updates tell: found where there are some, and not where chance alone makes devices differ."""
+"""Groups that updates tell: found where there are some, and not where only chance makes devices differ."""
 
 import numpy as np
 import pytest

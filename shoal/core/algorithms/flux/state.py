@@ -56,7 +56,7 @@ class State(Clustered):
     drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
     clusters were formed. begun: for each cluster that a late joiner began, the one whose model it continued.
     undescribed: the devices with too few samples for a descriptor with the guarantee. by_updates: whether
-    updates have told the groups.
+    updates have decided the groups.
     basis: at the start that of an earlier run, if any; and from the forming of the clusters on this run's.
     """
 
