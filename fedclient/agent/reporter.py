@@ -27,7 +27,8 @@ class Reporter:
         self.failure: ShoalError | None = None
         """Why the last task has no result that counts; None if it has one."""
         self._root, self._progress, self.say = root, progress, say
-        self._next, self._planned = 0.0, False
+        self._next = 0.0
+        self._later: asyncio.Task[None] | None = None
 
     def doing(self, text: str) -> None:
         """Report what is going on, or what the agent waits for."""
@@ -38,6 +39,8 @@ class Reporter:
     def stopped(self) -> None:
         """The agent has ended, and what was reported is written."""
         self._next = 0.0
+        if self._later is not None:
+            self._later.cancel()
         self.doing("stopped")
 
     def began(self, task: Task) -> None:
@@ -80,16 +83,19 @@ class Reporter:
 
     def _save(self) -> None:
         """Write the status, at once or as soon as `PAUSE` allows."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._next:
+        pause = self._next - asyncio.get_running_loop().time()
+        if pause <= 0.0:
             self._write()
-        elif not self._planned:
-            self._planned = True
-            loop.call_at(self._next, self._write)
+        elif self._later is None or self._later.done():
+            self._later = asyncio.create_task(self._write_after(pause))
+
+    async def _write_after(self, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._write()
 
     def _write(self) -> None:
         """The status must not stop the work: on a full disk the previous one stays."""
-        self._next, self._planned = asyncio.get_running_loop().time() + PAUSE, False
+        self._next = asyncio.get_running_loop().time() + PAUSE
         with suppress(StorageFault):
             self.status.save(self._root)
 

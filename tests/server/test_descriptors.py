@@ -4,7 +4,9 @@ import asyncio
 import errno
 import os
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +41,30 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round fails twice, once at the first file and once at a later one."""
-    real_reduce, real_mapped = combining.reduce, mapped.mapped
+    real_reduce, real_reading = combining.reduce, mapped._reading
     tries, fails_in = 0, -1
 
     def reduce(*arguments: Any) -> Any:
         nonlocal tries, fails_in
         tries += 1
-        fails_in = {1: 0, 2: 3}.get(tries % 3, -1)
+        fails_in = {1: 0, 2: 1}.get(tries % 3, -1)
         return real_reduce(*arguments)
 
-    def failing(path: Path) -> memoryview:
+    @contextmanager
+    def failing(path: Path) -> Iterator[FileIO]:
         nonlocal fails_in
         fails_in -= 1
         if fails_in == -1:
             with disk.storing(path):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return real_mapped(path)
+        with real_reading(path) as file:
+            yield file
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
         monkeypatch.setattr(combining, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(combining, "reduce", reduce)
-        monkeypatch.setattr(mapped, "mapped", failing)
+        monkeypatch.setattr(mapped, "_reading", failing)
         await serve_all(coordinator)
         assert tries == 3 * ROUNDS + 1  # the reports of the last exchange have no files
         assert not coordinator.broken.done()

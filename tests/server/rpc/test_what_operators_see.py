@@ -52,6 +52,7 @@ CALLS: Mapping[str, tuple[Call, ...]] = {
         lambda channel, link: link.report(Report("toy", 1, 1, Failure("failed", "it failed"))),
     ),
     "/fed.v1.DeviceService/Leave": (lambda channel, link: link.leave(),),
+    "/fed.v1.PlacementService/GetSeal": (lambda channel, link: link.seal("first"),),
     "/fed.v1.BlobService/Fetch": (_fetch,),
     "/fed.v1.BlobService/Uploaded": (lambda channel, link: link.uploaded(BLOB),),
     "/fed.v1.BlobService/Upload": (lambda channel, link: link.upload(BLOB, 0, _bytes()),),
