@@ -43,6 +43,8 @@ class Step(Enum):
     LEFT = "left"
 
 
+CROSSING = 1.0
+"""Seconds within which an answer has reached a device, and what it sent before that the server."""
 _AT_WORK = (State.WORKING, State.HOLDING)
 TRANSITIONS: Mapping[tuple[State, Step], State] = {
     (State.ABSENT, Step.GREETED): State.IDLE,
@@ -63,8 +65,11 @@ def first_wrong(calls: Iterable[Call]) -> str:
     for call in over:
         step = _step(call)
         # A heartbeat that is answered while a report is under way may say that what the report brings is not
-        # wanted any more, since it is already counted. The device could not know when it sent the report.
-        crossed = step is Step.NOT_WANTED and any(each.at <= call.over < each.over for each in reports)
+        # wanted any more. The device could not know when it sent the report. The situation "withdrawn" tells
+        # whether it ends work that is not wanted.
+        crossed = step is Step.NOT_WANTED and any(
+            each.at < call.over + CROSSING and call.over < each.over for each in reports
+        )
         if step is None or crossed:
             continue
         if (state, step) not in TRANSITIONS:

@@ -20,7 +20,7 @@ def calls(*made: tuple[str, object]) -> list[Call]:
     found = []
     for number, (name, answer) in enumerate(made):
         error = answer if isinstance(answer, str) else ""
-        found.append(Call(name, None, "s", number, number + 0.5, None if error else answer, error))
+        found.append(Call(name, None, "s", 3.0 * number, 3.0 * number + 0.5, None if error else answer, error))
     return found
 
 
@@ -48,5 +48,7 @@ def test_a_heartbeat_that_crosses_with_a_report_does_not_make_the_receipt_wrong(
     report, heartbeat = made[2:4]
     report.over = heartbeat.over + 0.1  # counted, and its receipt not yet sent
     assert first_wrong(made) == ""
-    heartbeat.over = report.at - 0.1  # the device had the answer, and reported all the same
+    heartbeat.over = report.at - 0.1  # the report was on its way
+    assert first_wrong(made) == ""
+    heartbeat.over = report.at - 2.0  # the device had the answer, and reported all the same
     assert first_wrong(made) == "Report was receipt while it was idle"
