@@ -73,12 +73,17 @@ def test_devices_that_are_alike_have_one_model_and_are_told_why() -> None:
     ("changes", "may"),
     [
         ({}, True),
-        ({"privacy": "off"}, False),
+        ({"privacy": "off"}, True),
+        ({"clusters": 3}, False),
+        ({"grouping": "density", "privacy": "off"}, False),
         ({"dp_epsilon": 3.0}, False),
         ({"secure_aggregation": True, "aggregation": "mean"}, False),
         ({"aggregation": "noised", "central_noise": 1.0}, False),
         ({"mixing": "soft"}, False),
     ],
 )
-def test_no_group_depends_on_updates_that_sums_or_noise_protect(changes: dict[str, Any], may: bool) -> None:
+def test_no_group_depends_on_updates_where_that_is_not_asked_for_or_they_are_protected(
+    changes: dict[str, Any], may: bool
+) -> None:
     assert ALGORITHM.configure("default", changes).groups_by_updates is may
+    assert not ALGORITHM.configure("paper", {}).groups_by_updates

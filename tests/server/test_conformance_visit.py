@@ -20,7 +20,9 @@ def calls(*made: tuple[str, object]) -> list[Call]:
     found = []
     for number, (name, answer) in enumerate(made):
         error = answer if isinstance(answer, str) else ""
-        found.append(Call(name, None, "s", 3.0 * number, 3.0 * number + 0.5, None if error else answer, error))
+        found.append(
+            Call(name, None, "s", 3.0 * number, 3.0 * number + 0.5, None if error else answer, error)
+        )
     return found
 
 

@@ -21,13 +21,9 @@ A run goes through these phases; each line is one exchange with the devices:
     undescribed      no device has enough samples for the guarantee: as `clustered`, but with the groups that
                      updates tell, or one model for all
 
-Where descriptors have the noise of a guarantee and updates leave as they are, the updates of the round that
-forms the clusters decide, if they differ by more than chance
-(`shoal.core.server_kit.clustering.congruence`): what leaves tells more of the groups than noise lets
-descriptors tell, and nothing more leaves.
-    watch            only in FLUX-dynamic: devices describe their data again, and the clusters are formed
-                     again; see `flux.clustering.regrouped`
-    evaluate         every device measures its cluster's model on its test part
+The default has one more way to find groups. Where updates leave as they are, those of the round that forms
+the clusters decide, if they differ by more than chance (`shoal.core.server_kit.clustering.congruence`); else
+descriptors do. Noise and few samples hide less in an update than in a descriptor, and nothing more leaves.
 
 Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
 differ in:
@@ -166,9 +162,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
 
     @property
     def groups_by_updates(self) -> bool:
-        """Whether updates may decide about groups: they leave as they are, and descriptors do not."""
+        """Whether updates may decide about groups: they leave as they are, and the number of groups is to be
+        found by likelihood."""
         hidden = self.losses_stay or self.central_noise > 0.0
-        return self.asked_privacy.calibrated and not hidden and not self.clusters and self.mixing == "hard"
+        finds = self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
+        return finds and not hidden and not self.as_published
 
     @property
     def losses_stay(self) -> bool:

@@ -110,7 +110,12 @@ class State(Clustered):
             "the groups were found by how the devices' updates differ, which leave without a guarantee: the "
             "noise of the descriptions hides more of them"
         )
-        said = (*((found,) if self.by_updates else ()), *self._undescribed, *self._hidden, *self._classless)
+        said = (
+            *((found,) if self.by_updates and self.parameters.asked_privacy.calibrated else ()),
+            *self._undescribed,
+            *self._hidden,
+            *self._classless,
+        )
         return (*said, *self.drift, *super().remarks)
 
     @property
