@@ -137,15 +137,16 @@ def test_a_device_in_javascript_keeps_every_rule(tmp_path: Path, programs: Path)
 
 @needs_node
 @pytest.mark.parametrize(
-    ("faults", "also"),
-    [(CARELESS, {"order", "withdrawn"}), (STUBBORN, {"order", "placement"})],
+    ("faults", "also", "perhaps"),
+    [(CARELESS, {"order", "withdrawn"}, set()), (STUBBORN, {"placement"}, {"order"})],
     ids=["careless", "stubborn"],
 )
 def test_each_rule_that_a_device_breaks_is_named(
-    tmp_path: Path, programs: Path, faults: Faults, also: set[str]
+    tmp_path: Path, programs: Path, faults: Faults, also: set[str], perhaps: set[str]
 ) -> None:
-    """Besides, the calls are out of order. Without heartbeats it cannot be seen if a device heeds their
-    answer; and what never leaves asks for no model."""
+    """Besides, calls are out of order: surely where a receipt is not waited for, and where a report comes
+    though nothing is wanted if it comes late, for else it may have been on its way. Without heartbeats it cannot be
+    seen if a device heeds their answer; and what never leaves asks for no model."""
     code, rules = verdict(tmp_path, programs, javascript(tmp_path, faults))
-    assert {rule for rule, problem in rules.items() if problem != ""} == faults.keys() | also
+    assert {rule for rule, problem in rules.items() if problem != ""} - perhaps == faults.keys() | also
     assert code == 8
