@@ -145,8 +145,8 @@ def test_each_rule_that_a_device_breaks_is_named(
     tmp_path: Path, programs: Path, faults: Faults, also: set[str], perhaps: set[str]
 ) -> None:
     """Besides, calls are out of order: surely where a receipt is not waited for, and where a report comes
-    though nothing is wanted if it comes late, for else it may have been on its way. Without heartbeats it cannot be
-    seen if a device heeds their answer; and what never leaves asks for no model."""
+    though nothing is wanted if it comes late, for else it may have been on its way. Without heartbeats it
+    cannot be seen if a device heeds their answer; and what never leaves asks for no model."""
     code, rules = verdict(tmp_path, programs, javascript(tmp_path, faults))
     assert {rule for rule, problem in rules.items() if problem != ""} - perhaps == faults.keys() | also
     assert code == 8

@@ -295,13 +295,16 @@ def _grouped(state: State, reports: Sequence[Report]) -> State:
 def _regrouped(state: State, reports: Sequence[Report]) -> State:
     """The state with the groups that updates tell, in the first round that trains the clusters.
 
+    Descriptors may divide such a group further, as updates tell least of a device that is like no other; but
+    no cluster is of two of them.
     One that has described its data, and is absent, goes with those that were in its cluster. A group in which
     no device is described has no place among the others: its devices choose one.
     """
     clustering = _clustering(state)
     groups = _congruent(state, reports) if state.progress + 1 == clustering.round else {}
     found = {device: groups[device] for device in clustering.described if device in groups}
-    if len({*found.values()}) < 2:
+    crossed = {(state.assignments[device], group) for device, group in found.items()}
+    if len({*found.values()}) < 2 or len(crossed) == len({cluster for cluster, _ in crossed}):
         return state
     for device in clustering.described.keys() - found.keys():
         near = Counter(found[each] for each in sorted(found) if _together(state, device, each))
