@@ -304,7 +304,8 @@ def _regrouped(state: State, reports: Sequence[Report]) -> State:
     groups = _congruent(state, reports) if state.progress + 1 == clustering.round else {}
     found = {device: groups[device] for device in clustering.described if device in groups}
     crossed = {(state.assignments[device], group) for device, group in found.items()}
-    if len({*found.values()}) < 2 or len(crossed) == len({cluster for cluster, _ in crossed}):
+    clusters, seen = len({cluster for cluster, _ in crossed}), len({*found.values()})
+    if seen < 2 or len(crossed) == clusters > seen:
         return state
     for device in clustering.described.keys() - found.keys():
         near = Counter(found[each] for each in sorted(found) if _together(state, device, each))
