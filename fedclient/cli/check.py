@@ -82,7 +82,7 @@ def _described(counts: Mapping[str, Any]) -> dict[str, str]:
     try:
         terms(PrivacySettings("balanced", EPSILON, DELTA), counts["train"] + counts["held_out"], 0)
     except TooFewSamples as error:
-        return {"by default": f"{error.message}, so this device joins the group whose model fits it best"}
+        return {"by default": f"{error.message}, so this device trains without a description"}
     return {}
 
 

@@ -257,10 +257,6 @@ def _ask_undescribed(state: State) -> Message:
     )
 
 
-def _ask_without(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_train(state, present)
-
-
 def _take_without(state: State, reports: Sequence[Report]) -> State:
     """A round of training where no device could be described."""
     state = clustered.choose(state, reports)
@@ -297,6 +293,7 @@ def _regrouped(state: State, reports: Sequence[Report]) -> State:
 
     Descriptors may divide such a group further, as updates tell least of a device that is like no other; but
     no cluster is of two of them.
+
     One that has described its data, and is absent, goes with those that were in its cluster. A group in which
     no device is described has no place among the others: its devices choose one.
     """
@@ -481,6 +478,6 @@ PHASES: clustered.Phases[State] = {
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
-    "undescribed": (_ask_without, _take_without),
+    "undescribed": (clustered.ask_train, _take_without),
 }
 plan, reduce = clustered.phased(PHASES, forming=("cluster",))

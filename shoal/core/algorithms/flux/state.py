@@ -107,8 +107,8 @@ class State(Clustered):
     @property
     def remarks(self) -> Sequence[str]:
         found = (
-            "the groups were found by how the devices' updates differ, which leave without a guarantee: the "
-            "noise of the descriptions hides more of them"
+            "the groups were found by how the devices' updates differ, which leave without a guarantee, and "
+            "not by descriptions"
         )
         said = (
             *((found,) if self.by_updates and self.parameters.asked_privacy.calibrated else ()),
@@ -128,8 +128,11 @@ class State(Clustered):
         epsilon = self.parameters.asked_privacy.epsilon
         what = f"{whose} {have} too few samples to be described with epsilon {epsilon:g}"
         if self.clustering is None and not self.by_updates:
+            shown = (
+                "their updates show no groups" if self.parameters.groups_by_updates else "all have one model"
+            )
             return (
-                f"{what}, and their updates show no groups: privacy=off finds some at any size, and a larger "
+                f"{what}, and {shown}: privacy=off finds some at any size, and a larger "
                 "epsilon (privacy=explicit) with fewer samples",
             )
         if self.by_updates:
@@ -150,7 +153,7 @@ class State(Clustered):
         if len(found.names) > 1 or len(found.described) < 2:
             return ()
         return (
-            "all devices are one group, as far as updates and descriptions with noise can tell: smaller "
+            "all devices are one group, as far as can be seen through the noise of descriptions: smaller "
             "differences show with more samples for each device, or with privacy=off",
         )
 
