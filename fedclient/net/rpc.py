@@ -98,6 +98,9 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 }
 """Every other status becomes Unavailable: the server is away, busy or failing, and may come back."""
 
+ANSWER_LOST = "Internal error from Core"
+"""What gRPC says of an upload that the server ended early. Asked again, the server says why."""
+
 
 class Stubs(NamedTuple):
     """The calls of a channel. fetch, upload: of BlobService, with frames as bytes (`wire.frames`)."""
@@ -253,9 +256,12 @@ class RpcLink:
             )
             try:
                 response = await call
-            except (asyncio.CancelledError, aio.AioRpcError):
+            except (asyncio.CancelledError, aio.AioRpcError) as error:
                 if broken:  # gRPC cancels a call whose request iterator failed, and hides the cause
                     raise broken[0] from None
+                if isinstance(error, aio.AioRpcError) and error.details() == ANSWER_LOST:
+                    problem = f"{self.address} ended an upload, and its reason was lost on the way"
+                    raise Unavailable(problem, "the transfer resumes where it stopped") from None
                 raise
             finally:
                 call.cancel()

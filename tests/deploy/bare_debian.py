@@ -215,6 +215,10 @@ def played(place: Place, maker: Maker, bare: Bare, service: Service, state: Path
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return found
 
+    def runs() -> tuple[str | None, bool]:
+        found = standing()
+        return found.get("current"), found.get("settled", False)
+
     def rounds() -> int:
         with suppress(ShoalError):
             return int(place.server("run", "show", "trial")["round"])
@@ -232,7 +236,7 @@ def played(place: Place, maker: Maker, bare: Bare, service: Service, state: Path
     maker.publish(PATCH)
     service.kill()
     with timed(f"update to {PATCH}, from a kill -9"):
-        wait_for(lambda: standing().get("settled") and version() == PATCH)
+        wait_for(lambda: runs() == (PATCH, True) and version() == PATCH)
     wait_for(lambda: rounds() > before)
     size = bare.size(str(software.relative_to(bare.root)))
     print(f"after {rounds()} rounds, {version()} runs; its folder has {size}")

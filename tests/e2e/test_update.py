@@ -41,6 +41,11 @@ def standing(place: Place) -> dict[str, Any]:
     return found
 
 
+def runs(found: dict[str, Any]) -> tuple[str | None, bool]:
+    """The release that runs, and whether it has done what a release is kept for. One on trial is neither."""
+    return found.get("current"), found.get("settled", False)
+
+
 def software(place: Place) -> str:
     """What the device calls itself, as the server knows it."""
     with OperatorClient(place.state) as client:
@@ -63,7 +68,7 @@ def test_a_device_updates_itself_in_the_middle_of_a_run(place: Place, tmp_path: 
         assert software(place) == f"shoal fedclient {shoal.__version__}"
     maker.publish(PATCH)
     with agent(place) as process:
-        place.wait_for(lambda: standing(place).get("settled") and software(place) == CALLED)
+        place.wait_for(lambda: runs(standing(place)) == (PATCH, True) and software(place) == CALLED)
         rounds = done(place)
         place.wait_for(lambda: done(place) > rounds)
         assert process.poll() is None

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.records import RunSpec
+from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import server as server_half
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound
@@ -277,19 +279,20 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
         for number, device in enumerate(devices):
             await device.do(await device.task(), honest(number))
         await asyncio.to_thread(began.wait, HANG)
-        closing = asyncio.create_task(first.close())
+        ended = asyncio.create_task(first.close())
         if grace == 0.0:
-            await closing
+            await ended
             go_on.set()
         else:
             await until(lambda: first.stopping)
-            assert not closing.done()
+            assert not ended.done()
             go_on.set()
-            await closing
+            await ended
         monkeypatch.setattr(server_half, "reduce", real)
+        with closing(Store(tmp_path)) as left:
+            (record,) = left.runs.all()
+        assert record.round == (1 if grace == 0.0 else 2)
         async with server(tmp_path) as second:
-            (record,) = await second.storage.call(second.storage.runs.all)
-            assert record.round == (1 if grace == 0.0 else 2)
             await serve_all(second)
             assert same_models(models(second), expected())
 
