@@ -100,17 +100,20 @@ def bearings(models: Sequence[Array], origin: Array) -> FloatArray:
     the updates; their products with the middle one; its squared length; and the squared distances of the
     models from their middle.
     """
-    found = np.zeros((4, len(models)))
-    for block in blocks(origin.size, width_of(len(models))):
-        rows, old = [model[block] for model in models], origin[block].astype(np.float64)
-        center = _step(trimmed_mean(rows, half(len(rows))), old)
-        found[2] += _product(center, center)
+    found, width = np.zeros((4, len(models))), width_of(len(models))
+    spare = np.empty((4, min(width, origin.size)))
+    for block in blocks(origin.size, width):
+        rows = [model[block] for model in models]
+        old, middle, step, products = spare[:, : rows[0].size]
+        np.copyto(old, origin[block])
+        center = _step(trimmed_mean(rows, half(len(rows))), old, middle)
+        found[2] += _product(center, center, products)
         for sums, row in zip(found.T, rows, strict=True):
-            step = _step(row, old)
-            sums[0] += _product(step, step)
-            sums[1] += _product(step, center)
-            step -= center
-            sums[3] += _product(step, step)
+            _step(row, old, step)
+            sums[0] += _product(step, step, products)
+            sums[1] += _product(step, center, products)
+    # Of a model so near to the middle that rounding decides, the pull is as short.
+    np.maximum(found[0] - 2.0 * found[1] + found[2], 0.0, out=found[3])
     return found
 
 
@@ -132,18 +135,18 @@ def bearing(squares: FloatArray, products: FloatArray, middle: FloatArray) -> Fl
     return np.clip(found, -1.0, 1.0, out=found)
 
 
-def _step(values: Array, old: FloatArray) -> FloatArray:
+def _step(values: Array, old: FloatArray, out: FloatArray) -> FloatArray:
     """The values, less the old ones, and no longer than what can be squared."""
-    step = values.astype(np.float64)
+    np.copyto(out, values)
     with np.errstate(over="ignore"):
-        step -= old
-    return np.clip(step, -LONGEST, LONGEST, out=step) if values.dtype == np.float64 else step
+        out -= old
+    return np.clip(out, -LONGEST, LONGEST, out=out) if values.dtype == np.float64 else out
 
 
-def _product(one: FloatArray, other: FloatArray) -> float:
-    """The inner product. The last bits of one that BLAS makes depend on where the arrays lie in memory, and
-    on the number of threads."""
-    return float(np.einsum("i,i->", one, other))
+def _product(one: FloatArray, other: FloatArray, spare: FloatArray) -> float:
+    """The inner product. The last bits of one that BLAS makes may depend on where the arrays lie in memory,
+    and on the number of threads. spare: is overwritten."""
+    return float(np.multiply(one, other, out=spare).sum())
 
 
 def opposed(cosines: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
@@ -184,15 +187,18 @@ def settled(
     models: n times (width,). scales: (n,), see `pulls`.
     """
     found, square = np.empty(models[0].size, dtype), 0.0
-    for block in blocks(found.size, width_of(len(models))):
+    width = width_of(len(models))
+    spare = np.empty((2, min(width, found.size)))
+    for block in blocks(found.size, width):
         rows = [model[block] for model in models]
+        move, pull = spare[:, : rows[0].size]
         center = trimmed_mean(rows, half(len(rows)))
-        move = np.zeros(center.size)
+        move[:] = 0.0
         for row, scale in zip(rows, scales, strict=True):
-            pull = _step(row, center)
+            _step(row, center, pull)
             pull *= scale
             move += pull
-        square += _product(move, move)
+        square += _product(move, move, pull)
         move += center
         found[block] = move
     return found, square

@@ -28,12 +28,14 @@ def trimmed_mean(rows: Sequence[Array], cut: int) -> FloatArray:
     own = [row.astype(np.result_type(row.dtype, np.float32)) for row in rows]
     left = _ranked(own, cut) if len(own) <= MAX_ROWS else _sorted(own, cut)
     mean = left[0].astype(np.float64)
-    if len(left) > 1:
-        with np.errstate(over="ignore"):
-            for row in left[1:]:
-                mean += row
-        mean /= len(left)
-        np.clip(mean, left[0], left[-1], out=mean)  # a rounding error must not leave the range
+    if len(left) == 1:
+        return mean
+    with np.errstate(over="ignore"):
+        for row in left[1:]:
+            mean += row
+    mean *= 1.0 / len(left)
+    if len(left) > 2 or left[0].dtype == np.float64:  # a rounding error must not leave the range
+        np.clip(mean, left[0], left[-1], out=mean)
     return mean
 
 
