@@ -139,14 +139,14 @@ class Authorities(AuthorityServiceServicer):
         self, request: authority_pb.ListDevicesRequest, context: Context
     ) -> authority_pb.ListDevicesResponse:
         return authority_pb.ListDevicesResponse(
-            devices=authority_wire.devices_to_pb(await self._authority.devices())
+            devices=authority_wire.DEVICE.rows_to_pb(await self._authority.devices())
         )
 
     async def ApproveDevice(
         self, request: authority_pb.ApproveDeviceRequest, context: Context
     ) -> authority_pb.ApproveDeviceResponse:
         known = await self._authority.approve(request.device, request.fingerprint)
-        return authority_pb.ApproveDeviceResponse(device=authority_wire.device_to_pb(known))
+        return authority_pb.ApproveDeviceResponse(device=authority_wire.DEVICE.to_pb(known))
 
     async def RevokeDevice(
         self, request: authority_pb.RevokeDeviceRequest, context: Context
@@ -155,7 +155,7 @@ class Authorities(AuthorityServiceServicer):
             ended = Ended(await self._authority.refuse(request.device, request.reason), 0, ())
         else:
             ended = await self._authority.revoke(request.device, request.reason)
-        return authority_wire.ended_to_pb(ended)
+        return authority_wire.ENDED.to_pb(ended)
 
     async def WithdrawDevice(
         self, request: authority_pb.WithdrawDeviceRequest, context: Context
@@ -163,7 +163,7 @@ class Authorities(AuthorityServiceServicer):
         found = await self._authority.withdraw(
             request.device, request.reason, request.confirmed, tuple(request.replay)
         )
-        return authority_wire.withdrawn_to_pb(found)
+        return authority_wire.WITHDRAWN.to_pb(found)
 
     async def RotateAuthority(
         self, request: authority_pb.RotateAuthorityRequest, context: Context

@@ -20,7 +20,7 @@ import yaml
 from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.page.serve import RUNNING, key_of, running
-from fedserver.rpc.client import AuthorityClient, OperatorClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
@@ -47,14 +47,14 @@ def play(directory: Path, console: Console, page: bool = False) -> dict[str, Any
     """
     started = time.monotonic()
     stage = Stage(prepared(directory), console)
-    operator = AuthorityClient(stage.folder / "server")
+    operator = OperatorClient(stage.folder / "server")
     with stage.server(), stage.page() if page else nullcontext(), operator:
         stage.join(operator)
         runs = {name: operator.start_run(spec(name), None).run for name in ALGORITHMS}
         with stage.trainers():
             statuses = stage.watch(operator, runs)
         placements = stage.place(runs["flux"])
-        certified = [known.device.device for known in operator.devices() if has_called(known)]
+        certified = [known.device for known in operator.devices() if has_called(known)]
         summary = summary_of(statuses, placements, certified, time.monotonic() - started)
         (stage.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         if page:
@@ -136,7 +136,7 @@ class Stage:
         state = self.folder / "server"
         return running(state).link(key_of(state))
 
-    def join(self, operator: AuthorityClient) -> None:
+    def join(self, operator: OperatorClient) -> None:
         """Every device gets an identity, as its owner would get it: by a join string, from its own folder."""
         everybody = (*fleet.trainers(), *fleet.newcomers())
         self._console.progress(f"{len(everybody)} devices join")

@@ -14,7 +14,7 @@ from shoal.core.identity.joining import Role
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
 
 @click.group(cls=Group)
@@ -50,7 +50,7 @@ def token() -> None:
 @click.option("--hold", is_flag=True, help="Let each device wait for `fedserver device approve`.")
 def create(
     console: Console,
-    client: "AuthorityClient",
+    client: "OperatorClient",
     role: str,
     uses: int,
     ttl: str,
@@ -72,7 +72,7 @@ def create(
 @token.command("ls", epilog="Example: fedserver token ls --json")
 @verb
 @connected
-def list_(console: Console, client: "AuthorityClient") -> Result:
+def list_(console: Console, client: "OperatorClient") -> Result:
     """List all tokens, oldest first. Their join strings are not stored.
 
     Only an open token admits devices. The others are used up, expired or revoked, or locked after too many
@@ -94,7 +94,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @verb
 @connected
 @click.argument("name", metavar="TOKEN")
-def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
+def revoke(console: Console, client: "OperatorClient", name: str) -> Result:
     """Revoke a token: no further device can join with it.
 
     Devices that have joined with it are not affected; see `fedserver device revoke`.

@@ -21,7 +21,7 @@ from fedserver.page.views.fleet import Fleet
 from fedserver.page.views.newcomers import Newcomers
 from fedserver.page.views.past import Past
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
-from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
@@ -63,8 +63,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 
 
 def registered(device: str, standing: DeviceStanding = DeviceStanding.APPROVED, **labels: str) -> Known:
-    found = Registered(device, Role.TRAIN, labels, standing, NOW, "", "")
-    return Known(found, NOW - 500.0)
+    return Known(device, Role.TRAIN, labels, standing, NOW, "", "", last_seen=NOW - 500.0)
 
 
 def test_the_fleet_has_every_device_that_is_not_revoked() -> None:
