@@ -146,12 +146,4 @@ def add_lines(database: Database, run: RunId, texts: Iterable[str], device: Devi
 
 def release_of(row: Row) -> ReleaseRecord:
     """A row of a table of releases."""
-    return ReleaseRecord(
-        row["run"],
-        row["device"],
-        row["release"],
-        row["rho"],
-        row["delta"],
-        row["group_size"],
-        tuple(np.frombuffer(row["curve"], "<f8").tolist()),
-    )
+    return record_of(ReleaseRecord, row, curve=tuple(np.frombuffer(row["curve"], "<f8").tolist()))
