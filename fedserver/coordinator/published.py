@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
@@ -50,22 +50,13 @@ from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.core.verdict import why_not_instead
 
+if TYPE_CHECKING:
+    from fedserver.authority.authority import Authority
+
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What operators may call a release, after its run, and a channel."""
 LOADED = 4
 """The states of how many releases stay in memory."""
-
-
-class Signer(Protocol):
-    """`fedserver.authority.authority.Authority`, as far as it is needed here."""
-
-    @property
-    def pem(self) -> bytes: ...
-
-    @property
-    def pin(self) -> bytes: ...
-
-    def sign(self, data: bytes) -> tuple[str, bytes]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +86,7 @@ class Published:
         self._storage, self._runs = storage, runs
         self._loaded: OrderedDict[str, Source] = OrderedDict()
         self._loading = asyncio.Lock()
-        self.signs: Signer | None = None
+        self.signs: Authority | None = None
 
     # -- what newcomers ask for -------------------------------------------------------------------------
 

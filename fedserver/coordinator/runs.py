@@ -284,10 +284,7 @@ class Run:
             return
         lost = {device: why for device, why in lost.items() if device in self.engine.reported}
         for device, why in lost.items():
-            await self.storage.when_space(self.storage.reports.withdraw, self.run, round, device)
-            said = f"an ACKNOWLEDGED report of round {round} is lost and requested again: {why}"
-            log.error("run %s: %s: %s", self.run, device, said)
-            await self.note(said, device)
+            await damage.drop_report(self.storage, self.run, round, device, why)
         if lost:
             await self.advance(Damaged(round, tuple(sorted(lost)), WITHDRAWN))
 

@@ -69,16 +69,8 @@ def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
 
 
 def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
-    return device_service_pb2.HelloResponse(
-        software=welcome.software,
-        protocol=welcome.protocol,
-        session=welcome.session,
-        poll=seconds_to_pb(welcome.poll),
-        heartbeat=seconds_to_pb(welcome.heartbeat),
-        spread=seconds_to_pb(welcome.spread),
-        mark=welcome.mark,
-        addresses=welcome.addresses,
-    )
+    times = {name: seconds_to_pb(getattr(welcome, name)) for name in ("poll", "heartbeat", "spread")}
+    return device_service_pb2.HelloResponse(**vars(welcome) | times)
 
 
 def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
