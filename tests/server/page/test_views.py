@@ -20,6 +20,7 @@ from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
 from fedserver.page.views.newcomers import Newcomers
 from fedserver.page.views.past import Past
+from fedserver.page.views.records import number
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.journal.placements import PlacementRecord
@@ -103,7 +104,7 @@ def test_privacy_never_shows_an_epsilon_for_what_has_none() -> None:
 
 
 def test_numbers_that_are_not_known_are_null() -> None:
-    assert [run_view.number(each) for each in (None, math.nan, math.inf)] == [None, None, None]
+    assert [number(each) for each in (None, math.nan, math.inf)] == [None, None, None]
     figures = DeviceFigures("a", "c0", math.nan, math.inf)
     document = run_view.document(RunStatus(RunSummary("r", "r", "x", "d", "open", 1), devices=(figures,)))
     json.dumps(document, allow_nan=False)
