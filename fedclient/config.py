@@ -20,6 +20,7 @@ from fedclient.store.consent import Consents
 from shoal.core.algorithm import Written
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
+from shoal.core.identity.joining import check_name
 from shoal.core.privacy.budget import Budget
 from shoal.shell.config import read_settings
 
@@ -306,11 +307,8 @@ class ClientConfig:
         return Consents(self.state / "consent")
 
     def __post_init__(self) -> None:
-        if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):
-            raise ConfigError(
-                f"device {self.device!r} is not a name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-            )
+        if self.device is not None:
+            check_name(self.device, "a device")
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,14 @@
 """`fedserver device ...`: the devices that have joined."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedserver.cli.options import connected
 from fedserver.cli.runs.placements import listed
-from fedserver.cli.text import ago, clock, table
+from fedserver.cli.text import ago, clock, plain, table
 from fedserver.cli.withdrawn import shown
 from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Group, Result, printable, verb
@@ -43,7 +42,7 @@ def list_(console: Console, client: "OperatorClient") -> Result:
     ]
     text = table(("device", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
-    return Result({"devices": list(map(facts, found))}, text if found else none)
+    return Result({"devices": list(map(plain, found))}, text if found else none)
 
 
 @device.command(epilog="Example: fedserver device show ward-3")
@@ -54,7 +53,7 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
     """Show a device: its state, its key's fingerprint, and which models it was given."""
     known, found = _find(client, name), list(client.placements(device=name))
     placements = f"\nmodels that it was given\n{listed(found, of_device=True)}" if found else ""
-    return Result({**facts(known), "placements": list(map(vars, found))}, _text(known) + placements)
+    return Result({**plain(known), "placements": list(map(vars, found))}, _text(known) + placements)
 
 
 @device.command(epilog="Examples: fedserver device approve ward-3; fedserver device approve 'ward-*'")
@@ -78,7 +77,7 @@ def approve(console: Console, client: "OperatorClient", name: str, every: bool, 
     waiting = [each for each in devices if each.waits and fnmatchcase(each.device, name or "*")]
     if exact and (not waiting or waiting[0].successor is None):
         known = client.approve(name)
-        return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.spki)}")
+        return Result(plain(known), f"device {name} is approved; its key: {fingerprint(known.spki)}")
     if not waiting:
         raise NotFound(f"no device waits for approval{f' whose name fits {name!r}' if name else ''}")
     listed = _waiting(client, waiting)
@@ -90,7 +89,7 @@ def approve(console: Console, client: "OperatorClient", name: str, every: bool, 
     approved = [client.approve(each.device, each.waiting_key) for each in waiting]
     many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
     said = f"{listed}\n{many} approved" if yes else f"{many} approved"
-    return Result({"devices": list(map(facts, approved))}, said)
+    return Result({"devices": list(map(plain, approved))}, said)
 
 
 def _waiting(client: "OperatorClient", devices: "list[Known]") -> str:
@@ -122,14 +121,14 @@ def revoke(console: Console, client: "OperatorClient", name: str, reason: str, w
     """
     ended = client.revoke(name, reason, waiting)
     if waiting:
-        return Result(facts(ended.device), f"device {name} keeps the key that it has")
+        return Result(plain(ended.device), f"device {name} keeps the key that it has")
     counted = [{"run": run, "round": number} for run, number in ended.counted]
     by_run: dict[str, list[int]] = {}
     for run, number in ended.counted:
         by_run.setdefault(run, []).append(number)
     listed = "; ".join(f"{run}, rounds {spans(numbers)}" for run, numbers in by_run.items()) or "none known"
     text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
-    return Result({**facts(ended.device), "cut": ended.cut, "counted": counted}, text)
+    return Result({**plain(ended.device), "cut": ended.cut, "counted": counted}, text)
 
 
 @device.command(epilog="Examples: fedserver device withdraw ward-3; fedserver device withdraw ward-3 --yes")
@@ -152,29 +151,8 @@ def withdraw(
     until their run goes on without it, with --replay, or another release is used.
     """
     done = client.withdraw(name, reason, yes, replay)
-    data = {**asdict(done), **facts(done.device)}
+    data = {**plain(done), **plain(done.device)}
     return Result(data, shown(done, yes))
-
-
-def facts(known: "Known") -> dict[str, Any]:
-    """A device as JSON. Clock times are seconds since 1970."""
-    return {
-        "device": known.device,
-        "role": known.role.value,
-        "labels": dict(known.labels),
-        "standing": known.standing.value,
-        "created": known.created,
-        "fingerprint": known.spki,
-        "token": known.token,
-        "last_seen": known.last_seen,
-        "successor": known.successor
-        and {
-            "fingerprint": known.successor.spki,
-            "role": known.successor.role.value,
-            "token": known.successor.token,
-            "created": known.successor.created,
-        },
-    }
 
 
 def spans(numbers: Iterable[int]) -> str:

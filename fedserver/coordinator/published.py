@@ -11,7 +11,6 @@ nothing is released only by an operator.
 import asyncio
 import hashlib
 import json
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -40,6 +39,7 @@ from shoal.core.exchange.link import AT
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.tensors import Manifest, check_manifest
 from shoal.core.identity.certificates import certificate
+from shoal.core.identity.joining import check_name
 from shoal.core.identity.signing import check_signed
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
@@ -53,8 +53,6 @@ from shoal.core.verdict import why_not_instead
 if TYPE_CHECKING:
     from fedserver.authority.authority import Authority
 
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What operators may call a release, after its run, and a channel."""
 LOADED = 4
 """The states of how many releases stay in memory."""
 
@@ -214,10 +212,8 @@ class Published:
 
         Raises ConfigError for a label that is not possible or is taken, Refused if the run has no model.
         """
-        if label and not LABEL.fullmatch(label):
-            raise ConfigError(
-                f"{label!r} is not a valid name", "use 1 to 64 letters, digits, dots, dashes and underscores"
-            )
+        if label:
+            check_name(label, "a release")
         if run.spec.evaluate is not None:
             raise Refused(f"run {run.run} only measures models", "make one of the run that trained them")
         if not run.engine.state.models:
@@ -241,11 +237,8 @@ class Published:
         """The name of a release that a channel can have. Raises NotFound; ConfigError for a name that no
         channel can have, and Refused for models of another shape than those that it has, or for damaged
         ones."""
-        if not LABEL.fullmatch(channel) or channel in self._runs:
-            raise ConfigError(
-                f"{channel!r} cannot be a channel's name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, and not the name of a run",
-            )
+        if check_name(channel, "a channel") in self._runs:
+            raise ConfigError(f"{channel!r} is the name of a run", "use another name for the channel")
         if release in self._runs:
             raise NotFound(
                 f"{release!r} is a run", f"first make a release: fedserver release create {release}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import Weights
 from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.identity.joining import check_name
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 from shoal.shell import crash
@@ -176,11 +176,8 @@ class Starting:
 
     def check(self, spec: RunSpec) -> None:
         """Raises ConfigError for what no server of these settings can do."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
-            raise ConfigError(
-                f"{spec.name!r} is not a valid run name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores",
-            )
+        if spec.name:
+            check_name(spec.name, "a run")
         if not 0.0 <= spec.every <= LONGEST_PERIOD or (spec.every and not spec.base):
             raise ConfigError(
                 f"no run can follow every {spec.every:g} s"

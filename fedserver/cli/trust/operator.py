@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.text import clock, table
+from fedserver.cli.text import clock, plain, table
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
 from shoal.core.identity.joining import OperatorRole
@@ -110,10 +110,5 @@ def revoke(console: Console, client: "OperatorClient", name: str, reason: str) -
 
 def facts(found: Operator) -> dict[str, Any]:
     """An operator as JSON."""
-    return {
-        "operator": found.name,
-        "role": found.role.value,
-        "fingerprint": found.spki,
-        "created": found.created,
-        "revoked": found.revoked,
-    }
+    shown = plain(found)
+    return {"operator": shown.pop("name"), **shown}

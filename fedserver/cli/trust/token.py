@@ -1,13 +1,12 @@
 """`fedserver token ...`: the join strings of devices."""
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedserver.cli.options import connected, seconds
-from fedserver.cli.text import clock, table
+from fedserver.cli.text import clock, plain, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
 from shoal.core.identity.joining import Role
@@ -105,8 +104,7 @@ def revoke(console: Console, client: "OperatorClient", name: str) -> Result:
 
 def facts(token: Token) -> dict[str, Any]:
     """A token as JSON. state: as a list has it; standing: the same, regardless of uses and expiry."""
-    standing, state = token.standing.value, token.state(time.time())
-    return {**asdict(token), "role": token.role.value, "standing": standing, "state": state}
+    return {**plain(token), "state": token.state(time.time())}
 
 
 def _uses(token: Token) -> str:

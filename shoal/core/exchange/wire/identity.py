@@ -17,7 +17,6 @@ from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
 from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, seconds_from_pb, seconds_to_pb
 from shoal.core.identity.joining import (
     MAX_REQUEST,
-    NAME,
     NONCE,
     Challenge,
     IssuedIdentity,
@@ -26,6 +25,7 @@ from shoal.core.identity.joining import (
     Pending,
     Returning,
     Role,
+    check_name,
 )
 
 PIN = PROOF = 32
@@ -107,7 +107,7 @@ def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
         _bytes(pb.nonce, "the nonce", NONCE, NONCE),
         _bytes(pb.csr, "the certificate request", 1, MAX_REQUEST),
         _bytes(pb.proof, "the proof", PROOF, PROOF),
-        _device(pb.device),
+        check_name(pb.device, "a device", BadPayload),
     )
 
 
@@ -163,19 +163,10 @@ def identity_from_pb(pb: pb2.Identity) -> IssuedIdentity:
         _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
         _bytes(pb.authority, "the server's certificate", 1, MAX_TEXT),
         name(pb.federation, "the federation"),
-        _device(pb.device),
+        check_name(pb.device, "a device", BadPayload),
         meaning(ROLE_OF, pb.role, "the role"),
         name(pb.address, "the address"),
     )
-
-
-def _device(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise BadPayload(
-            f"{value[:64]!r} is not a name for a device",
-            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-        )
-    return value
 
 
 def _bytes(value: bytes, what: str, least: int, most: int) -> bytes:
