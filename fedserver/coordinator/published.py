@@ -31,13 +31,12 @@ from fedserver.store.records import RunSpec, Standing
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
-from shoal.core.data.scale import RESERVED
 from shoal.core.engine.bootstrap import Bootstrap
 from shoal.core.engine.checkpoint import Structure
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, NotGenuine, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.messages import Evaluated
-from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest, own_of
 from shoal.core.identity.certificates import certificate
 from shoal.core.identity.joining import check_name
 from shoal.core.identity.signing import check_signed
@@ -427,4 +426,4 @@ def _digest(structure: Structure) -> str:
 def _own_of(card: Card) -> Manifest:
     """The tensors of the learner itself, without the scale of the inputs, which the models of a run share."""
     manifest = next(iter(card.models.values())).manifest
-    return tuple(spec for spec in manifest if spec.name not in RESERVED)
+    return own_of(manifest)

@@ -19,11 +19,10 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.algorithm.training import counted_by
 from shoal.core.data.histogram import scale_counted
-from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import Weights
-from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest, own_of
 from shoal.core.identity.joining import check_name
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
@@ -156,8 +155,7 @@ class Starting:
         tensors = await asyncio.to_thread(storage.blobs.read, stored)
         graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
         if initial is not None:
-            own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
-            check_manifest(own, graph.weights, "the initial model")
+            check_manifest(own_of(initial.manifest), graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
         if spec.name and (spec.name == STABLE or spec.name in channels):
