@@ -102,12 +102,7 @@ class Stage:
         with self._process("init", init):
             self._answer("init")
         with self._process("server", ["fedserver", "up", "--state", str(state)]):
-            until = time.monotonic() + ANSWER
-            while not (state / "address").exists():
-                self._check_alive("server")
-                if time.monotonic() > until:
-                    raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
-                time.sleep(0.05)
+            self._await("server", state / "address", "listen")
             yield
 
     @contextmanager
@@ -115,14 +110,18 @@ class Stage:
         """The live page of the server, on a port that the system chose."""
         serve = ["fedserver", "page", "--state", str(self.folder / "server"), "--listen", "127.0.0.1:0"]
         with self._process("page", serve):
-            until = time.monotonic() + ANSWER
-            while not (self.folder / "server" / RUNNING).exists():
-                self._check_alive("page")
-                if time.monotonic() > until:
-                    raise Unavailable(f"the page does not answer after {ANSWER:.0f} s", self._log("page"))
-                time.sleep(0.05)
+            self._await("page", self.folder / "server" / RUNNING, "answer")
             self._console.say(f"open the page, once and within five minutes: {self._link()}")
             yield
+
+    def _await(self, name: str, path: Path, does: str) -> None:
+        """Return as soon as a process has written `path`. Raises Unavailable; does: what it then does not."""
+        until = time.monotonic() + ANSWER
+        while not path.exists():
+            self._check_alive(name)
+            if time.monotonic() > until:
+                raise Unavailable(f"the {name} does not {does} after {ANSWER:.0f} s", self._log(name))
+            time.sleep(0.05)
 
     def stay(self, table: str) -> None:
         """Say what was found, and leave the page and the server up until Ctrl-C."""
