@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.device_kit.learner import builtin, initial_weights
@@ -62,7 +62,7 @@ def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
     rows = []
     with stage.server():
         state = stage.folder / "server"
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             stage.join(operator)
             run = operator.start_run(spec("flux"), None, graph).run
             with stage.trainers():
@@ -96,7 +96,7 @@ def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
         (folder / "device.yaml").write_text(yaml.safe_dump(settings))
     with stage.server():
         state = stage.folder / "server"
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             for name in names:
                 role = Role.INFER_ONLY if name == "newcomer" else Role.TRAIN
                 _, line = operator.create_token(Terms(role, uses=1))

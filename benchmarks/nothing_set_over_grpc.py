@@ -25,7 +25,7 @@ import yaml
 from sklearn import datasets as bundled
 
 from benchmarks.nothing_set import DEVICES, Rows, elec2, numbers
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
@@ -90,7 +90,7 @@ class Programs(Stage):
     def played(self, names: list[str], spec: RunSpec) -> dict[str, Any]:
         """What a person sees of the run in the end, and the mean accuracy; None if nothing was measured."""
         configs = {name: str(self.folder / name / "device.yaml") for name in names}
-        with self.server(), AuthorityClient(self.folder / "server") as operator:
+        with self.server(), OperatorClient(self.folder / "server") as operator:
             _, line = operator.create_token(Terms(uses=len(names)))
             for name, config in configs.items():
                 join = ["fedclient", "join", "-", "--config", config, "--device", name, "--json"]

@@ -13,7 +13,7 @@ from benchmarks.reconnect import Quiet
 from fedclient.identity.join import join
 from fedclient.identity.keyring import Identity
 from fedclient.store.state import DeviceFolder
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from shoal.core.identity.join import JoinString, parse
 
@@ -100,7 +100,7 @@ async def joined(state: Path, folder: Path, count: int) -> list[Identity]:
     own folder in `folder`, named by its number."""
 
     def token() -> JoinString:
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             return parse(operator.create_token(Terms(uses=count))[1])
 
     line, found = await asyncio.to_thread(token), []

@@ -35,7 +35,7 @@ from fedclient.net.backoff import FIRST_WAIT, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
@@ -127,7 +127,7 @@ async def joined(state: Path, folder: Path, count: int) -> list[Device]:
     """Devices with certificates of a server that runs, each with a folder of its own."""
 
     def token() -> JoinString:
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             return parse(operator.create_token(Terms(uses=count))[1])
 
     line, turns = await asyncio.to_thread(token), asyncio.Semaphore(AT_ONCE)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from shoal.core.types import RunId
 from shoal.demo.processes import ALGORITHMS, Stage, prepared, spec
 from shoal.shell.console import Console
@@ -28,7 +28,7 @@ def main() -> None:
 def played(folder: Path) -> dict[str, dict[str, object]]:
     """By run: how many models it has, whether the repeated run has the same ones, and both accuracies."""
     stage, found = Stage(prepared(folder), Console()), {}
-    with stage.server(), AuthorityClient(stage.folder / "server") as operator:
+    with stage.server(), OperatorClient(stage.folder / "server") as operator:
         stage.join(operator)
         first = {name: operator.start_run(spec(name), None).run for name in ALGORITHMS}
         with stage.trainers():

@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core import algorithm
@@ -80,7 +80,7 @@ def members() -> list[Member]:
 class Programs(Stage):
     """The programs of this fleet, with folders and logs as in the demo."""
 
-    def enroll(self, operator: AuthorityClient, members: list[Member]) -> None:
+    def enroll(self, operator: OperatorClient, members: list[Member]) -> None:
         _, line = operator.create_token(Terms(uses=len(members)))
         with ExitStack() as stack:
             for one in members:
@@ -91,7 +91,7 @@ class Programs(Stage):
             for one in members:
                 self._answer(one.name)
 
-    def sum(self, operator: AuthorityClient, members: list[Member], first: Tensors) -> str:
+    def sum(self, operator: OperatorClient, members: list[Member], first: Tensors) -> str:
         """The hash of the run's model, made by all devices, of which the last one dies."""
         operator.start_run(SPEC, first)
         with ExitStack() as stack:
@@ -152,7 +152,7 @@ def main() -> None:
     first = initial_weights(builtin(str(fleet.LEARNER["builtin"]), OPTIONS), fleet.SEED)
     with tempfile.TemporaryDirectory(prefix="shoal-secure-") as folder:
         programs = Programs(prepared(arguments.directory or Path(folder) / "fleet"), Console())
-        with programs.server(), AuthorityClient(programs.folder / "server") as operator:
+        with programs.server(), OperatorClient(programs.folder / "server") as operator:
             programs.enroll(operator, everybody)
             found = programs.sum(operator, everybody, first)
         ledgers = {one.name: programs.ledger(one) for one in everybody}

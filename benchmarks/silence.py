@@ -36,7 +36,7 @@ from fedclient.identity.link import SecureLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.permissions import ALLOWED
 from fedserver.authority.setup import init
-from fedserver.rpc.client import AuthorityClient, OperatorClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Hello
@@ -93,7 +93,7 @@ def attacked(address: str, chain: Path | None, connections: int, rate: float) ->
 
 async def joined(server: Server, state: Path, folder: Path, name: str, role: Role = Role.TRAIN) -> Keyring:
     def token() -> str:
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             return operator.create_token(Terms(role=role))[1]
 
     own = DeviceFolder(folder / name)
@@ -175,7 +175,7 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         for who in ATTACKERS[1:]:
             role = Role.TRAIN if who == "revoked" else Role(who)
             chains[who] = chain_of(await joined(server, state, folder, who, role), folder / f"{who}.pem")
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             operator.revoke("revoked", "for the benchmark")
         await honest.measure(1.0)
         found: dict[str, Any] = {"quiet": await honest.measure(arguments.seconds)}

@@ -26,7 +26,7 @@ from fedclient.identity.link import SecureLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
 from fedserver.coordinator.status_types import RunStatus
-from fedserver.rpc.client import AuthorityClient, OperatorClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.errors import ShoalError
@@ -46,7 +46,7 @@ async def joined(state: Path, folder: Path, name: str, role: Role) -> SecureLink
     """The link of a device that has joined."""
 
     def token() -> str:
-        with AuthorityClient(state) as operator:
+        with OperatorClient(state) as operator:
             return operator.create_token(Terms(role=role))[1]
 
     own = DeviceFolder(folder / name)

@@ -76,7 +76,7 @@ async def played(seed: int, which: str) -> dict[str, Any]:
 
 async def begun(found: World, name: str, seed: int) -> Run:
     for device in (*(f"d{number}" for number in range(DEVICES)), LAST):
-        if device not in {each.device.device for each in await found.api.devices()}:
+        if device not in {each.device for each in await found.api.devices()}:
             await found.device(device)
     policy = RoundPolicy(minimum=DEVICES)
     await start(

@@ -7,13 +7,12 @@ A device that has joined has the address of its server and its own name in its i
 in plain text, `server` and `insecure_loopback: true` are required. Paths are relative to the settings file.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from fedclient.agent.allowance import ALL_DAY, Allowance, Hours
@@ -21,10 +20,9 @@ from fedclient.store.consent import Consents
 from shoal.core.algorithm import Written
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
+from shoal.core.identity.joining import check_name
 from shoal.core.privacy.budget import Budget
-from shoal.shell.config import MAX_TEXT, convert, load
-
-T = TypeVar("T")
+from shoal.shell.config import read_settings
 
 SelfCheck = Literal["none", "quick", "full"]
 """How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
@@ -309,11 +307,8 @@ class ClientConfig:
         return Consents(self.state / "consent")
 
     def __post_init__(self) -> None:
-        if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):
-            raise ConfigError(
-                f"device {self.device!r} is not a name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-            )
+        if self.device is not None:
+            check_name(self.device, "a device")
 
 
 @dataclass(frozen=True)
@@ -349,25 +344,7 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
 
     Raises ConfigError, naming the file and the setting.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        if isinstance(value, Path):
-            given[name] = str(value.absolute())
-    if path is None:
-        return _anchored(convert(given, ClientConfig, "the command line"), Path.cwd())
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_TEXT + 1).decode()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}", "give the path of the settings with --config"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(
-            f"{path} is not UTF-8 text", "give the path of the settings with --config"
-        ) from None
-    settings = convert({**load(text, str(path)), **given}, ClientConfig, str(path))
-    return _anchored(settings, path.absolute().parent)
+    return read_settings(path, ClientConfig, flags)[0]
 
 
 def host_of(server: str) -> str:
@@ -381,15 +358,3 @@ def host_of(server: str) -> str:
 def _are_set(names: list[str]) -> str:
     """Which of some exclusive settings are set, for an error."""
     return f"{' and '.join(names)} are set" if names else "none is set"
-
-
-def _anchored(settings: T, folder: Path) -> T:
-    """`settings` with every relative path made absolute, relative to `folder`."""
-    changes: dict[str, Any] = {}
-    for item in dataclasses.fields(settings):  # type: ignore[arg-type]
-        value = getattr(settings, item.name)
-        if isinstance(value, Path):
-            changes[item.name] = folder / value.expanduser()
-        elif dataclasses.is_dataclass(value):
-            changes[item.name] = _anchored(value, folder)
-    return dataclasses.replace(settings, **changes)  # type: ignore[type-var]

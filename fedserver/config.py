@@ -12,7 +12,7 @@ Paths are relative to the file that names them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from fedserver.addresses import host_and_port
 from fedserver.store.engines import Elsewhere, place
@@ -23,9 +23,7 @@ from shoal.core.engine.timeouts import GRACE
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import MAX_ADDRESSES
 from shoal.core.types import Scalar
-from shoal.shell.config import MAX_TEXT, convert, load
-
-T = TypeVar("T")
+from shoal.shell.config import read_settings
 
 SETTINGS = "fedserver.yaml"
 """The settings file in a state folder."""
@@ -225,9 +223,8 @@ def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
     if path is None:
         made = (flags.get("state") or Path("server")) / SETTINGS
         path = made if made.is_file() else None
-    config, folder = _read(path, ServerConfig, flags)
-    blobs = str(place(config.blobs, folder)) if config.blobs else ""
-    return replace(config, state=folder / config.state, blobs=blobs)
+    config, folder = read_settings(path, ServerConfig, flags)
+    return replace(config, blobs=str(place(config.blobs, folder)) if config.blobs else "")
 
 
 def read_run(path: Path | None, flags: Mapping[str, Any], like: Mapping[str, Any] | None = None) -> RunConfig:
@@ -235,52 +232,7 @@ def read_run(path: Path | None, flags: Mapping[str, Any], like: Mapping[str, Any
 
     like: in place of a file, what another run was asked for.
     """
-    config, folder = _read(path, RunConfig, _merged(like or {}, _absolute(flags)))
-    if config.learner is not None and config.learner.file is not None:
-        config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
-    if config.initial_weights is not None:
-        config = replace(config, initial_weights=folder / config.initial_weights)
-    if config.graph is not None:
-        config = replace(config, graph=folder / config.graph)
-    return config
-
-
-def _read(path: Path | None, cls: type[T], flags: Mapping[str, Any]) -> tuple[T, Path]:
-    """The settings, and the folder to which relative paths in them refer."""
-    given = _absolute(flags)
-    if path is None:
-        return convert(given, cls, "the command line"), Path.cwd()
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_TEXT + 1).decode()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "give the path of a settings file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text", "give the path of a settings file") from None
-    return convert(_merged(load(text, str(path)), given), cls, str(path)), path.absolute().parent
-
-
-def _absolute(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that were given, in the form of a settings file. Paths are made absolute: on the command
-    line they are relative to the caller's folder."""
-    found: dict[str, Any] = {}
-    for name, value in flags.items():
-        if isinstance(value, Mapping):
-            value = _absolute(value) or None
-        if value is not None:
-            found[name] = str(value.absolute()) if isinstance(value, Path) else value
-    return found
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`below`, overridden by `above` setting by setting."""
-    merged = dict(below)
-    for name, value in above.items():
-        under = merged.get(name)
-        merged[name] = (
-            _merged(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
-        )
-    return merged
+    return read_settings(path, RunConfig, flags, like or {})[0]
 
 
 def _scalar(value: Any) -> Scalar:

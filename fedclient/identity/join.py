@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TypeVar
 from fedclient.identity.keyring import Asking, Identity, JoiningPort, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrollment
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.store.state import DeviceFolder
+from fedclient.store.state import DeviceFolder, name_of_machine
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.identity.certificates import certificate, key_from_pem, request
 from shoal.core.identity.join import JoinString, parse
@@ -125,8 +124,7 @@ async def _ask(
 
 def _name_for(asking: Asking) -> DeviceId:
     """The machine's name and part of the key's fingerprint: the same at every attempt."""
-    host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
-    return f"{host.strip('-')[:40] or 'device'}-{fingerprint_of(asking.key).replace(' ', '')[:6]}"
+    return name_of_machine(fingerprint_of(asking.key).replace(" ", "")[:6])
 
 
 async def come_back(keyring: Keyring, identity: Identity) -> Identity | Pending:

@@ -24,6 +24,9 @@ JOIN_AGAIN = (
 )
 """The operator then approves that the new key takes the place of the one that was lost."""
 
+PEM = ("key", "certificate", "authority")
+"""The fields of an identity that are in PEM, as they are in the file."""
+
 
 @dataclass(frozen=True)
 class JoiningPort:
@@ -95,16 +98,7 @@ def identity_of(asking: Asking, issued: IssuedIdentity, joining_port: JoiningPor
     if not succession.leads(joining_port.pin, certs.certificate(issued.authority)):
         raise BadPayload("the server sent a certificate for a key that is not its own", "update the server")
     there = replace(joining_port, pin=certs.pin_of(certs.certificate(issued.authority).public_key()))
-    return Identity(
-        asking.key,
-        issued.certificate,
-        issued.authority,
-        issued.federation,
-        issued.device,
-        issued.role,
-        issued.address,
-        there,
-    )
+    return Identity(asking.key, **vars(issued), joining_port=there)
 
 
 class Keyring:
@@ -121,17 +115,13 @@ class Keyring:
         if found is None:
             return None
         try:
-            joining_port = found["joining_port"]
+            port = found["joining_port"]
             identity = Identity(
-                found["key"].encode(),
-                found["certificate"].encode(),
-                found["authority"].encode(),
-                found["federation"],
-                found["device"],
-                Role(found["role"]),
-                found["address"],
-                JoiningPort(joining_port["host"], joining_port["port"], bytes.fromhex(joining_port["pin"])),
-                tuple(map(str, found["addresses"])),
+                **{name: found[name].encode() for name in PEM},
+                **{name: found[name] for name in ("federation", "device", "address")},
+                role=Role(found["role"]),
+                joining_port=JoiningPort(port["host"], port["port"], bytes.fromhex(port["pin"])),
+                addresses=tuple(map(str, found["addresses"])),
             )
             own = certs.certificate(identity.certificate).public_key()
             if own != certs.key_from_pem(identity.key).public_key():
@@ -163,25 +153,10 @@ class Keyring:
 
     def keep(self, identity: Identity) -> None:
         """Replace the identity. On return the new one is on the disk. Raises StorageFault."""
-        joining_port = identity.joining_port
-        self._write(
-            self._identity,
-            {
-                "federation": identity.federation,
-                "device": identity.device,
-                "role": identity.role.value,
-                "address": identity.address,
-                "addresses": list(identity.addresses),
-                "joining_port": {
-                    "host": joining_port.host,
-                    "port": joining_port.port,
-                    "pin": joining_port.pin.hex(),
-                },
-                "key": identity.key.decode(),
-                "certificate": identity.certificate.decode(),
-                "authority": identity.authority.decode(),
-            },
-        )
+        port = identity.joining_port
+        texts = {name: getattr(identity, name).decode() for name in PEM}
+        others = {"role": identity.role.value, "joining_port": {**vars(port), "pin": port.pin.hex()}}
+        self._write(self._identity, {**vars(identity), **texts, **others})
         with storing(self._asking):
             self._asking.unlink(missing_ok=True)
             sync_folder(self._asking.parent)

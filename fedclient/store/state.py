@@ -41,6 +41,12 @@ OTHER = "model-{}.safetensors"
 MAX_MARK = 256
 
 
+def name_of_machine(tail: str) -> str:
+    """A name for a device that was given none: that of its machine, and `tail`."""
+    host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
+    return f"{host.strip('-')[:40] or 'device'}-{tail}"
+
+
 class DeviceFolder:
     """The folder `root`."""
 
@@ -62,7 +68,7 @@ class DeviceFolder:
 
         Raises ConfigError if the given name is not the stored one.
         """
-        name = self.agreed(given) or self._new_name()
+        name = self.agreed(given) or name_of_machine(secrets.token_hex(3))
         if self.known_device() is None:
             write(self.root / "device", f"{name}\n".encode())
             crash.point("device.named")
@@ -77,10 +83,6 @@ class DeviceFolder:
                 "give another one with --state, or leave the name out",
             )
         return known or given
-
-    def _new_name(self) -> str:
-        host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
-        return f"{host.strip('-')[:40] or 'device'}-{secrets.token_hex(3)}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

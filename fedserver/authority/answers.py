@@ -6,35 +6,36 @@ line or the page, does not load the server.
 
 from dataclasses import dataclass
 
-from fedserver.coordinator.status_types import Withdrawal
+from fedserver.coordinator.status_types import WithdrawnRelease, WithdrawnRun
 from fedserver.store.identities.records import Operator, Registered
 from shoal.core.types import RunId
 
 
 @dataclass(frozen=True)
-class Known:
+class Known(Registered):
     """A device, and when it last called: clock time; None: never."""
 
-    device: Registered
-    last_seen: float | None
+    last_seen: float | None = None
 
 
 @dataclass(frozen=True)
 class Ended:
     """A device that was revoked. cut: how many open calls were cut. counted: the rounds with its updates."""
 
-    known: Known
+    device: Known
     cut: int
     counted: tuple[tuple[RunId, int], ...]
 
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A device that is to be withdrawn, or was: `known` says which. cut: as of Ended. found: where it is."""
+    """A device that is to be withdrawn, or was: its standing says which. cut: as of Ended. runs, releases:
+    where it is."""
 
-    known: Known
+    device: Known
     cut: int
-    found: Withdrawal
+    runs: tuple[WithdrawnRun, ...] = ()
+    releases: tuple[WithdrawnRelease, ...] = ()
 
 
 @dataclass(frozen=True)

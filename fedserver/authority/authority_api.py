@@ -57,7 +57,7 @@ class AuthorityApi:
         seen = {
             each.device: each.last_seen for each in await self._storage.call(self._storage.journal.devices)
         }
-        return [Known(each, seen.get(each.device)) for each in self._peers.known()]
+        return [Known(**vars(each), last_seen=seen.get(each.device)) for each in self._peers.known()]
 
     @to_the_end
     async def approve(self, device: DeviceId, key: bytes = b"") -> Known:
@@ -118,7 +118,7 @@ class AuthorityApi:
         found = await withdrawals.price(device)
         withdrawals.check(found, replay, before.standing is DeviceStanding.WITHDRAWN)
         if not confirmed:
-            return Withdrawn(await self._seen(device), 0, found)
+            return Withdrawn(await self._seen(device), 0, found.runs, found.releases)
         self._coordinator.check_deciding()
         runs = ", ".join(each.run for each in found.runs)
         releases = ", ".join(each.release for each in found.releases if each.with_it or each.grouped)
@@ -127,8 +127,8 @@ class AuthorityApi:
         )
         await self._coordinator.revoked(device, "withdrawn")
         await withdrawals.carry_out(found, replay)
-        left = await withdrawals.price(device)
-        return Withdrawn(await self._seen(device), cut, left.since(found, replay))
+        left = (await withdrawals.price(device)).since(found, replay)
+        return Withdrawn(await self._seen(device), cut, left.runs, left.releases)
 
     async def _end(self, device: DeviceId, how: Callable[..., Registered], *facts: str) -> int:
         """Bar the device, in memory and on disk; return how many open calls were cut.
@@ -148,7 +148,7 @@ class AuthorityApi:
         return self._peers.cut(device)
 
     async def _seen(self, device: DeviceId) -> Known:
-        return next(each for each in await self.devices() if each.device.device == device)
+        return next(each for each in await self.devices() if each.device == device)
 
     # -- the server's key -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from fedserver.store.identities.records import Operator
 from fedserver.store.store import Storage
 from shoal.core.errors import ConfigError, Revoked, Unauthenticated
 from shoal.core.identity.certificates import OPERATOR, Named, key_of_request, pin_of
-from shoal.core.identity.joining import NAME, OperatorRole
+from shoal.core.identity.joining import OperatorRole, check_name
 
 LONGEST_REASON = 500
 ANOTHER = "get another one on the server's machine, with: fedserver operator add"
@@ -78,11 +78,7 @@ class OperatorAccounts:
                 "this server does not listen for operators",
                 "write `operator_listen: 0.0.0.0:50053` into fedserver.yaml and restart the server",
             )
-        if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"{name[:64]!r} is not a name for an operator",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-            )
+        check_name(name, "an operator")
         key = key_of_request(csr)
         added = await self.storage.call(self.storage.identities.operators.add, name, role, pin_of(key).hex())
         self._known[name] = added

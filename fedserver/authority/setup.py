@@ -15,7 +15,7 @@ from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, StorageFault
-from shoal.core.identity.joining import NAME
+from shoal.core.identity.joining import check_name
 from shoal.shell import disk
 
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
@@ -46,11 +46,7 @@ def init(
     for name, address in (("--listen", listen), ("--join-listen", join_listen)):
         if address is not None:
             host_and_port(name, address)
-    if not NAME.fullmatch(federation):
-        raise ConfigError(
-            f"{federation[:64]!r} is not a name for a federation",
-            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-        )
+    check_name(federation, "a federation")
     if not hosts and not (state / SETTINGS).is_file():
         raise ConfigError("no --host is given", "give the name or address at which devices reach this server")
     os.umask(0o077)

@@ -1,23 +1,21 @@
 """`fedserver device ...`: the devices that have joined."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedserver.cli.options import connected
 from fedserver.cli.runs.placements import listed
-from fedserver.cli.text import ago, clock, table
+from fedserver.cli.text import ago, clock, plain, table
 from fedserver.cli.withdrawn import shown
-from fedserver.store.identities.records import Registered
 from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Group, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
 
 @click.group(cls=Group)
@@ -28,34 +26,34 @@ def device() -> None:
 @device.command("ls", epilog="Example: fedserver device ls --json")
 @verb
 @connected
-def list_(console: Console, client: "AuthorityClient") -> Result:
+def list_(console: Console, client: "OperatorClient") -> Result:
     """List every device that has ever joined, by name, with the fingerprint of its key."""
     found = client.devices()
     rows = [
         (
-            known.device.device,
-            known.device.role.value,
-            known.device.standing.value,
+            known.device,
+            known.role.value,
+            known.standing.value,
             ago(known.last_seen),
-            ", ".join(f"{name}={value}" for name, value in known.device.labels.items()) or "-",
-            fingerprint(known.device.spki),
+            ", ".join(f"{name}={value}" for name, value in known.labels.items()) or "-",
+            fingerprint(known.spki),
         )
         for known in found
     ]
     text = table(("device", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
-    return Result({"devices": list(map(facts, found))}, text if found else none)
+    return Result({"devices": list(map(plain, found))}, text if found else none)
 
 
 @device.command(epilog="Example: fedserver device show ward-3")
 @verb
 @connected
 @click.argument("name", metavar="DEVICE")
-def show(console: Console, client: "AuthorityClient", name: str) -> Result:
+def show(console: Console, client: "OperatorClient", name: str) -> Result:
     """Show a device: its state, its key's fingerprint, and which models it was given."""
     known, found = _find(client, name), list(client.placements(device=name))
     placements = f"\nmodels that it was given\n{listed(found, of_device=True)}" if found else ""
-    return Result({**facts(known), "placements": list(map(vars, found))}, _text(known) + placements)
+    return Result({**plain(known), "placements": list(map(vars, found))}, _text(known) + placements)
 
 
 @device.command(epilog="Examples: fedserver device approve ward-3; fedserver device approve 'ward-*'")
@@ -64,7 +62,7 @@ def show(console: Console, client: "AuthorityClient", name: str) -> Result:
 @click.argument("name", metavar="DEVICE", required=False, default="")
 @click.option("--all", "every", is_flag=True, help="Approve every device that waits.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def approve(console: Console, client: "AuthorityClient", name: str, every: bool, yes: bool) -> Result:
+def approve(console: Console, client: "OperatorClient", name: str, every: bool, yes: bool) -> Result:
     """Approve a device that waits, or several: with --all, or with a pattern for their names.
 
     First compare the fingerprints of their keys: `fedserver device ls` must print the same one as the device.
@@ -76,12 +74,10 @@ def approve(console: Console, client: "AuthorityClient", name: str, every: bool,
         raise click.UsageError("name a device or a pattern, or give --all")
     exact = bool(name) and not set(name) & set("*?[")
     devices = [_find(client, name)] if exact else client.devices()
-    waiting = [
-        each.device for each in devices if each.device.waits and fnmatchcase(each.device.device, name or "*")
-    ]
+    waiting = [each for each in devices if each.waits and fnmatchcase(each.device, name or "*")]
     if exact and (not waiting or waiting[0].successor is None):
         known = client.approve(name)
-        return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
+        return Result(plain(known), f"device {name} is approved; its key: {fingerprint(known.spki)}")
     if not waiting:
         raise NotFound(f"no device waits for approval{f' whose name fits {name!r}' if name else ''}")
     listed = _waiting(client, waiting)
@@ -93,10 +89,10 @@ def approve(console: Console, client: "AuthorityClient", name: str, every: bool,
     approved = [client.approve(each.device, each.waiting_key) for each in waiting]
     many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
     said = f"{listed}\n{many} approved" if yes else f"{many} approved"
-    return Result({"devices": list(map(facts, approved))}, said)
+    return Result({"devices": list(map(plain, approved))}, said)
 
 
-def _waiting(client: "AuthorityClient", devices: list[Registered]) -> str:
+def _waiting(client: "OperatorClient", devices: "list[Known]") -> str:
     """The keys that wait, and what has been paid under the names of those that they replace."""
     paid = client.status().released if any(each.successor for each in devices) else {}
     rows, before = [], []
@@ -117,7 +113,7 @@ def _waiting(client: "AuthorityClient", devices: list[Registered]) -> str:
 @click.argument("name", metavar="DEVICE")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
 @click.option("--waiting", is_flag=True, help="Only the key that waits to take the place of its key.")
-def revoke(console: Console, client: "AuthorityClient", name: str, reason: str, waiting: bool) -> Result:
+def revoke(console: Console, client: "OperatorClient", name: str, reason: str, waiting: bool) -> Result:
     """Revoke a device and its key for good: its open calls are cut, and its next call is refused.
 
     Prints the latest rounds in which its updates count, also of runs that are over; the runs' logs have them
@@ -125,14 +121,14 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str, 
     """
     ended = client.revoke(name, reason, waiting)
     if waiting:
-        return Result(facts(ended.known), f"device {name} keeps the key that it has")
+        return Result(plain(ended.device), f"device {name} keeps the key that it has")
     counted = [{"run": run, "round": number} for run, number in ended.counted]
     by_run: dict[str, list[int]] = {}
     for run, number in ended.counted:
         by_run.setdefault(run, []).append(number)
     listed = "; ".join(f"{run}, rounds {spans(numbers)}" for run, numbers in by_run.items()) or "none known"
     text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
-    return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
+    return Result({**plain(ended.device), "cut": ended.cut, "counted": counted}, text)
 
 
 @device.command(epilog="Examples: fedserver device withdraw ward-3; fedserver device withdraw ward-3 --yes")
@@ -145,7 +141,7 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str, 
 )
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
 def withdraw(
-    console: Console, client: "AuthorityClient", name: str, yes: bool, replay: tuple[str, ...], reason: str
+    console: Console, client: "OperatorClient", name: str, yes: bool, replay: tuple[str, ...], reason: str
 ) -> Result:
     """Let the data of a device count no more: what that takes, and with --yes, that it is done.
 
@@ -155,30 +151,8 @@ def withdraw(
     until their run goes on without it, with --replay, or another release is used.
     """
     done = client.withdraw(name, reason, yes, replay)
-    data = {**facts(done.known), "cut": done.cut, **asdict(done.found)}
+    data = {**plain(done), **plain(done.device)}
     return Result(data, shown(done, yes))
-
-
-def facts(known: "Known") -> dict[str, Any]:
-    """A device as JSON. Clock times are seconds since 1970."""
-    device = known.device
-    return {
-        "device": device.device,
-        "role": device.role.value,
-        "labels": dict(device.labels),
-        "standing": device.standing.value,
-        "created": device.created,
-        "fingerprint": device.spki,
-        "token": device.token,
-        "last_seen": known.last_seen,
-        "successor": device.successor
-        and {
-            "fingerprint": device.successor.spki,
-            "role": device.successor.role.value,
-            "token": device.successor.token,
-            "created": device.successor.created,
-        },
-    }
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -203,21 +177,20 @@ def fingerprint(digest: str) -> str:
 
 
 def _text(known: "Known") -> str:
-    device = known.device
     waits = "; compare the key with what the device shows, then run: fedserver device approve"
     lines = [
-        f"{device.device}: {device.role.value}, {device.standing.value}{waits if device.waits else ''}",
-        f"key       {fingerprint(device.spki)}",
-        f"joined    {clock(device.created)}{f' with token {device.token}' if device.token else ''}",
+        f"{known.device}: {known.role.value}, {known.standing.value}{waits if known.waits else ''}",
+        f"key       {fingerprint(known.spki)}",
+        f"joined    {clock(known.created)}{f' with token {known.token}' if known.token else ''}",
         f"last seen {ago(known.last_seen)}",
     ]
-    if device.successor is not None:
-        lines.append(f"waits     {fingerprint(device.successor.spki)}, to take the place of its key")
+    if known.successor is not None:
+        lines.append(f"waits     {fingerprint(known.successor.spki)}, to take the place of its key")
     return "\n".join(lines)
 
 
-def _find(client: "AuthorityClient", name: str) -> "Known":
-    found = {known.device.device: known for known in client.devices()}
+def _find(client: "OperatorClient", name: str) -> "Known":
+    found = {known.device: known for known in client.devices()}
     if name not in found:
         raise NotFound(f"no device {name!r} has joined", near(name, list(found)) if found else "")
     return found[name]

@@ -82,7 +82,7 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
     def wrapper(
         console: Console, state: Path, connect: Path | None, patience: float | None = None, **options: Any
     ) -> Result:
-        from fedserver.rpc.client import AuthorityClient
+        from fedserver.rpc.client import OperatorClient
 
         folder = place(state, connect)
         if connect is None:
@@ -91,7 +91,7 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
             from fedserver.rpc.channel import wait_for
 
             wait_for(folder, patience)
-        with AuthorityClient(folder) as client:
+        with OperatorClient(folder) as client:
             return function(console, client, **options)
 
     return wrapper

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from enum import Enum
 from typing import Any
 
 from fedserver.coordinator.answers import said
@@ -22,6 +23,17 @@ LATEST = 10
 """How many of the latest measured rounds `run show` prints."""
 
 NO_BREAK = "\xa0"
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record as JSON, field by field; of a key there is the fingerprint. Clock times are seconds since
+    1970."""
+    return asdict(record, dict_factory=lambda fields: dict(map(_field, fields)))
+
+
+def _field(found: tuple[str, Any]) -> tuple[str, Any]:
+    name, value = found
+    return "fingerprint" if name == "spki" else name, value.value if isinstance(value, Enum) else value
 
 
 def data(status: RunStatus) -> dict[str, Any]:

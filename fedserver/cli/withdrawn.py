@@ -18,38 +18,38 @@ STAYS = (
 
 def shown(found: "Withdrawn", done: bool) -> str:
     """All of it, as text. done: whether it was withdrawn by this call."""
-    device, where = found.known.device.device, found.found
+    device = found.device.device
     said = (
         f"device {device} is withdrawn; calls cut: {found.cut}"
         if done
         else f"device {device}: nothing is done"
     )
-    if not where.runs:
+    if not found.runs:
         return f"{said}; no model contains it\n{STAYS}"
     lines = [
         said,
-        table(("run", "with it", "without it", "to make all without it"), list(map(_run, where.runs))),
+        table(("run", "with it", "without it", "to make all without it"), list(map(_run, found.runs))),
     ]
-    if where.releases:
+    if found.releases:
         rows = [
             (each.release, _models(each.with_it), _models(each.without_it), ", ".join(each.channels) or "-")
-            for each in where.releases
+            for each in found.releases
         ]
         lines.append(table(("release", "with it", "without it", "channels"), rows))
     lines += [
         f"newcomers of {each.run} are placed by data of {device} as well"
-        for each in where.runs
+        for each in found.runs
         if each.grouped
     ]
     lines += [
         f"{each.run}: {each.unknown}; what is unknown counts as with it"
-        for each in where.runs
+        for each in found.runs
         if each.unknown
     ]
-    if any(each.with_it and each.channels for each in where.releases):
+    if any(each.with_it and each.channels for each in found.releases):
         lines.append("a channel keeps its release until another is used: fedserver release use")
     if not done:
-        replay = "".join(f" --replay {each.run}" for each in where.runs if each.back_to)
+        replay = "".join(f" --replay {each.run}" for each in found.runs if each.back_to)
         lines.append(f"do it with: fedserver device withdraw {device} --yes{replay}")
     return "\n".join([*lines, STAYS])
 

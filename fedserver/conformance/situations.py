@@ -12,8 +12,8 @@ from typing import Any
 
 from fedserver.conformance.stage import AT_LEISURE, CADENCE, PATIENCE, NotSeenError, Stage
 from fedserver.conformance.visit import first_wrong
-from fedserver.rpc.edge import UNKNOWN, Call, halved
-from shoal.core.errors import SessionLost, TooOften, Unavailable
+from fedserver.rpc.edge import UNKNOWN, Call, Disturbance, halved
+from shoal.core.errors import SessionLost, ShoalError, TooOften, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.types import RunId
 
@@ -163,14 +163,8 @@ async def withdrawn(stage: Stage) -> Found:
 
 
 async def retry_window(stage: Stage) -> Found:
-    refused = list[Call]()
-
-    async def refuse(call: Call) -> None:
-        if not refused:
-            refused.append(call)
-            raise TooOften("try again in one to two seconds", "wait", WINDOW)
-
-    stage.edge.before["NextTask"] = refuse
+    error = TooOften("try again in one to two seconds", "wait", WINDOW)
+    refused = _fail_once(stage.edge.before, "NextTask", error)
     yield "retry-window", await _comes_again(stage, refused)
 
 
@@ -221,14 +215,7 @@ async def broken_upload(stage: Stage) -> Found:
 
 
 async def lost_receipt(stage: Stage) -> Found:
-    lost = list[Call]()
-
-    async def lose(call: Call) -> None:
-        if not lost:
-            lost.append(call)
-            raise Unavailable("the receipt is lost")
-
-    stage.edge.after["Report"] = lose
+    lost = _fail_once(stage.edge.after, "Report", Unavailable("the receipt is lost"))
     await stage.one_task()
     first = await stage.until(lambda: next(iter(lost), None))
     after = stage.edge.calls.index(first) + 1
@@ -238,14 +225,8 @@ async def lost_receipt(stage: Stage) -> Found:
 
 
 async def new_session(stage: Stage) -> Found:
-    lost = list[Call]()
-
-    async def lose(call: Call) -> None:
-        if not lost:
-            lost.append(call)
-            raise SessionLost("the session is void", "say hello again")
-
-    stage.edge.before["Report"] = lose
+    void = SessionLost("the session is void", "say hello again")
+    lost = _fail_once(stage.edge.before, "Report", void)
     run = await stage.one_task()
     first = await stage.until(lambda: next(iter(lost), None))
     after = stage.edge.calls.index(first) + 1
@@ -312,6 +293,19 @@ def _more(call: Call) -> bool:
 
 
 # -- what the situations share ------------------------------------------------------------------------------
+
+
+def _fail_once(at: dict[str, Disturbance], name: str, error: ShoalError) -> list[Call]:
+    """Let the next call of this name fail. at: before it, or after it. Returns what will have that call."""
+    failed = list[Call]()
+
+    async def fail(call: Call) -> None:
+        if not failed:
+            failed.append(call)
+            raise error
+
+    at[name] = fail
+    return failed
 
 
 async def _change_tasks(stage: Stage, change: Callable[[Any], object]) -> None:

@@ -13,7 +13,7 @@ from fedserver.config import Settings, read_server
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.daemon import access_of
 from fedserver.rpc.channel import SOCKET
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.rpc.edge import Call, Edge
 from fedserver.rpc.server import listen
 from fedserver.store.identities.records import Terms
@@ -46,7 +46,7 @@ class Stage:
 
     edge: Edge
     coordinator: Coordinator
-    operator: AuthorityClient
+    operator: OperatorClient
     line: str
     model: Tensors | None = None
     _runs: int = 0
@@ -121,7 +121,7 @@ async def opened(folder: Path) -> AsyncIterator[Stage]:
     try:
         access = await access_of(coordinator.storage, Authority.open(folder), config)
         listeners = await listen(coordinator, config.listen, folder / SOCKET, access, within=(edge,))
-        with AuthorityClient(folder) as operator:
+        with OperatorClient(folder) as operator:
             _, line = await asyncio.to_thread(operator.create_token, Terms(Role.TRAIN, uses=1))
             yield Stage(edge, coordinator, operator, line)
     finally:

@@ -373,11 +373,6 @@ class Coordinator:
         for run in self.runs.active():
             await self.in_turn(run.advance(Left(device, f"it was {how}", for_good=True)))
 
-    def end_sessions(self) -> None:
-        """Make every device say hello again, because the answer has changed. Its work continues."""
-        for visitor in self.visitors.values():
-            visitor.end()
-
     async def _feed_if_present(self, run: Run, device: DeviceId, event: Event) -> None:
         if run.present(device):
             await run.advance(event)

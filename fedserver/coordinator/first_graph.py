@@ -10,11 +10,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.core.data.scale import RESERVED
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Build, Built
 from shoal.core.exchange.payload import Weights
-from shoal.core.exchange.tensors import Manifest, check_manifest, manifest_of
+from shoal.core.exchange.tensors import Manifest, check_manifest, manifest_of, own_of
 from shoal.core.inference.graph.model import MAX_BYTES, read_graph
 from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
@@ -32,7 +31,7 @@ async def take(run: "Run", round: int, models: Collection[Tensors]) -> None:
     same. models: of the state that the round made."""
     if run.spec.lends_graph or not any(isinstance(task, Build) for task in run.engine.plan.tasks.values()):
         return
-    shapes = [without_reserved(manifest_of(model)) for model in models]
+    shapes = [own_of(manifest_of(model)) for model in models]
     graphs, untraced = list[tuple[DeviceId, Weights]](), dict[DeviceId, str]()
     for record in await run.storage.call(run.storage.reports.of_round, run.run, round):
         found = record.payload.parts
@@ -40,7 +39,7 @@ async def take(run: "Run", round: int, models: Collection[Tensors]) -> None:
             continue
         graph, model, why = found.get("graph"), found.get("model"), found.get("untraced")
         if isinstance(graph, Weights) and isinstance(model, Weights):
-            if without_reserved(model.manifest) in shapes:
+            if own_of(model.manifest) in shapes:
                 graphs.append((record.device, graph))
         elif isinstance(why, str):
             untraced[record.device] = why
@@ -49,10 +48,6 @@ async def take(run: "Run", round: int, models: Collection[Tensors]) -> None:
         await _take(run, *max(graphs, key=lambda each: names.count(each[1].blob.sha256)), shapes[0])
     for device, why in untraced.items() if not graphs else ():
         await run.note(f"there is no graph for ONNX files: {why[:REASON]}", device)
-
-
-def without_reserved(manifest: Manifest) -> Manifest:
-    return tuple(spec for spec in manifest if spec.name not in RESERVED)
 
 
 async def _take(run: "Run", device: DeviceId, graph: Weights, shape: Manifest) -> None:

@@ -344,7 +344,7 @@ class OperatorApi:
         return RunStatus(
             self._coordinator.summary(found, known),
             clusters_of(state),
-            figures_of(state, traffic),
+            figures_of(state.assignments, state.metrics, traffic),
             outcomes.abandoned,
             outcomes.missing,
             models,

@@ -11,13 +11,12 @@ nothing is released only by an operator.
 import asyncio
 import hashlib
 import json
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fedserver.coordinator.known_runs import KnownRuns
 from fedserver.coordinator.recipe import Recipe, recipe_of, terms_of_run
@@ -32,14 +31,14 @@ from fedserver.store.records import RunSpec, Standing
 from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
-from shoal.core.data.scale import RESERVED
 from shoal.core.engine.bootstrap import Bootstrap
 from shoal.core.engine.checkpoint import Structure
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, NotGenuine, Refused, near
 from shoal.core.exchange.link import AT
 from shoal.core.exchange.messages import Evaluated
-from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest, own_of
 from shoal.core.identity.certificates import certificate
+from shoal.core.identity.joining import check_name
 from shoal.core.identity.signing import check_signed
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit import measuring
@@ -50,22 +49,11 @@ from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.core.verdict import why_not_instead
 
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What operators may call a release, after its run, and a channel."""
+if TYPE_CHECKING:
+    from fedserver.authority.authority import Authority
+
 LOADED = 4
 """The states of how many releases stay in memory."""
-
-
-class Signer(Protocol):
-    """`fedserver.authority.authority.Authority`, as far as it is needed here."""
-
-    @property
-    def pem(self) -> bytes: ...
-
-    @property
-    def pin(self) -> bytes: ...
-
-    def sign(self, data: bytes) -> tuple[str, bytes]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +83,7 @@ class Published:
         self._storage, self._runs = storage, runs
         self._loaded: OrderedDict[str, Source] = OrderedDict()
         self._loading = asyncio.Lock()
-        self.signs: Signer | None = None
+        self.signs: Authority | None = None
 
     # -- what newcomers ask for -------------------------------------------------------------------------
 
@@ -223,10 +211,8 @@ class Published:
 
         Raises ConfigError for a label that is not possible or is taken, Refused if the run has no model.
         """
-        if label and not LABEL.fullmatch(label):
-            raise ConfigError(
-                f"{label!r} is not a valid name", "use 1 to 64 letters, digits, dots, dashes and underscores"
-            )
+        if label:
+            check_name(label, "a release")
         if run.spec.evaluate is not None:
             raise Refused(f"run {run.run} only measures models", "make one of the run that trained them")
         if not run.engine.state.models:
@@ -250,11 +236,8 @@ class Published:
         """The name of a release that a channel can have. Raises NotFound; ConfigError for a name that no
         channel can have, and Refused for models of another shape than those that it has, or for damaged
         ones."""
-        if not LABEL.fullmatch(channel) or channel in self._runs:
-            raise ConfigError(
-                f"{channel!r} cannot be a channel's name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, and not the name of a run",
-            )
+        if check_name(channel, "a channel") in self._runs:
+            raise ConfigError(f"{channel!r} is the name of a run", "use another name for the channel")
         if release in self._runs:
             raise NotFound(
                 f"{release!r} is a run", f"first make a release: fedserver release create {release}"
@@ -443,4 +426,4 @@ def _digest(structure: Structure) -> str:
 def _own_of(card: Card) -> Manifest:
     """The tensors of the learner itself, without the scale of the inputs, which the models of a run share."""
     manifest = next(iter(card.models.values())).manifest
-    return tuple(spec for spec in manifest if spec.name not in RESERVED)
+    return own_of(manifest)

@@ -5,16 +5,14 @@ from dataclasses import replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.status import clusters_of
+from fedserver.coordinator.status import clusters_of, figures_of, of_spec
 from fedserver.coordinator.status_types import (
-    DeviceFigures,
     ReleaseEvaluation,
     ReleaseGroup,
     ReleaseStatus,
     ReleaseSummary,
     RolloutStatus,
     RunStatus,
-    RunSummary,
 )
 from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
@@ -36,7 +34,7 @@ class ReleaseApi:
         self._coordinator.check_deciding()
         found = self._coordinator.runs.named(run)
         record = await self._coordinator.in_turn(self._coordinator.published.create(found, label))
-        return await self._summary(record.card.release)
+        return (await self._summaries({record.card.release: record}))[0]
 
     async def use(self, release: str, channel: str = "", pinned: bool = False) -> list[Move]:
         """Let a channel, `stable` by default, have a release. Returns what the channel was given, oldest
@@ -67,13 +65,8 @@ class ReleaseApi:
 
     async def all(self) -> list[ReleaseSummary]:
         """All releases, newest first; one that cannot be read says why."""
-        channels, revoked = await self._storage.call(self._storage.releases.channels), await self._revoked()
         found = await self._storage.call(self._storage.releases.all)
-        said = await watched(self._storage)
-        return [
-            replace(_summary(name, each, channels, revoked), watched=said.get(name, ()))
-            for name, each in reversed(found.items())
-        ]
+        return (await self._summaries(found))[::-1]
 
     async def channels(self) -> Mapping[str, list[Move]]:
         """For each channel what it was given, oldest first."""
@@ -82,36 +75,29 @@ class ReleaseApi:
     async def show(self, name: str = "") -> ReleaseStatus:
         """Everything about the release of this name, or of this channel. Raises NotFound, Refused."""
         release = await self._coordinator.published.named(name or STABLE)
-        record, summary = (
-            await self._storage.call(self._storage.releases.get, release),
-            await self._summary(release),
-        )
+        record = await self._storage.call(self._storage.releases.get, release)
+        (summary,) = await self._summaries({release: record})
         certificate = self._coordinator.published.certificate
         measured = tuple(map(_evaluation, self._coordinator.published.measurements(release)))
-        card = record.card
         tried = tuple(each for each in await self.rollouts() if release in (each.old, each.new))
-        return ReleaseStatus(
-            summary, _status(card), record.text.encode(), record.signature, certificate, measured, tried
-        )
+        status, card = _status(record.card), record.text.encode()
+        return ReleaseStatus(summary, status, card, record.signature, certificate, measured, tried)
 
-    async def _summary(self, release: str) -> ReleaseSummary:
-        record, channels = (
-            await self._storage.call(self._storage.releases.get, release),
-            await self._storage.call(self._storage.releases.channels),
-        )
-        found = _summary(release, record, channels, await self._revoked())
-        return replace(found, watched=(await watched(self._storage)).get(release, ()))
-
-    async def _revoked(self) -> Mapping[DeviceId, DeviceStanding]:
+    async def _summaries(self, found: Mapping[str, ReleaseRecord | str]) -> list[ReleaseSummary]:
+        channels = await self._storage.call(self._storage.releases.channels)
         standings = await self._storage.call(self._storage.journal.standings)
-        return {device: standing for device, standing in standings.items() if standing.ended}
+        said = await watched(self._storage)
+        return [
+            replace(_summary(name, each, channels, standings), watched=said.get(name, ()))
+            for name, each in found.items()
+        ]
 
 
 def _summary(
     name: str,
     found: ReleaseRecord | str,
     channels: Mapping[str, Move],
-    revoked: Mapping[DeviceId, DeviceStanding],
+    standings: Mapping[DeviceId, DeviceStanding],
 ) -> ReleaseSummary:
     having = tuple(channel for channel, move in channels.items() if move.release == name)
     if isinstance(found, str):
@@ -129,8 +115,8 @@ def _summary(
         error,
         found.authority,
         having,
-        tuple(sorted(device for device in card.devices if revoked.get(device) is DeviceStanding.REVOKED)),
-        tuple(sorted(device for device in card.devices if revoked.get(device) is DeviceStanding.WITHDRAWN)),
+        tuple(sorted(each for each in card.devices if standings.get(each) is DeviceStanding.REVOKED)),
+        tuple(sorted(each for each in card.devices if standings.get(each) is DeviceStanding.WITHDRAWN)),
     )
 
 
@@ -159,37 +145,24 @@ def _mean(figures: Iterable[Evaluated]) -> tuple[float | None, float]:
 
 def _status(card: Card) -> RunStatus:
     """The run as it was."""
-    spec, measured = card.spec, card.figures
     where = {device: key for key, own in card.clusters.items() for device in own}
-    summary = RunSummary(
+    summary = of_spec(
         card.run,
-        spec.name,
-        spec.algorithm,
-        spec.preset,
+        card.spec,
         Standing.FINISHED.value,
         card.round,
         waiting_for=f"as released in {card.release}",
         cluster_count=sum(map(bool, card.clusters.values())),
-        accuracy=_mean(measured.values())[0],
+        accuracy=_mean(card.figures.values())[0],
         progress=card.progress,
-    )
-    devices = tuple(
-        DeviceFigures(
-            device,
-            where.get(device, ""),
-            measured[device].accuracy if device in measured else None,
-            measured[device].loss if device in measured else None,
-            measured[device].examples if device in measured else 0,
-        )
-        for device in sorted({*where, *measured})
     )
     return RunStatus(
         summary,
         card.clusters,
-        devices,
+        figures_of(where, card.figures, {}),
         models=card.models,
         released=card.released,
         central=card.central,
-        spec=spec,
+        spec=card.spec,
         verdict=card.verdict,
     )

@@ -13,7 +13,6 @@ from fedserver.coordinator import first_graph
 from fedserver.coordinator.aggregation import combining
 from fedserver.coordinator.aggregation.combining import Combination
 from fedserver.coordinator.answers import YES
-from fedserver.coordinator.history.losses import Losses
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe, terms_of_run
@@ -134,7 +133,7 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self.recorder, self._meter, self._losses = Recorder(state, resumed), meter, Losses()
+        self.recorder, self._meter = Recorder(state, resumed), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self.loaded = self._opened = time.monotonic()
         self._abandoned = ""
@@ -285,10 +284,7 @@ class Run:
             return
         lost = {device: why for device, why in lost.items() if device in self.engine.reported}
         for device, why in lost.items():
-            await self.storage.when_space(self.storage.reports.withdraw, self.run, round, device)
-            said = f"an ACKNOWLEDGED report of round {round} is lost and requested again: {why}"
-            log.error("run %s: %s: %s", self.run, device, said)
-            await self.note(said, device)
+            await damage.drop_report(self.storage, self.run, round, device, why)
         if lost:
             await self.advance(Damaged(round, tuple(sorted(lost)), WITHDRAWN))
 
@@ -316,7 +312,8 @@ class Run:
         state = self.engine.state
         if not state.metrics:
             return None
-        return verdict_of(state, await self._losses.of(self.storage, self.run), self.spec.parameters)
+        outcomes = await self.storage.call(self.storage.runs.outcomes, self.run)
+        return verdict_of(state, outcomes.losses, self.spec.parameters)
 
     async def note(self, text: str, device: DeviceId = "") -> None:
         """Add a line to the run's log."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
@@ -20,11 +19,11 @@ from fedserver.store.store import Storage
 from shoal.core.algorithm import Basis, State, basis_of
 from shoal.core.algorithm.training import counted_by
 from shoal.core.data.histogram import scale_counted
-from shoal.core.data.scale import RESERVED
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import Weights
-from shoal.core.exchange.tensors import Manifest, check_manifest
+from shoal.core.exchange.tensors import Manifest, check_manifest, own_of
+from shoal.core.identity.joining import check_name
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 from shoal.shell import crash
@@ -156,8 +155,7 @@ class Starting:
         tensors = await asyncio.to_thread(storage.blobs.read, stored)
         graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
         if initial is not None:
-            own = tuple(spec for spec in initial.manifest if spec.name not in RESERVED)
-            check_manifest(own, graph.weights, "the initial model")
+            check_manifest(own_of(initial.manifest), graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec, removed: set[RunId], channels: Container[str]) -> RunId:
         if spec.name and (spec.name == STABLE or spec.name in channels):
@@ -176,11 +174,8 @@ class Starting:
 
     def check(self, spec: RunSpec) -> None:
         """Raises ConfigError for what no server of these settings can do."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
-            raise ConfigError(
-                f"{spec.name!r} is not a valid run name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores",
-            )
+        if spec.name:
+            check_name(spec.name, "a run")
         if not 0.0 <= spec.every <= LONGEST_PERIOD or (spec.every and not spec.base):
             raise ConfigError(
                 f"no run can follow every {spec.every:g} s"

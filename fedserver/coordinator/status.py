@@ -10,11 +10,12 @@ from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.disk_space import wait_for
-from fedserver.store.records import DeviceRecord, RunRecord, Standing, Traffic
+from fedserver.store.records import DeviceRecord, RunRecord, RunSpec, Standing, Traffic
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 DEPOSED = (
@@ -29,7 +30,6 @@ MAX_NAMED = 3
 
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     """A run, its stage, and what it waits for. known: devices that may take part in it."""
-    common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
     so_far: dict[str, Any] = {
         "created": run.created,
         "cluster_count": sum(map(bool, clusters_of(run.engine.state).values())),
@@ -40,21 +40,20 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         "pace": run.recorder.pace.seconds if run.active else None,
     }
     if not run.active:
-        return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far)
+        return of_spec(
+            run.run, run.spec, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far
+        )
     waiting, stage = run.engine.waiting(known), run.engine.stage
     if stage is Stage.OVER:  # complete, but that is not on the disk yet
         stage = Stage.REDUCING
     title = "" if stage is Stage.WAITING else run.title
-    return RunSummary(
-        *common,
-        stage.value,
-        run.engine.round,
-        title,
-        waiting.text,
-        waiting.devices,
-        waiting.seconds,
-        **so_far,
-    )
+    waits = {"waiting_for": waiting.text, "waiting_devices": waiting.devices, "time_left": waiting.seconds}
+    return of_spec(run.run, run.spec, stage.value, run.engine.round, title=title, **waits, **so_far)
+
+
+def of_spec(run: RunId, spec: RunSpec, stage: str, round: int, **more: Any) -> RunSummary:
+    """The summary of a run that was asked for so. more: its other fields."""
+    return RunSummary(run, spec.name, spec.algorithm, spec.preset, stage, round, **more)
 
 
 def too_few(run: RunId, policy: RoundPolicy, able: int) -> tuple[str, ...]:
@@ -90,32 +89,15 @@ def unreadable(run: RunId, record: RunRecord | None, reason: str) -> RunSummary:
     why = f"it cannot be read: {reason}"
     if record is None:
         return RunSummary(run, run, "", "", Standing.FAILED.value, 0, waiting_for=why)
-    spec = record.spec
-    return RunSummary(
-        run,
-        spec.name,
-        spec.algorithm,
-        spec.preset,
-        Standing.FAILED.value,
-        record.round,
-        waiting_for=why,
-        created=record.created,
-    )
+    stage = Standing.FAILED.value
+    return of_spec(run, record.spec, stage, record.round, waiting_for=why, created=record.created)
 
 
 def unchecked(record: RunRecord) -> RunSummary:
     """The summary of a run whose files are being checked after a start."""
-    spec, over = record.spec, record.standing is not Standing.ACTIVE
-    return RunSummary(
-        record.run,
-        spec.name,
-        spec.algorithm,
-        spec.preset,
-        record.standing.value if over else "waiting",
-        record.round,
-        waiting_for="the check of its files after the start",
-        created=record.created,
-    )
+    stage = "waiting" if record.standing is Standing.ACTIVE else record.standing.value
+    why = "the check of its files after the start"
+    return of_spec(record.run, record.spec, stage, record.round, waiting_for=why, created=record.created)
 
 
 def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
@@ -137,15 +119,19 @@ def _rounds_of(state: State) -> int:
     return int(getattr(state, "rounds", getattr(known, "rounds", 0)))
 
 
-def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:
+def figures_of(
+    assignments: Mapping[DeviceId, ModelKey],
+    metrics: Mapping[DeviceId, Evaluated],
+    traffic: Mapping[DeviceId, Traffic],
+) -> tuple[DeviceFigures, ...]:
     """The figures of each device that has taken part."""
     found = []
-    for device in sorted({*state.assignments, *state.metrics, *traffic}):
-        moved, measured = traffic.get(device), state.metrics.get(device)
+    for device in sorted({*assignments, *metrics, *traffic}):
+        moved, measured = traffic.get(device), metrics.get(device)
         found.append(
             DeviceFigures(
                 device,
-                state.assignments.get(device, ""),
+                assignments.get(device, ""),
                 measured.accuracy if measured else None,
                 measured.loss if measured else None,
                 measured.examples if measured else 0,

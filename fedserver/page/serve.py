@@ -91,12 +91,12 @@ async def serve(state: Path, listen: str, announce: Callable[[Running, bytes], N
     from fedserver.page.app import application
     from fedserver.page.asking import Server
     from fedserver.page.feed import Feed
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
     with bound(listen) as at:
         host, port = at.getsockname()[:2]
         page = Running(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", secrets.token_urlsafe(9))
-        key, feed = key_of(state), Feed(Server(AuthorityClient(state)))
+        key, feed = key_of(state), Feed(Server(OperatorClient(state)))
         server = uvicorn.Server(
             uvicorn.Config(
                 application(feed, Access(key, page.start), f"shoal-page-{port}"),

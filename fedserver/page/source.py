@@ -48,7 +48,7 @@ class Source(Protocol):
 
 
 class Asked(Protocol):
-    """What is called of `fedserver.rpc.client.AuthorityClient`: these methods and no others."""
+    """What is called of `fedserver.rpc.client.OperatorClient`: these methods and no others."""
 
     def status(self, *, released: bool = True) -> ServerStatus: ...
     def runs(self) -> list[RunSummary]: ...

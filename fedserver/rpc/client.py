@@ -60,7 +60,8 @@ class Started(NamedTuple):
 
 
 class OperatorClient:
-    """A connection to a server. Raises only ShoalErrors; Unavailable if none runs.
+    """A connection to a server. Raises only ShoalErrors; Unavailable if none runs, and, in what is about
+    tokens, devices and operators, ConfigError where it has no certificates.
 
     state: the server's state folder, or the folder of an operator's certificate.
     """
@@ -70,6 +71,7 @@ class OperatorClient:
         self._channel = connect(state)
         self._operator, self._blobs = OperatorServiceStub(self._channel), BlobServiceStub(self._channel)
         self._releases = ReleaseServiceStub(self._channel)
+        self._authority = AuthorityServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
@@ -218,6 +220,61 @@ class OperatorClient:
     def remove_release(self, name: str) -> None:
         self._answer(self._releases.RemoveRelease, release_pb.RemoveReleaseRequest(name=name))
 
+    def create_token(self, terms: Terms) -> tuple[Token, str]:
+        """The token, and its join string."""
+        found = self._answer(self._authority.CreateToken, authority_wire.TERMS.to_pb(terms))
+        return authority_wire.TOKEN.from_pb(found.token), found.join
+
+    def tokens(self) -> list[Token]:
+        found = self._answer(self._authority.ListTokens, authority_pb.ListTokensRequest())
+        return list(map(authority_wire.TOKEN.from_pb, found.tokens))
+
+    def revoke_token(self, token: str) -> Token:
+        found = self._answer(self._authority.RevokeToken, authority_pb.RevokeTokenRequest(token=token))
+        return authority_wire.TOKEN.from_pb(found.token)
+
+    def devices(self) -> list[Known]:
+        found = self._answer(self._authority.ListDevices, authority_pb.ListDevicesRequest())
+        return list(map(authority_wire.DEVICE.from_pb, found.devices))
+
+    def approve(self, device: DeviceId, key: str = "") -> Known:
+        """key: SHA-256, in hexadecimal, of the one that was looked at; "": whichever waits."""
+        request = authority_pb.ApproveDeviceRequest(device=device, fingerprint=bytes.fromhex(key))
+        found = self._answer(self._authority.ApproveDevice, request)
+        return authority_wire.DEVICE.from_pb(found.device)
+
+    def revoke(self, device: DeviceId, reason: str = "", waiting: bool = False) -> Ended:
+        request = authority_pb.RevokeDeviceRequest(device=device, reason=reason, waiting=waiting)
+        return authority_wire.ENDED.from_pb(self._answer(self._authority.RevokeDevice, request))
+
+    def withdraw(
+        self, device: DeviceId, reason: str = "", confirmed: bool = False, replay: Sequence[RunId] = ()
+    ) -> Withdrawn:
+        """What it would take to have the data of a device count no more; confirmed: that it is done."""
+        request = authority_pb.WithdrawDeviceRequest(
+            device=device, reason=reason, confirmed=confirmed, replay=replay
+        )
+        with self._errors():  # all histories are read, and reports that are being combined are waited for
+            return authority_wire.WITHDRAWN.from_pb(self._authority.WithdrawDevice(request))
+
+    def rotate(self) -> Rotated:
+        found = self._answer(self._authority.RotateAuthority, authority_pb.RotateAuthorityRequest())
+        return Rotated(found.fingerprint, tuple(found.operators))
+
+    def add_operator(self, name: str, role: OperatorRole, csr: bytes) -> IssuedOperator:
+        request = authority_pb.AddOperatorRequest(operator=name, role=OPERATOR_ROLES[role], csr=csr)
+        return authority_wire.ISSUED.from_pb(self._answer(self._authority.AddOperator, request))
+
+    def operators(self) -> list[Operator]:
+        found = self._answer(self._authority.ListOperators, authority_pb.ListOperatorsRequest())
+        return list(map(authority_wire.OPERATOR.from_pb, found.operators))
+
+    def revoke_operator(self, name: str, reason: str = "") -> tuple[Operator, int]:
+        """The operator, and how many open calls were cut."""
+        request = authority_pb.RevokeOperatorRequest(operator=name, reason=reason)
+        found = self._answer(self._authority.RevokeOperator, request)
+        return authority_wire.OPERATOR.from_pb(found.operator), found.cut
+
     def fetch(self, weights: Weights) -> Tensors:
         """A model, in memory. Raises BadPayload when its bytes are not those of its name."""
         data = bytearray()
@@ -250,6 +307,11 @@ class OperatorClient:
             raise self._error_of(error, timed_out) from None
 
     def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return ConfigError(
+                f"the server of {self._state} runs in plain text, without certificates",
+                "stop it, make them with fedserver init, start it without --insecure-loopback",
+            )
         trailing = dict(error.trailing_metadata() or ())
         try:
             if fault := trailing.get("shoal-fault-bin"):
@@ -280,74 +342,3 @@ def _requests(blob: BlobRef, tensors: Tensors) -> Iterator[blob_pb.UploadRequest
             data = bytes(piece[start : start + wire.CHUNK])
             yield blob_pb.UploadRequest(chunk=wire.chunk_to_pb(offset, data))
             offset += len(data)
-
-
-class AuthorityClient(OperatorClient):
-    """All that an operator may ask. Raises ShoalErrors only; ConfigError where there are no certificates."""
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(state)
-        self._stub = AuthorityServiceStub(self._channel)
-
-    def create_token(self, terms: Terms) -> tuple[Token, str]:
-        """The token, and its join string."""
-        found = self._answer(self._stub.CreateToken, authority_wire.TERMS.to_pb(terms))
-        return authority_wire.TOKEN.from_pb(found.token), found.join
-
-    def tokens(self) -> list[Token]:
-        found = self._answer(self._stub.ListTokens, authority_pb.ListTokensRequest())
-        return list(map(authority_wire.TOKEN.from_pb, found.tokens))
-
-    def revoke_token(self, token: str) -> Token:
-        found = self._answer(self._stub.RevokeToken, authority_pb.RevokeTokenRequest(token=token))
-        return authority_wire.TOKEN.from_pb(found.token)
-
-    def devices(self) -> list[Known]:
-        found = self._answer(self._stub.ListDevices, authority_pb.ListDevicesRequest())
-        return list(map(authority_wire.device_from_pb, found.devices))
-
-    def approve(self, device: DeviceId, key: str = "") -> Known:
-        """key: SHA-256, in hexadecimal, of the one that was looked at; "": whichever waits."""
-        request = authority_pb.ApproveDeviceRequest(device=device, fingerprint=bytes.fromhex(key))
-        found = self._answer(self._stub.ApproveDevice, request)
-        return authority_wire.device_from_pb(found.device)
-
-    def revoke(self, device: DeviceId, reason: str = "", waiting: bool = False) -> Ended:
-        request = authority_pb.RevokeDeviceRequest(device=device, reason=reason, waiting=waiting)
-        return authority_wire.ended_from_pb(self._answer(self._stub.RevokeDevice, request))
-
-    def withdraw(
-        self, device: DeviceId, reason: str = "", confirmed: bool = False, replay: Sequence[RunId] = ()
-    ) -> Withdrawn:
-        """What it would take to have the data of a device count no more; confirmed: that it is done."""
-        request = authority_pb.WithdrawDeviceRequest(
-            device=device, reason=reason, confirmed=confirmed, replay=replay
-        )
-        with self._errors():  # all histories are read, and reports that are being combined are waited for
-            return authority_wire.withdrawn_from_pb(self._stub.WithdrawDevice(request))
-
-    def rotate(self) -> Rotated:
-        found = self._answer(self._stub.RotateAuthority, authority_pb.RotateAuthorityRequest())
-        return Rotated(found.fingerprint, tuple(found.operators))
-
-    def add_operator(self, name: str, role: OperatorRole, csr: bytes) -> IssuedOperator:
-        request = authority_pb.AddOperatorRequest(operator=name, role=OPERATOR_ROLES[role], csr=csr)
-        return authority_wire.ISSUED.from_pb(self._answer(self._stub.AddOperator, request))
-
-    def operators(self) -> list[Operator]:
-        found = self._answer(self._stub.ListOperators, authority_pb.ListOperatorsRequest())
-        return list(map(authority_wire.OPERATOR.from_pb, found.operators))
-
-    def revoke_operator(self, name: str, reason: str = "") -> tuple[Operator, int]:
-        """The operator, and how many open calls were cut."""
-        request = authority_pb.RevokeOperatorRequest(operator=name, reason=reason)
-        found = self._answer(self._stub.RevokeOperator, request)
-        return authority_wire.OPERATOR.from_pb(found.operator), found.cut
-
-    def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return ConfigError(
-                f"the server of {self._state} runs in plain text, without certificates",
-                "stop it, make them with fedserver init, start it without --insecure-loopback",
-            )
-        return super()._error_of(error, timed_out)

@@ -29,11 +29,12 @@ from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.admission.messages import Calls, Layer
 from fedserver.rpc.admission.operator_authorization import OperatorAuthorization
+from fedserver.rpc.authorities import Authorities
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.channel import ANSWER_BYTES
 from fedserver.rpc.device import Devices, Placements
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.operator import Authorities, Observers, Operators
+from fedserver.rpc.operators import Observers, Operators
 from fedserver.rpc.releases import Releases
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION

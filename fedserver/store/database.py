@@ -5,13 +5,15 @@ the columns that conflict, columns named in every INSERT, and no function that o
 table has a column `rowid`, which tells in which order rows were inserted and is used for nothing else.
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
+from shoal.core.engine.checkpoint import decode, encode
 from shoal.core.errors import StorageFault
 
 T = TypeVar("T")
@@ -34,6 +36,21 @@ def record_of(kind: type[T], row: Row, **others: Any) -> T:
     return kind(**others, **{name: row[name] for name in names})
 
 
+def to_text(kind: Any, value: object) -> str:
+    """A record in one column, as JSON."""
+    return json.dumps(encode(kind, value, _no_tensors), sort_keys=True)
+
+
+def from_text(kind: type[T], text: str) -> T:
+    """The record in a column. Raises ValueError, TypeError and DataFault for one that cannot be read."""
+    found: T = decode(kind, json.loads(text), _no_tensors)
+    return found
+
+
+def _no_tensors(tensors: object) -> Any:
+    raise TypeError("no tensors are stored here")
+
+
 class Database(ABC):
     """All tables of a server, for one thread. Raises DiskFull if the disk is full, else StorageFault.
 
@@ -53,6 +70,13 @@ class Database(ABC):
     @abstractmethod
     def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         """Inside a transaction: run a statement once for each of these values."""
+
+    def insert(self, table: str, row: Mapping[str, object], otherwise: str = "") -> None:
+        """Inside a transaction: add a row, given by column. otherwise: what follows in the statement, such as
+        what is done where such a row is there already."""
+        marks = ", ".join("?" * len(row))
+        statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {otherwise}"  # noqa: S608
+        self.execute(statement, tuple(row.values()))
 
     @abstractmethod
     def query(self, query: str, values: Sequence[object] = ()) -> Sequence[Row]:

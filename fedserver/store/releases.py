@@ -12,15 +12,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fedserver.store.content.blobs import References
-from fedserver.store.database import RESTORE, Database, Row
+from fedserver.store.database import RESTORE, Database, Row, from_text, record_of, to_text
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.records import RunSpec
 from fedserver.store.rollouts import Rollout, Rollouts
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.errors import DataFault, NotFound, near
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.payload import Weights
@@ -68,7 +67,7 @@ class Card:
     @property
     def text(self) -> str:
         """As a new one is stored and signed."""
-        return json.dumps(encode(Card, self, _no_tensors), sort_keys=True)
+        return to_text(Card, self)
 
 
 @dataclass(frozen=True)
@@ -125,15 +124,12 @@ class Releases:
     def insert(self, new: ReleaseRecord, move: Move | None = None) -> None:
         """Inside a transaction: the same."""
         card = new.card
-        self._db.execute(
-            "INSERT INTO model_releases (release, run, card, structure, authority, signature)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (card.release, card.run, new.text, json.dumps(new.structure), new.authority, new.signature),
-        )
-        self._db.execute_many(
-            "INSERT INTO release_blobs (release, run, sha256) VALUES (?, ?, ?)",
-            [(card.release, card.run, name) for name in sorted(new.blobs)],
-        )
+        whose = {"release": card.release, "run": card.run}
+        proof = {"authority": new.authority, "signature": new.signature}
+        stored = {"card": new.text, "structure": json.dumps(new.structure)}
+        self._db.insert("model_releases", {**whose, **stored, **proof})
+        for name in sorted(new.blobs):
+            self._db.insert("release_blobs", {**whose, "sha256": name})
         digest = hashlib.sha256(new.text.encode()).hexdigest()
         self._audit.record(Event.RELEASE_MADE, release=card.release, run=card.run, card=digest)
         if move is not None:
@@ -190,7 +186,7 @@ class Releases:
         """For each channel what it was given, oldest first; the last is what it has now."""
         found: dict[str, list[Move]] = {}
         for row in self._db.rows("channels", "ORDER BY number"):
-            move = Move(row["channel"], row["release"], bool(row["pinned"]), row["at"], row["why"])
+            move = record_of(Move, row, pinned=bool(row["pinned"]))
             found.setdefault(move.channel, []).append(move)
         return found
 
@@ -231,12 +227,8 @@ class Releases:
 
 def _release_of(row: Row) -> ReleaseRecord:
     try:
-        card: Card = decode(Card, json.loads(row["card"]), _no_tensors)
+        card = from_text(Card, row["card"])
         structure, signature = json.loads(row["structure"]), bytes(row["signature"])
         return ReleaseRecord(card, structure, row["authority"], signature, row["card"])
     except (ValueError, TypeError, DataFault) as error:
         raise DataFault(f"release {row['release']} cannot be read: {error}", RESTORE) from None
-
-
-def _no_tensors(tensors: object) -> Any:
-    raise TypeError("no tensors are stored here")

@@ -9,7 +9,7 @@ counts by which that ends.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
@@ -53,12 +53,10 @@ class Rollouts:
     def begin(self, new: Rollout) -> None:
         """Store a rollout, or the larger share of one that goes on."""
         with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO rollouts (rollout, channel, old_release, new_release, share, margin, began,"
-                " pinned, ended, outcome, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (rollout) DO UPDATE SET share = excluded.share, pinned = excluded.pinned",
-                tuple(int(each) if isinstance(each, bool) else each for each in astuple(new)),
-            )
+            row = {**vars(new), "pinned": int(new.pinned)}
+            row |= {"old_release": row.pop("old"), "new_release": row.pop("new")}
+            larger = "share = excluded.share, pinned = excluded.pinned"
+            self._db.insert("rollouts", row, f"ON CONFLICT (rollout) DO UPDATE SET {larger}")
             facts = {"channel": new.channel, "release": new.new, "share": new.share, "margin": new.margin}
             self._audit.record(Event.ROLLOUT_BEGUN, **facts)
         crash.point("server.rollout-begun")
@@ -89,11 +87,8 @@ class Rollouts:
     def note(self, going: Rollout, device: DeviceId, cluster: ModelKey, counts: Counts) -> None:
         """Inside a transaction: store what a device has counted, in place of what it had before."""
         replaced = ", ".join(f"{each} = excluded.{each}" for each in COLUMNS)
-        self._db.execute(
-            f"INSERT INTO rollout_counts (rollout, device, cluster, {', '.join(COLUMNS)})"  # noqa: S608
-            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (rollout, device) DO UPDATE SET {replaced}",
-            (going.rollout, device, cluster, *astuple(counts)),
-        )
+        row = {"rollout": going.rollout, "device": device, "cluster": cluster, **vars(counts)}
+        self._db.insert("rollout_counts", row, f"ON CONFLICT (rollout, device) DO UPDATE SET {replaced}")
 
     def end(self, over: Rollout) -> None:
         """Inside a transaction: store how one that goes on has ended."""

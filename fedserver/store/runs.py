@@ -5,10 +5,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from fedserver.store.content.blobs import Blobs, References
-from fedserver.store.database import RESTORE, Database, Row, record_of
+from fedserver.store.database import RESTORE, Database, Row, from_text, record_of, to_text
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
@@ -18,7 +17,7 @@ from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
 from fedserver.store.records import RunRecord, RunSpec, Standing
 from fedserver.store.releases import Move, ReleaseRecord, Releases
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.payload import Weights
@@ -82,26 +81,7 @@ class Runs:
     def add(self, record: RunRecord, checkpoint: Structure) -> None:
         """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO runs (run, spec, created, standing, reason, round, asked, title,"
-                " abandoned_in_a_row, memory, opened, paused, ended)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    record.run,
-                    _spec_to_json(record.spec),
-                    record.created,
-                    record.standing.value,
-                    record.reason,
-                    record.round,
-                    json.dumps((*record.asked, *record.stepped_in)),
-                    record.title,
-                    record.abandoned_in_a_row,
-                    _stored(record.memory),
-                    record.opened,
-                    record.paused,
-                    record.ended,
-                ),
-            )
+            self._db.insert("runs", _row_of(record))
             self._add_checkpoint(record.run, record.round, checkpoint)
             self._history.advance()
             self._audit.record(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
@@ -205,7 +185,7 @@ class Runs:
             self._db.execute(
                 "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ?, memory = ?"
                 " WHERE run = ?",
-                (following, abandoned_in_a_row, _stored(memory), run),
+                (following, abandoned_in_a_row, to_text(Memory, memory), run),
             )
             self._timeline.add(run, closed)
             add_lines(self._db, run, said)
@@ -264,7 +244,7 @@ class Runs:
     def change(self, run: RunId, spec: RunSpec, round: int, checkpoint: Structure) -> None:
         """Change what the operator asked for, and the state with which the current round opens."""
         with self._db.transaction():
-            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (to_text(RunSpec, spec), run))
             # With its blobs, in which a large part of the state may be.
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
             self._add_checkpoint(run, round, checkpoint)
@@ -274,12 +254,12 @@ class Runs:
         """Let a run have the graph that a report of its open round brought; the next checkpoint keeps it."""
         self._blobs.make_durable(spec.graph)
         with self._db.transaction():
-            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (to_text(RunSpec, spec), run))
 
     def respecify(self, run: RunId, spec: RunSpec) -> None:
         """Change what the operator asked for, where no state depends on it; the run may be over."""
         with self._db.transaction():
-            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (to_text(RunSpec, spec), run))
             self._audit.record(Event.RUN_CHANGED, run=run, every=spec.every)
 
     def drop_versions(self, run: RunId, rounds: Sequence[int]) -> None:
@@ -367,17 +347,25 @@ class Runs:
         return self._statements.of_all()
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
-        self._db.execute(
-            "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
-            (run, round, json.dumps(checkpoint)),
-        )
+        whose = {"run": run, "round": round}
+        self._db.insert("checkpoints", {**whose, "structure": json.dumps(checkpoint)})
         (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
         # Without the graph, devices without a learner could not use the models.
-        graph = decode(RunSpec, json.loads(row["spec"]), _no_tensors).graph
+        graph = from_text(RunSpec, row["spec"]).graph
         for name in blobs_of(checkpoint).union([graph] if graph else []):
-            self._db.execute(
-                "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
-            )
+            self._db.insert("checkpoint_blobs", {**whose, "sha256": name})
+
+
+def _row_of(record: RunRecord) -> dict[str, object]:
+    row = {
+        **vars(record),
+        "spec": to_text(RunSpec, record.spec),
+        "standing": record.standing.value,
+        "asked": json.dumps((*record.asked, *record.stepped_in)),
+        "memory": to_text(Memory, record.memory),
+    }
+    del row["stepped_in"]
+    return row
 
 
 def _run_of(row: Row) -> RunRecord:
@@ -386,21 +374,9 @@ def _run_of(row: Row) -> RunRecord:
     return record_of(
         RunRecord,
         row,
-        spec=decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+        spec=from_text(RunSpec, row["spec"]),
         standing=Standing(row["standing"]),
         asked=tuple(each for each in asked if isinstance(each, str)),
         stepped_in=tuple(tuple(each) for each in asked if not isinstance(each, str)),
-        memory=decode(Memory, json.loads(row["memory"]), _no_tensors),
+        memory=from_text(Memory, row["memory"]),
     )
-
-
-def _stored(memory: Memory) -> str:
-    return json.dumps(encode(Memory, memory, _no_tensors), sort_keys=True)
-
-
-def _spec_to_json(spec: RunSpec) -> str:
-    return json.dumps(encode(RunSpec, spec, _no_tensors), sort_keys=True)
-
-
-def _no_tensors(tensors: object) -> Any:
-    raise TypeError("no tensors are stored here")

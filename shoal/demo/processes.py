@@ -20,7 +20,7 @@ import yaml
 from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.page.serve import RUNNING, key_of, running
-from fedserver.rpc.client import AuthorityClient, OperatorClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
@@ -47,14 +47,14 @@ def play(directory: Path, console: Console, page: bool = False) -> dict[str, Any
     """
     started = time.monotonic()
     stage = Stage(prepared(directory), console)
-    operator = AuthorityClient(stage.folder / "server")
+    operator = OperatorClient(stage.folder / "server")
     with stage.server(), stage.page() if page else nullcontext(), operator:
         stage.join(operator)
         runs = {name: operator.start_run(spec(name), None).run for name in ALGORITHMS}
         with stage.trainers():
             statuses = stage.watch(operator, runs)
         placements = stage.place(runs["flux"])
-        certified = [known.device.device for known in operator.devices() if has_called(known)]
+        certified = [known.device for known in operator.devices() if has_called(known)]
         summary = summary_of(statuses, placements, certified, time.monotonic() - started)
         (stage.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         if page:
@@ -102,12 +102,7 @@ class Stage:
         with self._process("init", init):
             self._answer("init")
         with self._process("server", ["fedserver", "up", "--state", str(state)]):
-            until = time.monotonic() + ANSWER
-            while not (state / "address").exists():
-                self._check_alive("server")
-                if time.monotonic() > until:
-                    raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
-                time.sleep(0.05)
+            self._await("server", state / "address", "listen")
             yield
 
     @contextmanager
@@ -115,14 +110,18 @@ class Stage:
         """The live page of the server, on a port that the system chose."""
         serve = ["fedserver", "page", "--state", str(self.folder / "server"), "--listen", "127.0.0.1:0"]
         with self._process("page", serve):
-            until = time.monotonic() + ANSWER
-            while not (self.folder / "server" / RUNNING).exists():
-                self._check_alive("page")
-                if time.monotonic() > until:
-                    raise Unavailable(f"the page does not answer after {ANSWER:.0f} s", self._log("page"))
-                time.sleep(0.05)
+            self._await("page", self.folder / "server" / RUNNING, "answer")
             self._console.say(f"open the page, once and within five minutes: {self._link()}")
             yield
+
+    def _await(self, name: str, path: Path, does: str) -> None:
+        """Return as soon as a process has written `path`. Raises Unavailable; does: what it then does not."""
+        until = time.monotonic() + ANSWER
+        while not path.exists():
+            self._check_alive(name)
+            if time.monotonic() > until:
+                raise Unavailable(f"the {name} does not {does} after {ANSWER:.0f} s", self._log(name))
+            time.sleep(0.05)
 
     def stay(self, table: str) -> None:
         """Say what was found, and leave the page and the server up until Ctrl-C."""
@@ -136,7 +135,7 @@ class Stage:
         state = self.folder / "server"
         return running(state).link(key_of(state))
 
-    def join(self, operator: AuthorityClient) -> None:
+    def join(self, operator: OperatorClient) -> None:
         """Every device gets an identity, as its owner would get it: by a join string, from its own folder."""
         everybody = (*fleet.trainers(), *fleet.newcomers())
         self._console.progress(f"{len(everybody)} devices join")

@@ -15,7 +15,7 @@ import sys
 import typing
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, cast
 
 import yaml
@@ -73,6 +73,66 @@ def load(text: str, source: str) -> dict[str, Any]:
             f"{source}: expected settings, found {_found(_plain(data))}", "write them as `key: value`"
         )
     return data
+
+
+def read_settings(
+    path: Path | None, cls: type[T], flags: Mapping[str, Any], below: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[T, Path]:
+    """The settings of the file `path`, if any, overridden one by one by the flags that are not None; and the
+    folder to which relative paths in them refer, which are absolute in what is returned.
+
+    below: what the flags override where there is no file. Raises ConfigError.
+    """
+    given, folder, source = _absolute(flags), Path.cwd(), "the command line"
+    if path is not None:
+        below, folder, source = load(_text(path), str(path)), path.absolute().parent, str(path)
+    return _anchored(convert(_merged(below, given), cls, source), folder), folder
+
+
+def _text(path: Path) -> str:
+    hint = "give the path of a settings file"
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TEXT + 1).decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", hint) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", hint) from None
+
+
+def _absolute(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, in the form of a settings file. Paths are made absolute: on the command
+    line they are relative to the caller's folder."""
+    found: dict[str, Any] = {}
+    for name, value in flags.items():
+        if isinstance(value, Mapping):
+            value = _absolute(value) or None
+        if value is not None:
+            found[name] = str(value.absolute()) if isinstance(value, Path) else value
+    return found
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`below`, overridden by `above` setting by setting."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = merged.get(name)
+        merged[name] = (
+            _merged(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+        )
+    return merged
+
+
+def _anchored(settings: T, folder: Path) -> T:
+    """`settings` with every relative path made absolute, relative to `folder`."""
+    changes: dict[str, Any] = {}
+    for item in dataclasses.fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, item.name)
+        if isinstance(value, Path):
+            changes[item.name] = folder / value.expanduser()
+        elif dataclasses.is_dataclass(value):
+            changes[item.name] = _anchored(value, folder)
+    return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
 
 
 def convert(data: Mapping[str, Any], cls: type[T], source: str) -> T:

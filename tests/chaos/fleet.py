@@ -21,7 +21,7 @@ import yaml
 from fedclient.store.state import DeviceFolder
 from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.joining import Role
@@ -158,7 +158,7 @@ class Fleet:
         """What `question` finds out of an operator's client. Raises ShoalErrors, such as Unavailable."""
 
         def asked() -> Any:
-            with AuthorityClient(self.state) as operator:
+            with OperatorClient(self.state) as operator:
                 return question(operator)
 
         return await asyncio.to_thread(asked)
@@ -166,7 +166,7 @@ class Fleet:
     def _call(self) -> bool:
         if not answers(self.state):
             return False
-        with AuthorityClient(self.state) as operator:
+        with OperatorClient(self.state) as operator:
             operator.status()
         return True
 

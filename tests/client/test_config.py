@@ -80,8 +80,8 @@ def test_without_a_file_there_are_the_flags() -> None:
         ("compute: {nice: 20}", "nice is 20"),
         ("compute: {device: tpu}", "compute.device: expected auto or cpu or cuda, found 'tpu'"),
         ("limits: {download_bytes: 0}", "limits are numbers of bytes"),
-        ("device: ../../etc", "device '../../etc' is not a name"),
-        ("device: a b", "device 'a b' is not a name"),
+        ("device: ../../etc", "'../../etc' is not a name"),
+        ("device: a b", "'a b' is not a name"),
         ("sever: x", 'unknown setting sever (did you mean "server"?)'),
     ],
 )

@@ -39,6 +39,7 @@ from shoal.demo.fleet import Member
 from shoal.simulation import images
 from shoal.simulation.images import rotate
 from tests.client.in_process import InProcess
+from tests.server.store.released import releases
 from tests.server.toys import Hands, pieces_of
 
 TRAINING = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}
@@ -154,7 +155,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
                 assert set(mirrored.unprotected) == PLAIN
-            noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
+            noted = await coordinator.storage.call(releases, coordinator.storage.store.database, "first")
             assert {each.release for each in noted} - PLAIN == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
@@ -177,7 +178,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             entries = ledger(tmp_path, light, budget).verify()
             assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
             assert (await OperatorApi(coordinator).status()).released["light"].epsilon == pytest.approx(5.0)
-            noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
+            noted = await coordinator.storage.call(releases, coordinator.storage.store.database, "first")
             assert chosen(entries, Release)[0].release in {each.release for each in noted}
 
             placed = await place(coordinator, tmp_path, members[1], budget, "first")

@@ -17,6 +17,7 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Failed, Open, Release, chosen, paid
 from shoal.core.privacy.report import WEIGHTS
 from shoal.demo import fleet, processes
+from tests.server.store.released import releases
 
 from .test_private_run import ledger, member, train
 
@@ -91,7 +92,7 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 of_server = status.released[each.name]
                 assert of_server.epsilon == pytest.approx(statement(entries, budget).epsilon)
                 assert 3.9 < of_server.epsilon <= 4.0
-                noted = await coordinator.storage.call(coordinator.storage.journal.releases, "first")
+                noted = await coordinator.storage.call(releases, coordinator.storage.store.database, "first")
                 assert {each.release for each in chosen(entries, Release)} <= {each.release for each in noted}
             shown = text.privacy(status.released, status.central)
             assert shown[-1].startswith(

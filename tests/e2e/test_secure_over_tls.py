@@ -22,7 +22,7 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.runtime import Runtime, signer_of
 from fedserver.authority import setup
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
@@ -169,7 +169,7 @@ def test_the_server_dies_after_every_exchange_and_a_device_dies_in_every_one(tmp
 
     async def story() -> list[int]:
         dies = {VARIABLE: "server.round-saved"}
-        with daemon(state, options=(), environment=dies) as server, AuthorityClient(state) as operator:
+        with daemon(state, options=(), environment=dies) as server, OperatorClient(state) as operator:
             _, line = operator.create_token(Terms(uses=len(members)))
             string = parse(line)
             joining = (join.join(DeviceFolder(tmp_path / m.name), string, m.name, Console()) for m in members)
@@ -180,7 +180,7 @@ def test_the_server_dies_after_every_exchange_and_a_device_dies_in_every_one(tmp
         for _ in range(2):
             with daemon(state, options=(), environment=dies) as server:
                 await killed(server, playing)
-        with daemon(state, options=()), AuthorityClient(state) as operator:
+        with daemon(state, options=()), OperatorClient(state) as operator:
             died = await playing
             *_, status = await asyncio.to_thread(lambda: list(operator.watch("secure")))
         assert status.summary.stage == "finished", status

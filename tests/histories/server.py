@@ -14,7 +14,7 @@ from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
 from fedserver.rpc.device import Devices
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.operator import Operators
+from fedserver.rpc.operators import Operators
 from fedserver.rpc.wire import operator_wire
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb

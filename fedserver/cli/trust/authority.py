@@ -9,7 +9,7 @@ from fedserver.cli.options import connected
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
 
 @click.group(cls=Group)
@@ -20,7 +20,7 @@ def authority() -> None:
 @authority.command(epilog="Example: fedserver authority rotate")
 @verb
 @connected
-def rotate(console: Console, client: "AuthorityClient") -> Result:
+def rotate(console: Console, client: "OperatorClient") -> Result:
     """Give the server another key, at once and without a restart.
 
     Devices come back by themselves, each with its own key, when they next connect: the former key has signed

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.text import clock, table
+from fedserver.cli.text import clock, plain, table
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
 from shoal.core.identity.joining import OperatorRole
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
 
 @click.group(cls=Group)
@@ -47,7 +47,7 @@ def operator() -> None:
 @click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
 def add(
     console: Console,
-    client: "AuthorityClient",
+    client: "OperatorClient",
     name: str,
     role: str,
     address: str | None,
@@ -83,7 +83,7 @@ def add(
 @operator.command("ls", epilog="Example: fedserver operator ls")
 @verb
 @connected
-def list_(console: Console, client: "AuthorityClient") -> Result:
+def list_(console: Console, client: "OperatorClient") -> Result:
     """List the operators, by name."""
     found = client.operators()
     rows = [
@@ -100,7 +100,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @connected
 @click.argument("name", metavar="NAME")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the audit log.")
-def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
+def revoke(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
     """End an operator's key and open calls, at once."""
     found, cut = client.revoke_operator(name, reason)
     return Result(
@@ -110,10 +110,5 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) 
 
 def facts(found: Operator) -> dict[str, Any]:
     """An operator as JSON."""
-    return {
-        "operator": found.name,
-        "role": found.role.value,
-        "fingerprint": found.spki,
-        "created": found.created,
-        "revoked": found.revoked,
-    }
+    shown = plain(found)
+    return {"operator": shown.pop("name"), **shown}

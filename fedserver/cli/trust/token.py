@@ -1,20 +1,19 @@
 """`fedserver token ...`: the join strings of devices."""
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedserver.cli.options import connected, seconds
-from fedserver.cli.text import clock, table
+from fedserver.cli.text import clock, plain, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
 from shoal.core.identity.joining import Role
 from shoal.shell.console import Console, Group, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.rpc.client import AuthorityClient
+    from fedserver.rpc.client import OperatorClient
 
 
 @click.group(cls=Group)
@@ -50,7 +49,7 @@ def token() -> None:
 @click.option("--hold", is_flag=True, help="Let each device wait for `fedserver device approve`.")
 def create(
     console: Console,
-    client: "AuthorityClient",
+    client: "OperatorClient",
     role: str,
     uses: int,
     ttl: str,
@@ -72,7 +71,7 @@ def create(
 @token.command("ls", epilog="Example: fedserver token ls --json")
 @verb
 @connected
-def list_(console: Console, client: "AuthorityClient") -> Result:
+def list_(console: Console, client: "OperatorClient") -> Result:
     """List all tokens, oldest first. Their join strings are not stored.
 
     Only an open token admits devices. The others are used up, expired or revoked, or locked after too many
@@ -94,7 +93,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @verb
 @connected
 @click.argument("name", metavar="TOKEN")
-def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
+def revoke(console: Console, client: "OperatorClient", name: str) -> Result:
     """Revoke a token: no further device can join with it.
 
     Devices that have joined with it are not affected; see `fedserver device revoke`.
@@ -105,8 +104,7 @@ def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
 
 def facts(token: Token) -> dict[str, Any]:
     """A token as JSON. state: as a list has it; standing: the same, regardless of uses and expiry."""
-    standing, state = token.standing.value, token.state(time.time())
-    return {**asdict(token), "role": token.role.value, "standing": standing, "state": state}
+    return {**plain(token), "state": token.state(time.time())}
 
 
 def _uses(token: Token) -> str:

@@ -121,7 +121,4 @@ class Caretaker:
     async def _drop(self, run: Run, number: int, found: str) -> None:
         kept = [each for each, _ in await self._storage.call(self._storage.runs.checkpoints, run.run)]
         if number in kept[1:]:
-            await self._storage.when_space(self._storage.runs.drop_checkpoint, run.run, number)
-            text = f"the checkpoint that round {number} opens with is lost: {found}"
-            log.error("run %s: %s", run.run, text)
-            await run.note(text)
+            await damage.drop_checkpoint(self._storage, run.run, number, found)

@@ -58,6 +58,26 @@ async def lost_blob(storage: Storage, names: Iterable[str], pace: float = 0.0) -
     return lost
 
 
+async def drop_checkpoint(storage: Storage, run: RunId, number: int, found: str) -> None:
+    """Delete a checkpoint that is damaged. found: how."""
+    await storage.when_space(storage.runs.drop_checkpoint, run, number)
+    await say(storage, run, f"the checkpoint that round {number} opens with is lost: {found}")
+
+
+async def drop_report(storage: Storage, run: RunId, round: int, device: DeviceId, found: str) -> None:
+    """Let a report that is damaged count no longer. found: how."""
+    await storage.when_space(storage.reports.withdraw, run, round, device)
+    await say(
+        storage, run, f"an ACKNOWLEDGED report of round {round} is lost and requested again: {found}", device
+    )
+
+
+async def say(storage: Storage, run: RunId, text: str, device: DeviceId = "") -> None:
+    """Log an error, in the server's log and in the run's log."""
+    log.error("run %s: %s%s", run, f"{device}: " if device else "", text)
+    await storage.when_space(storage.journal.log, run, text, device)
+
+
 async def lost_reports(
     storage: Storage, records: Sequence[ReportRecord], expected: Iterable[DeviceId], pace: float = 0.0
 ) -> dict[DeviceId, str]:

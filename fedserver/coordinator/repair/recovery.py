@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.repair import damage
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.records import RunRecord, Standing
@@ -144,7 +145,7 @@ class StartupCheck:
     async def drop(self, record: RunRecord, found: str) -> RunRecord:
         """The run without its newest checkpoint, which cannot be read."""
         (number, _), (older, _), *_ = await self._storage.call(self._storage.runs.checkpoints, record.run)
-        await self._drop(record.run, number, found)
+        await damage.drop_checkpoint(self._storage, record.run, number, found)
         return _back_at(record, older)
 
     async def check_older(self, run: RunId) -> None:
@@ -155,7 +156,7 @@ class StartupCheck:
         for number, names in (await self._storage.call(self._storage.runs.checkpoints, run))[1:]:
             found = await self._damage(names, BYTES_PER_SECOND)
             if found and number in dict(await self._storage.call(self._storage.runs.checkpoints, run)):
-                await self._drop(run, number, found)
+                await damage.drop_checkpoint(self._storage, run, number, found)
 
     def summary(self) -> str:
         """The result in one line, for the log."""
@@ -171,22 +172,14 @@ class StartupCheck:
                 lost.append((number, found))
                 continue
             for each in lost:
-                await self._drop(record.run, *each)
+                await damage.drop_checkpoint(self._storage, record.run, *each)
             return _back_at(record, number) if lost else record
         raise NotFound(f"no checkpoint is sound: {lost[0][1]}", "restore a backup of the state folder")
 
     async def _withdraw_damaged_reports(self, record: RunRecord) -> None:
         for report in await self._storage.call(self._storage.reports.of_round, record.run, record.round):
             if found := await self._damage(report.blobs):
-                await self._storage.when_space(
-                    self._storage.reports.withdraw, record.run, record.round, report.device
-                )
-                said = f"an ACKNOWLEDGED report of round {record.round} is lost and requested again: {found}"
-                await self._say(record.run, said, report.device)
-
-    async def _drop(self, run: RunId, number: int, found: str) -> None:
-        await self._storage.when_space(self._storage.runs.drop_checkpoint, run, number)
-        await self._say(run, f"the checkpoint that round {number} opens with is lost: {found}")
+                await damage.drop_report(self._storage, record.run, record.round, report.device, found)
 
     async def _damage(self, names: Iterable[str], pace: float = float("inf")) -> str:
         """What is wrong with the first of these blobs that is not sound; "" if all are."""
@@ -200,10 +193,6 @@ class StartupCheck:
                 first = first or found
             await asyncio.sleep(size / pace)
         return first
-
-    async def _say(self, run: RunId, text: str, device: str = "") -> None:
-        log.error("run %s: %s%s", run, f"{device}: " if device else "", text)
-        await self._storage.when_space(self._storage.journal.log, run, text, device)
 
 
 def _back_at(record: RunRecord, round: int) -> RunRecord:

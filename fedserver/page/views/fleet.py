@@ -24,7 +24,7 @@ class Fleet:
 
         now: seconds since 1970.
         """
-        registry = {each.device.device: each for each in known}
+        registry = {each.device: each for each in known}
         found = {each.device: each for each in status.devices}
         return [
             self._device(device, found.get(device), registry, now)
@@ -60,7 +60,7 @@ class Fleet:
         known = registry.get(device)
         ago = status.last_seen if status else None
         seen = known.last_seen if known and ago is None else None if ago is None else now - ago
-        labels = known.device.labels if known else {}
+        labels = known.labels if known else {}
         lease = status.lease if status else None
         return {
             "device": name(device),
@@ -68,8 +68,8 @@ class Fleet:
             "seen": None if seen is None else self._moment("seen", device, seen),
             "software": words(status.software) if status else "",
             "run": name(lease[0]) if lease else "",
-            "role": known.device.role.value if known else "",
-            "standing": known.device.standing.value if known else "",
+            "role": known.role.value if known else "",
+            "standing": known.standing.value if known else "",
             "labels": {name(key): name(value) for key, value in sorted(labels.items())},
         }
 
@@ -82,4 +82,4 @@ class Fleet:
 
 
 def _is_gone(known: Known | None) -> bool:
-    return known is not None and known.device.standing.ended
+    return known is not None and known.standing.ended

@@ -1,11 +1,10 @@
 """Newcomers: what devices were answered that asked for a model of a run."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedserver.page.views.run import number
-from fedserver.page.views.texts import name, words
+from fedserver.page.views.records import shown
 from fedserver.store.journal.placements import PlacementRecord
 
 MAX_ANSWERS, MAX_MODELS = 500, 16
@@ -37,16 +36,5 @@ class Newcomers:
 
 
 def _row(found: PlacementRecord) -> dict[str, Any]:
-    return {
-        "device": name(found.device),
-        "outcome": found.outcome,
-        "showed": found.evidence,
-        "cluster": name(found.cluster),
-        "runner_up": name(found.runner_up),
-        "confidence": number(found.confidence),
-        "models": [name(key) for key in found.models[:MAX_MODELS]],
-        "count": len(found.models),
-        "at": round(found.at, 1),
-        "times": found.times,
-        "reason": words(found.reason),
-    }
+    few = replace(found, models=found.models[:MAX_MODELS])
+    return {**shown(few), "count": len(found.models)}

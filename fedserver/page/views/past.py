@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedserver.page.views.run import number
+from fedserver.page.views.records import number
 from fedserver.page.views.texts import name, words
 from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import DeviceId, ModelKey

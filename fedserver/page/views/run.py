@@ -1,10 +1,10 @@
 """One run: its clusters and devices now, and its rounds."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from fedserver.coordinator.status_types import RunStatus, RunSummary
+from fedserver.page.views.records import number, shown
 from fedserver.page.views.texts import name, words
 
 
@@ -22,18 +22,7 @@ def document(status: RunStatus) -> dict[str, Any]:
             {"key": name(key), "members": [name(device) for device in members]}
             for key, members in status.clusters.items()
         ],
-        "devices": [
-            {
-                "device": name(each.device),
-                "cluster": name(each.cluster),
-                "accuracy": number(each.accuracy),
-                "loss": number(each.loss),
-                "examples": each.examples,
-                "up": each.bytes_up,
-                "down": each.bytes_down,
-            }
-            for each in status.devices
-        ],
+        "devices": shown(status.devices),
         "missing": [
             {"device": name(device), "reason": words(reason)}
             for device, reason in sorted(status.missing.items())
@@ -79,8 +68,3 @@ def single(run: RunSummary, runs: Sequence[RunSummary]) -> RunSummary | None:
     others = [each for each in runs if each.run != run.run]
     found = [each for each in others if each.cluster_count <= 1 and each.accuracy is not None]
     return min(found, key=lambda each: abs((each.created or 0.0) - (run.created or 0.0)), default=None)
-
-
-def number(value: float | None) -> float | None:
-    """The number with six digits; null where it is unknown, infinite or not a number."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -11,7 +11,7 @@ from grpc import aio
 from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import Named, certificate, named_by
-from shoal.core.identity.joining import NAME, Role
+from shoal.core.identity.joining import Role, check_name
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -38,13 +38,7 @@ class Unverified:
     """Callers in plain text on this machine. They are believed when they say which device they are."""
 
     def identify(self, context: Context) -> DeviceId:
-        device = _entry(context, "shoal-device")
-        if not NAME.fullmatch(device):
-            raise BadPayload(
-                f"metadata shoal-device is {device[:64]!r}, which is not a device's name",
-                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-            )
-        return device
+        return check_name(_entry(context, "shoal-device"), "a device, in shoal-device", BadPayload)
 
     async def models_today(self, context: Context) -> int:
         return 0

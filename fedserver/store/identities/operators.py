@@ -2,7 +2,7 @@
 
 import time
 
-from fedserver.store.database import Database, Row
+from fedserver.store.database import Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.dead_keys import DeadKeys
 from fedserver.store.identities.records import Operator
@@ -35,10 +35,8 @@ class Operators:
             for (former,) in self._db.query("SELECT spki FROM operators WHERE name = ?", (name,)):
                 self._dead.add(former, name)
             self._db.execute("DELETE FROM operators WHERE name = ?", (name,))
-            self._db.execute(
-                "INSERT INTO operators (name, role, spki, created, revoked) VALUES (?, ?, ?, ?, 0)",
-                (name, role.value, spki, time.time()),
-            )
+            new = Operator(name, role, spki, time.time())
+            self._db.insert("operators", {**vars(new), "role": role.value})
             self._audit.record(Event.OPERATOR_ADDED, name=name, role=role.value, key=spki)
             return self.get(name)
 
@@ -54,4 +52,4 @@ class Operators:
 
 
 def _operator(row: Row) -> Operator:
-    return Operator(row["name"], OperatorRole(row["role"]), row["spki"], row["created"], bool(row["revoked"]))
+    return record_of(Operator, row, role=OperatorRole(row["role"]), revoked=bool(row["revoked"]))

@@ -156,10 +156,8 @@ class Registry:
             if most and len(had) + len(new) > most:
                 return False
             for key in new:
-                self._db.execute(
-                    "INSERT INTO placed (device, day, run, cluster) VALUES (?, ?, ?, ?)",
-                    (device, _today(), run, key),
-                )
+                placed = {"device": device, "day": _today(), "run": run, "cluster": key}
+                self._db.insert("placed", placed)
             if new:
                 self._audit.record(
                     Event.PLACED, device=device, run=run, clusters=", ".join(new), today=len(had) + len(new)
@@ -181,26 +179,11 @@ class Registry:
 
     def enter(self, device: DeviceId, standing: DeviceStanding, asked: Successor) -> None:
         """Inside a transaction: add a device with this key."""
-        self._db.execute(
-            "INSERT INTO identities (device, role, labels, standing, created, spki, token)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                device,
-                asked.role.value,
-                json.dumps(asked.labels),
-                standing.value,
-                asked.created,
-                asked.spki,
-                asked.token,
-            ),
-        )
+        self._db.insert("identities", {**_row_of(device, asked), "standing": standing.value})
 
     def await_approval(self, device: DeviceId, asked: Successor) -> None:
         """Inside a transaction: note a key that is to take the place of the one that the device has."""
-        self._db.execute(
-            "INSERT INTO successors (device, spki, role, labels, token, created) VALUES (?, ?, ?, ?, ?, ?)",
-            (device, asked.spki, asked.role.value, json.dumps(asked.labels), asked.token, asked.created),
-        )
+        self._db.insert("successors", _row_of(device, asked))
 
     def find(self, device: DeviceId) -> Registered | None:
         """The device, if it has ever been admitted."""
@@ -226,6 +209,11 @@ class Registry:
 def _today() -> int:
     """The day since 1970, UTC."""
     return int(time.time() // DAY)
+
+
+def _row_of(device: DeviceId, asked: Successor) -> dict[str, object]:
+    stored = {"role": asked.role.value, "labels": json.dumps(asked.labels)}
+    return {"device": device, **vars(asked), **stored}
 
 
 def _successor(row: Row) -> Successor:

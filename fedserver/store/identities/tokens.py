@@ -47,24 +47,9 @@ class Tokens:
             TokenStanding.OPEN,
         )
         with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO tokens (token, key, role, uses, used, created, expires, labels, pattern, hold,"
-                " wrong, standing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    name,
-                    key_of(secret),
-                    token.role.value,
-                    token.uses,
-                    token.used,
-                    token.created,
-                    token.expires,
-                    json.dumps(token.labels),
-                    token.pattern,
-                    token.hold,
-                    token.wrong,
-                    token.standing.value,
-                ),
-            )
+            stored = {"labels": json.dumps(token.labels), "standing": token.standing.value}
+            row = {**vars(token), **stored, "role": token.role.value, "key": key_of(secret)}
+            self._db.insert("tokens", row)
             self._audit.record(
                 Event.TOKEN_CREATED,
                 token=name,

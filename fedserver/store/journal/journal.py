@@ -107,15 +107,6 @@ class Journal:
                     (each.run, each.device, each.release, MORE, b""),
                 )
 
-    def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
-        """The recorded releases of a run, or of all runs, with those that were removed."""
-        if run is not None:
-            found = [*self._db.rows("released", "WHERE run = ? ORDER BY rowid", (run,))]
-        else:
-            tables = ("released_before", "released")
-            found = [row for table in tables for row in self._db.rows(table, "ORDER BY rowid")]
-        return [release_of(row) for row in found]
-
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Add a line to the log of a run."""
         with self._db.transaction():
@@ -146,12 +137,4 @@ def add_lines(database: Database, run: RunId, texts: Iterable[str], device: Devi
 
 def release_of(row: Row) -> ReleaseRecord:
     """A row of a table of releases."""
-    return ReleaseRecord(
-        row["run"],
-        row["device"],
-        row["release"],
-        row["rho"],
-        row["delta"],
-        row["group_size"],
-        tuple(np.frombuffer(row["curve"], "<f8").tolist()),
-    )
+    return record_of(ReleaseRecord, row, curve=tuple(np.frombuffer(row["curve"], "<f8").tolist()))

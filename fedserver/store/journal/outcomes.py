@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedserver.store.journal.timeline import Timeline
+from shoal.core.server_kit.history.records import TRAIN
 from shoal.core.types import DeviceId, RunId
 
 
@@ -11,11 +12,13 @@ from shoal.core.types import DeviceId, RunId
 class Outcomes:
     """last: the number of the last round that is over. abandoned: by round, why it has no result. accuracies:
     by how many rounds of training were complete, the mean accuracy of the models then, where devices measured
-    it. missing: the devices that are missing in the last round, and why."""
+    it. losses: the mean loss of each round of training, oldest first. missing: the devices that are missing
+    in the last round, and why."""
 
     last: int = 0
     abandoned: Mapping[int, str] = field(default_factory=dict)
     accuracies: Mapping[int, float] = field(default_factory=dict)
+    losses: tuple[float, ...] = ()
     missing: Mapping[DeviceId, str] = field(default_factory=dict)
 
 
@@ -32,11 +35,13 @@ class OutcomeCache:
         while page := self._timeline.read(run, found.last, devices=False):
             abandoned = {each.round: each.abandoned for each in page if each.abandoned}
             measured = {each.began: each.accuracy for each in page if each.accuracy is not None}
+            losses = [each.loss for each in page if each.measured_on == TRAIN and each.loss is not None]
             (last,) = self._timeline.read(run, page[-1].round - 1, most=1)
             self._known[run] = found = Outcomes(
                 last.round,
                 {**found.abandoned, **abandoned},
                 {**found.accuracies, **measured},
+                (*found.losses, *losses),
                 last.missing,
             )
         return found

@@ -24,11 +24,6 @@ MAX_RECORDS, MAX_OF_DEVICE = 10_000, 20
 """How many records are kept in all, and of one device in one run; the oldest go."""
 PAGE, TEXT = 200, 400
 """How many records are read at a time, and how many characters of a reason are kept."""
-INSERT = (
-    "INSERT INTO newcomers (number, run, device, evidence, outcome, cluster, runner_up, confidence, reason,"
-    " models, progress, since, at, times)"
-    " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM newcomers"
-)
 TOO_MANY = (
     "DELETE FROM newcomers WHERE number <="
     " (SELECT number FROM newcomers ORDER BY number DESC LIMIT 1 OFFSET ?)"
@@ -89,23 +84,11 @@ class Placements:
                 "newcomers", "WHERE run = ? AND device = ? ORDER BY number DESC LIMIT 1", whose
             )
             again = _record_of(last[0]) if last and _same(_record_of(last[0]), new) else None
-            self._db.execute(
-                INSERT,
-                (
-                    *whose,
-                    new.evidence,
-                    new.outcome,
-                    new.cluster,
-                    new.runner_up,
-                    new.confidence,
-                    new.reason[:TEXT],
-                    json.dumps(new.models),
-                    new.progress,
-                    again.since if again else now,
-                    now,
-                    again.times + 1 if again else 1,
-                ),
-            )
+            ((number,),) = self._db.query("SELECT coalesce(max(number), 0) + 1 FROM newcomers")
+            since, times = (again.since, again.times + 1) if again else (now, 1)
+            stored = {"reason": new.reason[:TEXT], "models": json.dumps(new.models), "number": number}
+            figures = {"since": since, "at": now, "times": times}
+            self._db.insert("newcomers", {**vars(new), **stored, **figures})
             if again:
                 self._db.execute("DELETE FROM newcomers WHERE number = ?", (again.number,))
             self._db.execute(TOO_MANY_OF_DEVICE, (*whose, MAX_OF_DEVICE))

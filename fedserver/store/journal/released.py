@@ -26,7 +26,7 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.cost import Cost, rho_of
 from shoal.core.privacy.noise import response, vote
 from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
@@ -116,24 +116,3 @@ def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
     asked = part.privacy
     cost = rho_of(part.statistics.sigma)
     return ReleaseRecord(run, device, sha256(data).hexdigest(), cost, asked.delta, asked.group_size)
-
-
-def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
-    """What each device has released. A release that arrived in several runs counts once."""
-    by_device: dict[DeviceId, dict[str, ReleaseRecord]] = {}
-    for each in records:
-        by_device.setdefault(each.device, {})[each.release] = each
-    return {device: _statement(list(found.values())) for device, found in sorted(by_device.items())}
-
-
-def _statement(records: list[ReleaseRecord]) -> Statement:
-    kept = [each for each in records if each.cost]
-    curves = [each.is_vote for each in kept if each.curve]
-    # At the largest delta and group asked for, so that one statement holds for all of them.
-    return Statement(
-        total(each.cost for each in kept),
-        max((each.delta for each in kept), default=Statement.delta),
-        max((each.group_size for each in kept), default=Statement.group_size),
-        tuple(OPEN.get(each.release, each.release) for each in records if not each.cost),
-        trained=False if curves and all(curves) else None,
-    )

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shoal.core.data.scale import RESERVED
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.exchange.tensors import Manifest, digest, manifest_of
+from shoal.core.exchange.tensors import Manifest, digest, manifest_of, own_of
 from shoal.core.types import Tensors
 
 S = TypeVar("S")
@@ -75,4 +74,4 @@ def begun_with(state: S, *bases: Basis) -> S:
 
 def _network(model: Tensors) -> Manifest:
     """The network's own tensors, without a scale of its inputs; none of them is read."""
-    return tuple(spec for spec in manifest_of(model) if spec.name not in RESERVED)
+    return own_of(manifest_of(model))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from shoal.core.data.scale import RESERVED, scale_of
+from shoal.core.data.scale import scale_of
 from shoal.core.device_kit.learner import (
     Latent,
     Learner,
@@ -15,7 +15,7 @@ from shoal.core.device_kit.learner import (
 from shoal.core.device_kit.samples import PASS
 from shoal.core.device_kit.scaling import inputs, outputs
 from shoal.core.errors import LearnerFault, near
-from shoal.core.exchange.tensors import Manifest
+from shoal.core.exchange.tensors import Manifest, own_of
 from shoal.core.types import Array, Tensors
 
 
@@ -32,7 +32,7 @@ class TorchNetwork:
 
     @property
     def manifest(self) -> Manifest:
-        return tuple(spec for spec in manifest_of_network(self._module) if spec.name not in RESERVED)
+        return own_of(manifest_of_network(self._module))
 
     def load(self, weights: Tensors) -> None:
         load_weights(self._module, weights)

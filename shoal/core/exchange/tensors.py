@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from shoal.core.data.scale import RESERVED
 from shoal.core.errors import BadPayload
 from shoal.core.types import Array, Tensors
 
@@ -174,6 +175,11 @@ def check_manifest(found: Manifest, expected: Manifest, what: str = "the model")
                 f"{list(want.shape)}",
                 "train the run's own model: same build()",
             )
+
+
+def own_of(manifest: Manifest) -> Manifest:
+    """The tensors of the learner itself, without a scale of the inputs."""
+    return tuple(spec for spec in manifest if spec.name not in RESERVED)
 
 
 def check_finite(tensors: Tensors, what: str = "the model") -> None:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.types import DeviceId
 
 NONCE = 32
@@ -14,7 +15,17 @@ TLS_NAME = "shoal"
 """The name in every server's certificate. Callers trust its key and not its name, which TLS wants all the
 same."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a device, and a federation, may be called."""
+"""What devices, operators, runs, releases, channels and federations may be called."""
+
+
+def check_name(text: str, what: str, error: type[ShoalError] = ConfigError) -> str:
+    """The text, if it can be the name of a device, a run and so on. what: of which. Raises `error`."""
+    if not NAME.fullmatch(text):
+        raise error(
+            f"{text[:64]!r} is not a name for {what}",
+            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return text
 
 
 class Role(Enum):

@@ -36,8 +36,8 @@ def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
             await device.link(channel).hello(Hello("toy"))
         assert list(found.coordinator.visitors) == ["d0"]  # and not who it said it was
         (known,) = await found.api.devices()
-        assert known.device.labels == {"site": "basel"}
-        assert known.device.spki == pin_of(device.key.public_key()).hex()
+        assert known.labels == {"site": "basel"}
+        assert known.spki == pin_of(device.key.public_key()).hex()
         assert known.last_seen is not None
 
     play(story, tmp_path / "s")
@@ -77,7 +77,7 @@ def test_of_a_hundred_devices_with_one_token_one_gets_in(tmp_path: Path, unlimit
         losers = [answer for answer in answers if isinstance(answer, aio.AioRpcError)]
         assert (len(winners), len(losers)) == (1, 99)
         assert {error.code() for error in losers} == {grpc.StatusCode.PERMISSION_DENIED}
-        assert [each.device.device for each in await found.api.devices()] == [winners[0].device]
+        assert [each.device for each in await found.api.devices()] == [winners[0].device]
         assert len(winners[0].certificate) > 0
 
     play(story, tmp_path / "s")
@@ -149,8 +149,8 @@ def test_a_device_that_is_held_waits_for_an_operator(tmp_path: Path) -> None:
         assert answer.fingerprint == pin_of(device.key.public_key())
         assert isinstance(await device.join(), Pending)
         (known,) = await found.api.devices()
-        assert known.device.standing is DeviceStanding.PENDING
-        assert bytes.fromhex(known.device.spki) == answer.fingerprint
+        assert known.standing is DeviceStanding.PENDING
+        assert bytes.fromhex(known.spki) == answer.fingerprint
         await found.api.approve("d0")
         assert isinstance(await device.join(), IssuedIdentity)
         async with device.channel() as channel:
@@ -259,13 +259,13 @@ def test_a_name_that_is_known_waits_and_approval_replaces_the_key_in_one_step(tm
         _, fault = await refused(Peer(join, "d0").join())
         assert fault.code == "refused"  # one key at a time
         (known,) = await found.api.devices()
-        assert known.device.waiting_key == pin_of(again.key.public_key()).hex()
+        assert known.waiting_key == pin_of(again.key.public_key()).hex()
         assert "d0: fedserver device approve d0" in found.peers.notices()[0]
         with pytest.raises(Refused, match="another key"):
             await found.api.approve("d0", b"k" * 32)
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))  # nothing has changed yet
-            await found.api.approve("d0", bytes.fromhex(known.device.waiting_key))
+            await found.api.approve("d0", bytes.fromhex(known.waiting_key))
             error, _ = await refused(device.link(channel).hello(Hello("toy")))
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         _, fault = await refused(device.come_back())

@@ -159,7 +159,7 @@ def test_options_alone_start_a_run_too(command: Command, tmp_path: Path) -> None
             "leave",
         ),
         (("run", "start", "x", "--algorithm", "flux", "--devices", "many"), 2, "neither a number nor", ""),
-        (("run", "start", "a/b", "--algorithm", "flux"), 3, "is not a valid run name", "letters"),
+        (("run", "start", "a/b", "--algorithm", "flux"), 3, "is not a name for a run", "letters"),
         (("run", "start", "x", "--algorithm", "flux", "--learner", "none.py"), 3, "no learner file", ""),
         (("run", "start", "x", "--algorithm", "flux", "--initial-weights", "none"), 3, "safetensors", ""),
         (("run", "start", "x", "-f", "none.yaml"), 3, "none.yaml: No such file", ""),

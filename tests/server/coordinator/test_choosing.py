@@ -24,6 +24,7 @@ from shoal.core.privacy.noise.vote import cost
 from shoal.core.privacy.report import Statement
 from tests.core.server_kit.test_placing import flux
 from tests.server.servers import link, models, scenario, serve_all, start
+from tests.server.store.released import releases
 from tests.server.toys import Hands, same_models
 
 WISH = Wish(64)
@@ -50,7 +51,7 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
         question = await newcomer.link.place("ifca", WISH)
         found = await given(newcomer, question)
         assert found.keys == (*(f"c{number}" for number in range(20)), "global")
-        assert await coordinator.storage.call(coordinator.storage.journal.releases, "ifca") == []
+        assert await coordinator.storage.call(releases, coordinator.storage.store.database, "ifca") == []
         (record,) = await coordinator.storage.call(coordinator.storage.journal.placements.read, "ifca")
         assert (record.outcome, record.evidence, record.cluster) == ("handed_out", "wish", "")
         assert (record.models, record.confidence) == (found.keys[:-1], None)

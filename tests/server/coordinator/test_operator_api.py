@@ -31,7 +31,7 @@ from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
         ({"preset": "papr"}, 'did you mean "paper"'),
         ({"parameters": {"round": 3}}, 'did you mean "rounds"'),
         ({"parameters": {"rounds": "3"}}, "expected auto, or a whole number"),
-        ({"name": "../x"}, "is not a valid run name"),
+        ({"name": "../x"}, "is not a name for a run"),
         ({"policy": RoundPolicy(device_timeout=0.01)}, "too short"),
     ],
 )

@@ -8,12 +8,12 @@ import pytest
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store.journal import released
-from fedserver.store.journal.released import statements
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Evidence, Prototypes, Scores
 from shoal.core.privacy.report import OPEN
 from tests.server.servers import scenario, start
+from tests.server.store.released import releases, statements
 
 
 def test_losses_of_the_runs_models_find_the_best_and_its_blob_may_be_fetched(tmp_path: Path) -> None:
@@ -43,7 +43,9 @@ def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Pat
             await DeviceApi(coordinator, "d0").place("ifca", Scores(np.ones(4), 9))
         prototypes = Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1))
         await released.record_evidence(coordinator.storage, "ifca", "d1", prototypes)
-        found = statements(await coordinator.storage.call(coordinator.storage.journal.releases, "ifca"))
+        found = statements(
+            await coordinator.storage.call(releases, coordinator.storage.store.database, "ifca")
+        )
         assert found["d0"].unprotected == (OPEN["figures"],)
         assert found["d1"].unprotected == (OPEN["prototypes"],)
 

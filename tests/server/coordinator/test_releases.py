@@ -164,7 +164,7 @@ def test_what_cannot_be_used_says_so(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="'first' is a run") as fault:
             await releases.use("first")
         assert "fedserver release create first" in fault.value.hint
-        with pytest.raises(ConfigError, match="cannot be a channel's name"):
+        with pytest.raises(ConfigError, match="'first' is the name of a run"):
             await releases.use("first@3", "first")
         with pytest.raises(ConfigError, match="there is a release first@3"):
             await releases.create("first", "3")

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedserver.authority.answers import Withdrawn
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.release_api import ReleaseApi
-from fedserver.coordinator.status_types import Withdrawal, WithdrawnRun
+from fedserver.coordinator.status_types import WithdrawnRun
 from fedserver.store.identities.audit import Event
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.data.views import Views
@@ -43,8 +44,8 @@ FLUX = {
 }
 
 
-async def withdrawn(found: World, device: str, *replay: RunId, confirmed: bool = True) -> Withdrawal:
-    return (await found.api.withdraw(device, "asked to", confirmed, replay)).found
+async def withdrawn(found: World, device: str, *replay: RunId, confirmed: bool = True) -> Withdrawn:
+    return await found.api.withdraw(device, "asked to", confirmed, replay)
 
 
 def real(number: int) -> Answer:

@@ -30,7 +30,7 @@ from fedserver.page.app import application
 from fedserver.page.asking import Server
 from fedserver.page.feed import Feed
 from fedserver.page.serve import bound
-from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.journal.placements import PlacementRecord
 from fedserver.store.records import RunSpec
 from fedserver.store.releases import Move
@@ -104,7 +104,7 @@ class Story:
         for number, device in enumerate(self.names):
             labels = {"site": self.names[number % 2]}
             standing = DeviceStanding.APPROVED
-            found.append(Known(Registered(device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
+            found.append(Known(device, Role.TRAIN, labels, standing, 0.0, "", "", last_seen=1.0))
         return found
 
     def releases(self) -> tuple[list[ReleaseSummary], dict[str, list[Move]], list[RolloutStatus]]:

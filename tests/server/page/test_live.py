@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedserver.authority.setup import init
-from fedserver.rpc.client import AuthorityClient, OperatorClient
+from fedserver.rpc.client import OperatorClient
 from tests.server.page.pages import Page, page
 from tests.server.processes import add_settings, daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, spec
@@ -95,7 +95,7 @@ def test_the_page_is_served_elsewhere_with_a_viewers_certificate(tmp_path: Path)
     add_settings(state, "operator_listen: 127.0.0.1:0\n")
     with (
         daemon(state, options=()) as server,
-        AuthorityClient(state) as operator,
+        OperatorClient(state) as operator,
     ):
         add = [sys.executable, "-m", "fedserver", "operator", "add", "anna", "--state", str(state)]
         subprocess.run([*add, "--out", str(anna)], check=True, timeout=HANG, capture_output=True)

@@ -20,8 +20,9 @@ from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
 from fedserver.page.views.newcomers import Newcomers
 from fedserver.page.views.past import Past
+from fedserver.page.views.records import number
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
-from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.journal.placements import PlacementRecord
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
@@ -63,8 +64,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 
 
 def registered(device: str, standing: DeviceStanding = DeviceStanding.APPROVED, **labels: str) -> Known:
-    found = Registered(device, Role.TRAIN, labels, standing, NOW, "", "")
-    return Known(found, NOW - 500.0)
+    return Known(device, Role.TRAIN, labels, standing, NOW, "", "", last_seen=NOW - 500.0)
 
 
 def test_the_fleet_has_every_device_that_is_not_revoked() -> None:
@@ -104,7 +104,7 @@ def test_privacy_never_shows_an_epsilon_for_what_has_none() -> None:
 
 
 def test_numbers_that_are_not_known_are_null() -> None:
-    assert [run_view.number(each) for each in (None, math.nan, math.inf)] == [None, None, None]
+    assert [number(each) for each in (None, math.nan, math.inf)] == [None, None, None]
     figures = DeviceFigures("a", "c0", math.nan, math.inf)
     document = run_view.document(RunStatus(RunSummary("r", "r", "x", "d", "open", 1), devices=(figures,)))
     json.dumps(document, allow_nan=False)

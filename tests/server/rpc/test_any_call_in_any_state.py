@@ -19,7 +19,7 @@ from grpc import aio
 
 from fedserver.page.asking import Server
 from fedserver.page.feed import FLEET, _encoded
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.telemetry.metrics import metrics
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange import messages, wire
@@ -222,7 +222,7 @@ def asked(state: Path, names: list[str], address: str, run: Command) -> None:
             assert "it cannot be shown" not in out, (line, out)
             if form and line[:2] != ("run", "logs"):
                 json.loads(out, parse_constant=_no_number)
-    with AuthorityClient(state) as operator:
+    with OperatorClient(state) as operator:
         page = Server(cast(Any, operator))
         fleet = page.look(FLEET, 0)
         shown = [each["device"] for each in fleet.documents["fleet"]["devices"]]

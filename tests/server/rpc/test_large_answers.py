@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import DeviceStanding, Registered
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import World, play
@@ -20,8 +20,8 @@ def device(number: int) -> Registered:
 
 def test_operators_can_list_a_large_fleet(tmp_path: Path) -> None:
     def listed() -> list[str]:
-        with AuthorityClient(tmp_path / "s") as client:
-            return [each.device.device for each in client.devices()]
+        with OperatorClient(tmp_path / "s") as client:
+            return [each.device for each in client.devices()]
 
     async def story(world: World) -> None:
         fleet = [device(number) for number in range(DEVICES)]

@@ -21,7 +21,7 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.page.views import run as run_view
-from fedserver.rpc.client import AuthorityClient
+from fedserver.rpc.client import OperatorClient
 from fedserver.rpc.wire import operator_wire
 from fedserver.rpc.wire.rows import MAX_SECONDS, span_from_pb, span_to_pb
 from shoal.core.exchange.link import Failure, Hello, Report
@@ -75,7 +75,7 @@ def test_no_call_without_a_hello_hides_anything(tmp_path: Path) -> None:
     async def second_life(device: Peer, session: str) -> None:
         async with world(tmp_path / "s") as found:
             device.address = found.listeners.address
-            with AuthorityClient(found.state) as operator:
+            with OperatorClient(found.state) as operator:
                 for calls in CALLS.values():
                     for call in calls:
                         for given in ("", session):
@@ -96,7 +96,7 @@ def test_no_call_without_a_hello_hides_anything(tmp_path: Path) -> None:
             with suppress(aio.AioRpcError):
                 await asyncio.wait_for(call(channel, link), 60.0)
 
-    async def begun(found: World, device: Peer, operator: AuthorityClient) -> None:
+    async def begun(found: World, device: Peer, operator: OperatorClient) -> None:
         """It is heard when it asks to be placed, and when it says hello."""
         async with device.channel() as channel:
             with suppress(aio.AioRpcError):
@@ -110,11 +110,11 @@ def test_no_call_without_a_hello_hides_anything(tmp_path: Path) -> None:
     asyncio.run(second_life(*asyncio.run(first_life())))
 
 
-def looked(operator: AuthorityClient) -> tuple[DeviceStatus, ...]:
+def looked(operator: OperatorClient) -> tuple[DeviceStatus, ...]:
     """The devices, where all that operators look at can be seen."""
     assert [each.run for each in operator.runs()] == ["toy"]
     assert operator.show("toy").spec is not None
-    assert [known.device.device for known in operator.devices()] == ["d0"]
+    assert [known.device for known in operator.devices()] == ["d0"]
     found = operator.status()
     assert [each.run for each in found.runs] == ["toy"]
     return found.devices

@@ -10,7 +10,6 @@ import pytest
 from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
 from fedserver.rpc.wire import operator_wire
 from fedserver.store.journal import journal, released
-from fedserver.store.journal.released import statements
 from fedserver.store.store import Storage
 from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import Ballot, Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
@@ -19,6 +18,7 @@ from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.noise import vote
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from tests.server.servers import server, start
+from tests.server.store.released import releases, statements
 from tests.server.toys import MODEL
 
 CURVE = tuple(0.01 * order for order in ORDERS)
@@ -48,13 +48,13 @@ def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
             await released.record_parts(storage, "toy", "d0", [descriptor(2)])
             await released.record_parts(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
             await released.record_parts(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
-            found = statements(await storage.call(storage.journal.releases, "toy"))
-            assert found == statements(await storage.call(storage.journal.releases))
+            found = statements(await storage.call(releases, storage.store.database, "toy"))
+            assert found == statements(await storage.call(releases, storage.store.database))
             assert (found["d0"].cost.rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
             assert np.isfinite(found["d0"].epsilon)
             assert found["d1"].unprotected == (OPEN["paper"], OPEN["off"], OPEN["bounds"])
             assert found["d1"].epsilon == np.inf
-            assert statements(await storage.call(storage.journal.releases, "another")) == {}
+            assert statements(await storage.call(releases, storage.store.database, "another")) == {}
 
     asyncio.run(play())
 
@@ -80,7 +80,9 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
                 for device, task, report in (*reports, *reports):
                     await released.record_report(coordinator.storage, "toy", device, task, report, known)
                 assert known == {("d0", OPEN["weights"]), ("d0", OPEN["figures"]), ("d2", OPEN["figures"])}
-            found = statements(await coordinator.storage.call(coordinator.storage.journal.releases, "toy"))
+            found = statements(
+                await coordinator.storage.call(releases, coordinator.storage.store.database, "toy")
+            )
             assert found == {
                 "d0": Statement(unprotected=(OPEN["weights"], OPEN["figures"])),
                 "d1": Statement(Cost(curve=CURVE), 1e-7),
@@ -102,7 +104,7 @@ def test_a_vote_is_noted_once_with_the_cost_that_the_device_pays(tmp_path: Path)
 
             async def voted(device: str, cluster: str, question: str) -> Statement:
                 await released.record_evidence(storage, "toy", device, Ballot(cluster, 1.0), question)
-                return statements(await storage.call(storage.journal.releases, "toy"))[device]
+                return statements(await storage.call(releases, storage.store.database, "toy"))[device]
 
             first = await voted("d0", "c1", "q1")
             assert first == await voted("d0", "c1", "q1") == Statement(once, trained=False)
@@ -114,7 +116,7 @@ def test_a_vote_is_noted_once_with_the_cost_that_the_device_pays(tmp_path: Path)
             private = Payload("trained", {"model": Weights((), BlobRef("a" * 64, 0)), "curve": CURVE})
             task = Train(MODEL, TrainingSettings(), private=PrivateTraining(epsilon=2.0, delta=1e-7))
             await released.record_report(storage, "toy", "d1", task, private, set())
-            found = statements(await storage.call(storage.journal.releases, "toy"))
+            found = statements(await storage.call(releases, storage.store.database, "toy"))
             assert found["d1"] == Statement(once + Cost(curve=CURVE)), "this one has trained, too"
             assert found == await storage.call(storage.runs.statements, "toy")
 
@@ -130,7 +132,7 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
             for value in range(9):
                 await released.record_parts(coordinator.storage, "toy", "d0", [descriptor(value)])
             assert (
-                len(await coordinator.storage.call(coordinator.storage.journal.releases, "toy")) == 4
+                len(await coordinator.storage.call(releases, coordinator.storage.store.database, "toy")) == 4
             )  # the last says that there are more
 
     asyncio.run(play())

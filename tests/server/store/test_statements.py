@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fedserver.store.journal.released import statements
 from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.privacy.cost import ORDERS
 from tests.server.store.conftest import Engine
+from tests.server.store.released import releases, statements
 from tests.server.store.test_store import RECORD, checkpoint
 
 
@@ -44,7 +44,7 @@ def test_what_is_added_up_is_what_all_rows_say(store: Store, seed: int) -> None:
         store.journal.note_releases(some(chance, 100 * step + each) for each in range(chance.randrange(12)))
         for _ in range(2):
             found = store.runs.statements("mnist")
-            assert found == statements(store.journal.releases("mnist"))
+            assert found == statements(releases(store.database, "mnist"))
             assert list(found) == sorted(found)
     assert any(each.cost for each in found.values())
     assert any(each.unprotected for each in found.values())
@@ -59,7 +59,7 @@ def test_a_run_that_gets_the_name_of_a_removed_one_has_none_of_its_releases(stor
     assert store.runs.statements("mnist") == {}
     store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
     assert list(store.runs.statements("mnist")) == ["d1"]
-    assert sorted(statements(store.journal.releases())) == ["d0", "d1"], "the loss stays known"
+    assert sorted(statements(releases(store.database))) == ["d0", "d1"], "the loss stays known"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -83,7 +83,7 @@ def test_what_is_added_up_over_all_runs_counts_each_release_once(
         if step == 3:
             store.runs.remove("other")  # its releases stay known
             store.runs.add(replace(other, run="third"), checkpoint(store, 0.0))
-        expected, found = statements(store.journal.releases()), all_runs()
+        expected, found = statements(releases(store.database)), all_runs()
         assert list(found) == list(expected)
         for device, each in found.items():
             assert each.protected == pytest.approx(expected[device].protected)

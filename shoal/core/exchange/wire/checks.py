@@ -1,7 +1,7 @@
 """Checks that every decoder makes: limits first, then meaning. All of them raise BadPayload."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
@@ -105,6 +105,17 @@ def seconds_to_pb(seconds: float) -> Duration:
         raise BadPayload(f"{seconds} s is not a time from now", "0 to 366 days")
     whole, nanos = divmod(round(seconds * NANOS), NANOS)
     return Duration(seconds=whole, nanos=nanos)
+
+
+def window_from_pb(pb: Any, what: str) -> tuple[float, float]:
+    """The fields `earliest` and `latest` of a message."""
+    present(pb, "earliest", what)
+    present(pb, "latest", what)
+    earliest = seconds_from_pb(pb.earliest, f"{what}: earliest")
+    latest = seconds_from_pb(pb.latest, f"{what}: latest")
+    if latest < earliest:
+        raise BadPayload(f"{what}: latest ({latest} s) is before earliest ({earliest} s)")
+    return earliest, latest
 
 
 def seconds_from_pb(duration: Duration, what: str) -> float:

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 
-from shoal.core.errors import BadPayload, ShoalError, Unavailable
+from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.exchange._pb.fed.v1 import fault_pb2
 from shoal.core.exchange.wire.checks import (
     MAX_TEXT,
     for_people,
     name,
-    present,
-    seconds_from_pb,
     seconds_to_pb,
     text,
+    window_from_pb,
 )
 
 
@@ -32,22 +31,11 @@ def fault_from_pb(pb: fault_pb2.Fault) -> ShoalError:
     code = name(pb.code, "a fault's code")
     cls = next((cls for cls in _tree(ShoalError) if cls.code == code), ShoalError)
     error = cls(text(pb.message, "a fault's message"), text(pb.hint, "a fault's hint"))
-    window = _window(pb)
+    has_window = pb.HasField("earliest") or pb.HasField("latest")
+    window = window_from_pb(pb, "a fault") if has_window else None
     if isinstance(error, Unavailable):
         error.window = window
     return error
-
-
-def _window(pb: fault_pb2.Fault) -> tuple[float, float] | None:
-    if not (pb.HasField("earliest") or pb.HasField("latest")):
-        return None
-    present(pb, "earliest", "a fault's window")
-    present(pb, "latest", "a fault's window")
-    earliest = seconds_from_pb(pb.earliest, "a fault's earliest")
-    latest = seconds_from_pb(pb.latest, "a fault's latest")
-    if latest < earliest:
-        raise BadPayload(f"a fault's window ends ({latest} s) before it begins ({earliest} s)")
-    return earliest, latest
 
 
 def _tree(cls: type[ShoalError]) -> Iterator[type[ShoalError]]:

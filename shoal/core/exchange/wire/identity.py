@@ -1,5 +1,9 @@
 """Requests and answers of EnrollmentService, and the roles that may make a call."""
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from shoal.core.errors import BadPayload
@@ -17,7 +21,6 @@ from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
 from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, seconds_from_pb, seconds_to_pb
 from shoal.core.identity.joining import (
     MAX_REQUEST,
-    NAME,
     NONCE,
     Challenge,
     IssuedIdentity,
@@ -26,6 +29,7 @@ from shoal.core.identity.joining import (
     Pending,
     Returning,
     Role,
+    check_name,
 )
 
 PIN = PROOF = 32
@@ -56,10 +60,9 @@ def roles_by_call() -> dict[str, frozenset[Role]]:
         observer_service_pb2.DESCRIPTOR.services_by_name["ObserverService"],
     )
     return {
-        f"/{service.full_name}/{method.name}": frozenset(ROLE_OF[number] for number in numbers)
-        for service in services
-        for method in service.methods
-        if (numbers := method.GetOptions().Extensions[role_pb2.allowed])
+        call: frozenset(ROLE_OF[number] for number in numbers)
+        for call, numbers in _options(services, role_pb2.allowed)
+        if numbers
     }
 
 
@@ -74,13 +77,14 @@ def operator_roles_by_call() -> dict[str, OperatorRole | None]:
         release_service_pb2.DESCRIPTOR.services_by_name["ReleaseService"],
         blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
     )
-    return {
-        f"/{service.full_name}/{method.name}": OPERATOR_ROLE_OF.get(
-            method.GetOptions().Extensions[role_pb2.needs]
-        )
-        for service in services
-        for method in service.methods
-    }
+    return {call: OPERATOR_ROLE_OF.get(number) for call, number in _options(services, role_pb2.needs)}
+
+
+def _options(services: Iterable[ServiceDescriptor], option: Any) -> Iterator[tuple[str, Any]]:
+    """Each call of these services, and what this option of it says."""
+    for service in services:
+        for method in service.methods:
+            yield f"/{service.full_name}/{method.name}", method.GetOptions().Extensions[option]
 
 
 def challenge_to_pb(challenge: Challenge) -> pb2.ChallengeResponse:
@@ -107,7 +111,7 @@ def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
         _bytes(pb.nonce, "the nonce", NONCE, NONCE),
         _bytes(pb.csr, "the certificate request", 1, MAX_REQUEST),
         _bytes(pb.proof, "the proof", PROOF, PROOF),
-        _device(pb.device),
+        check_name(pb.device, "a device", BadPayload),
     )
 
 
@@ -128,15 +132,18 @@ Answer = IssuedIdentity | Pending
 
 
 def joined_to_pb(answer: Answer) -> pb2.JoinResponse:
-    if isinstance(answer, Pending):
-        return pb2.JoinResponse(pending=_pending_to_pb(answer))
-    return pb2.JoinResponse(identity=identity_to_pb(answer))
+    return pb2.JoinResponse(**_admitted_to_pb(answer))
 
 
 def returned_to_pb(answer: Answer) -> pb2.ReturnResponse:
-    if isinstance(answer, Pending):
-        return pb2.ReturnResponse(pending=_pending_to_pb(answer))
-    return pb2.ReturnResponse(identity=identity_to_pb(answer))
+    return pb2.ReturnResponse(**_admitted_to_pb(answer))
+
+
+def _admitted_to_pb(answer: Answer) -> dict[str, Any]:
+    if isinstance(answer, IssuedIdentity):
+        return {"identity": identity_to_pb(answer)}
+    retry = seconds_to_pb(answer.retry_in)
+    return {"pending": pb2.Pending(fingerprint=answer.fingerprint, retry_in=retry)}
 
 
 def admitted_from_pb(pb: pb2.JoinResponse | pb2.ReturnResponse) -> Answer:
@@ -150,10 +157,6 @@ def admitted_from_pb(pb: pb2.JoinResponse | pb2.ReturnResponse) -> Answer:
             raise BadPayload("the answer to a device that joins: answer is not set")
 
 
-def _pending_to_pb(pending: Pending) -> pb2.Pending:
-    return pb2.Pending(fingerprint=pending.fingerprint, retry_in=seconds_to_pb(pending.retry_in))
-
-
 def identity_to_pb(issued: IssuedIdentity) -> pb2.Identity:
     return pb2.Identity(**vars(issued) | {"role": ROLES[issued.role]})
 
@@ -163,19 +166,10 @@ def identity_from_pb(pb: pb2.Identity) -> IssuedIdentity:
         _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
         _bytes(pb.authority, "the server's certificate", 1, MAX_TEXT),
         name(pb.federation, "the federation"),
-        _device(pb.device),
+        check_name(pb.device, "a device", BadPayload),
         meaning(ROLE_OF, pb.role, "the role"),
         name(pb.address, "the address"),
     )
-
-
-def _device(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise BadPayload(
-            f"{value[:64]!r} is not a name for a device",
-            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-        )
-    return value
 
 
 def _bytes(value: bytes, what: str, least: int, most: int) -> bytes:

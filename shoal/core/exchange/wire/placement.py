@@ -8,39 +8,30 @@ from shoal.core.exchange._pb.fed.v1 import tensor_pb2
 from shoal.core.exchange.choosing import Counted, Wish
 from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import Placement, Question, Trial
-from shoal.core.exchange.parts import MAX_MODELS, Ballot, Evidence, Prototypes, Scores
+from shoal.core.exchange.parts import MAX_MODELS, Evidence
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.seal import Signed
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import limited, name, present, refuse_unknown, text
-from shoal.core.exchange.wire.parts import (
-    assignment_from_pb,
-    assignment_to_pb,
-    ballot_from_pb,
-    ballot_to_pb,
-    descriptor_from_pb,
-    descriptor_to_pb,
-    prototypes_from_pb,
-    prototypes_to_pb,
-    scores_from_pb,
-    scores_to_pb,
-)
+from shoal.core.exchange.wire.fields import PARTS
+from shoal.core.exchange.wire.parts import assignment_from_pb, assignment_to_pb
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
 from shoal.core.exchange.wire.tensors import blob_from_pb, blob_to_pb, weights_from_pb, weights_to_pb
 from shoal.core.rollout import Counts
 from shoal.core.types import RunId
 
+_EVIDENCE = {name.lower(): PARTS[name] for name in ("Descriptor", "Scores", "Prototypes", "Ballot")}
+"""How each kind of evidence is converted, by its field in the request."""
+_FIELDS = {kind: field for field, converter in _EVIDENCE.items() for kind in converter.types}
+
 
 def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceRequest:
     if isinstance(evidence, Wish):
         return pb2.PlaceRequest(run=run, wish=_wish_to_pb(evidence))
-    if isinstance(evidence, Scores):
-        return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
-    if isinstance(evidence, Ballot):
-        return pb2.PlaceRequest(run=run, ballot=ballot_to_pb(evidence))
-    if isinstance(evidence, Prototypes):
-        return pb2.PlaceRequest(run=run, prototypes=prototypes_to_pb(evidence))
-    return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
+    if evidence is None:
+        return pb2.PlaceRequest(run=run)
+    field = _FIELDS[type(evidence)]
+    return pb2.PlaceRequest(run=run, **{field: _EVIDENCE[field].to_pb(evidence)})
 
 
 def _wish_to_pb(wish: Wish) -> pb2.Wish:
@@ -68,19 +59,12 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
     """Refuse an unknown kind of evidence: read as none, it would be requested again and again."""
     refuse_unknown(pb, "the request for a placement")
     run = text(pb.run, "a run's name", MAX_NAME)
-    match pb.WhichOneof("evidence"):
-        case "descriptor":
-            return run, descriptor_from_pb(pb.descriptor)
-        case "scores":
-            return run, scores_from_pb(pb.scores)
-        case "prototypes":
-            return run, prototypes_from_pb(pb.prototypes)
-        case "ballot":
-            return run, ballot_from_pb(pb.ballot)
-        case "wish":
-            return run, _wish_from_pb(pb.wish)
-        case None:
-            return run, None
+    field = pb.WhichOneof("evidence")
+    if field is None:
+        return run, None
+    if field == "wish":
+        return run, _wish_from_pb(pb.wish)
+    return run, _EVIDENCE[field].from_pb(getattr(pb, field))
 
 
 def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:

@@ -29,6 +29,7 @@ from shoal.core.exchange.wire.checks import (
     seconds_from_pb,
     seconds_to_pb,
     text,
+    window_from_pb,
 )
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
 from shoal.core.types import Bytes, RunId
@@ -69,16 +70,8 @@ def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
 
 
 def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
-    return device_service_pb2.HelloResponse(
-        software=welcome.software,
-        protocol=welcome.protocol,
-        session=welcome.session,
-        poll=seconds_to_pb(welcome.poll),
-        heartbeat=seconds_to_pb(welcome.heartbeat),
-        spread=seconds_to_pb(welcome.spread),
-        mark=welcome.mark,
-        addresses=welcome.addresses,
-    )
+    times = {name: seconds_to_pb(getattr(welcome, name)) for name in ("poll", "heartbeat", "spread")}
+    return device_service_pb2.HelloResponse(**vars(welcome) | times)
 
 
 def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
@@ -175,17 +168,12 @@ def _idle_to_pb(idle: Idle) -> task_pb2.Idle:
 
 
 def _idle_from_pb(pb: task_pb2.Idle) -> Idle:
-    present(pb, "earliest", "idle")
-    present(pb, "latest", "idle")
-    earliest = seconds_from_pb(pb.earliest, "idle: earliest")
-    latest = seconds_from_pb(pb.latest, "idle: latest")
-    if latest < earliest:
-        raise BadPayload(f"idle: latest ({latest} s) is before earliest ({earliest} s)")
+    window = window_from_pb(pb, "idle")
     going_on: tuple[RunId, ...] | None = None
     if pb.HasField("going_on"):
         limited(len(pb.going_on.runs), MAX_RUNS, "idle: runs that go on")
         going_on = tuple(name(run, "a run's name") for run in pb.going_on.runs)
-    return Idle(text(pb.reason, "idle: reason"), earliest, latest, pb.finished, going_on)
+    return Idle(text(pb.reason, "idle: reason"), *window, pb.finished, going_on)
 
 
 def report_to_pb(report: Report) -> task_pb2.Report:

@@ -57,7 +57,7 @@ export class FleetView {
         { head: "Devices", of: (r) => r.devices, number: true },
         { head: "Accuracy", of: (r) => r.accuracy, text: percent, number: true },
         { head: "Groups", of: (r) => r.groups.map((group) => `${group.key} ${reached(group)}`).join(", ") },
-        { head: "Signed by", of: (r) => r.signed },
+        { head: "Signed by", of: (r) => r.authority },
         { head: "Attention", of: attention },
       ],
     });
@@ -105,7 +105,7 @@ export class FleetView {
           html("p", {}, now.release ? name(now.release) : "No release", ` since ${ago(now.at)}: ${now.why}. `, found ? `${reached(found)}. ${attention(found)}` : ""),
           found ? chips(found.groups.map((group) => `${group.key}: ${many(group.devices, "device")}, ${reached(group)}`)) : null,
           rollout ? html("p", {}, rolledOut(rollout)) : null,
-          rollout ? chips(rollout.clusters.map(compared)) : null,
+          rollout ? chips(Object.entries(rollout.clusters).map(compared)) : null,
           before.length ? html("p", { class: "until" }, "Before: ", name(before.slice(0, 5).map((move) => move.release || "none").join(", "))) : null);
       })),
     });
@@ -139,13 +139,13 @@ export class FleetView {
 
 const reached = ({ accuracy, error }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}`);
 
-const rolledOut = ({ release, share, margin, began, ended, outcome, why }) =>
+const rolledOut = ({ new: release, share, margin, began, ended, outcome, why }) =>
   `${percent(share)} of the devices ${outcome ? "tried" : "try"} ${release} beside it, which may be worse by ${percent(margin)}: ${outcome ? `${outcome} ${ago(ended)}` : `since ${ago(began)}`}, ${why}.`;
 
-const compared = ({ key, devices, agreement, labeled, low, high }) =>
+const compared = ([key, { devices, agreement, labeled, low, high }]) =>
   `${key}: ${many(devices, "device")}, ${agreement === null ? "no predictions" : `${percent(agreement)} alike`}, ${labeled ? `${many(labeled, "label")}, ${points(low)} to ${points(high)}` : "no labels"}`;
 
-const attention = ({ wrong, revoked, watched }) => [wrong, revoked.length ? `Trained by devices that are revoked: ${revoked.join(", ")}` : "", ...watched.filter(({ since }) => since !== null).map(moved)].filter(Boolean).join(". ");
+const attention = ({ wrong, revoked, withdrawn, watched }) => [wrong, revoked.length + withdrawn.length ? `Trained by devices that are revoked: ${[...revoked, ...withdrawn].join(", ")}` : "", ...watched.filter(({ since }) => since !== null).map(moved)].filter(Boolean).join(". ");
 
 const moved = ({ key, share, error, since }) => `${key ? `Cluster ${key}` : "Devices that chose by themselves"}: ${percent(share)} \u00b1 ${percent(2 * error)} have other data than the model was made for, since ${ago(since)}`;
 

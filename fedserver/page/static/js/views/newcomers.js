@@ -32,7 +32,7 @@ export class NewcomersView {
         { head: "Group", of: (row) => row.cluster || "not known" },
         { head: "Confidence", of: (row) => row.confidence, text: percent, number: true },
         { head: "Runner-up", of: (row) => row.runner_up || "not known" },
-        { head: "Showed", of: (row) => SHOWED[row.showed] ?? row.showed },
+        { head: "Showed", of: (row) => SHOWED[row.evidence] ?? row.evidence },
         { head: "When", of: (row) => row.at, text: clock, number: true },
         { head: "Times", of: (row) => row.times, number: true },
         { head: "Why", of: (row) => row.reason },

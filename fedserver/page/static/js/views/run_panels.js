@@ -132,16 +132,16 @@ function traffic() {
   const panel = new Panel({
     title: "Bytes by device",
     about: "What each device sent and fetched in this run: models and descriptions.",
-    columns: [who(), number("Sent", (row) => row.up, bytes), number("Fetched", (row) => row.down, bytes)],
+    columns: [who(), number("Sent", (row) => row.bytes_up, bytes), number("Fetched", (row) => row.bytes_down, bytes)],
   });
   return { panel, show: ({ run }) => {
-    const moved = run.devices.filter((device) => device.up + device.down > 0).sort((a, b) => b.up + b.down - a.up - a.down || order(a.device, b.device));
+    const moved = run.devices.filter((device) => device.bytes_up + device.bytes_down > 0).sort((a, b) => b.bytes_up + b.bytes_down - a.bytes_up - a.bytes_down || order(a.device, b.device));
     const sum = (key) => moved.reduce((total, device) => total + device[key], 0);
     panel.show({
       rows: () => moved,
       empty: moved.length ? "" : "Nothing has been sent yet.",
       saying: moved.length ? `In all, ${bytes(sum("up"))} were sent and ${bytes(sum("down"))} fetched.` : "",
-      draw: (figure, width) => bars(figure, width, { rows: moved.map((device) => ({ name: device.device, value: device.up + device.down, tone: tone(device.cluster), text: bytes(device.up + device.down) })), label: `Bytes of ${many(moved.length, "device")}` }),
+      draw: (figure, width) => bars(figure, width, { rows: moved.map((device) => ({ name: device.device, value: device.bytes_up + device.bytes_down, tone: tone(device.cluster), text: bytes(device.bytes_up + device.bytes_down) })), label: `Bytes of ${many(moved.length, "device")}` }),
     });
   } };
 }

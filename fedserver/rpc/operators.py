@@ -1,5 +1,4 @@
-"""OperatorService and AuthorityService, for operators on the Unix socket and on a port of their own, and
-ObserverService.
+"""OperatorService, for operators on the Unix socket and on a port of their own, and ObserverService.
 
 Observers call where devices do, and see no device's name.
 """
@@ -7,22 +6,16 @@ Observers call where devices do, and see no device's name.
 
 from collections.abc import AsyncIterator
 
-from fedserver.authority.answers import Ended
-from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.identity import Context
-from fedserver.rpc.wire import authority_wire, operator_wire
+from fedserver.rpc.wire import operator_wire
 from fedserver.store.journal.timeline import ROUNDS
 from shoal.core.exchange import wire
-from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
-from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceServicer
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceServicer
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
 from shoal.core.exchange.link import Observation, ObservedRun
-from shoal.core.exchange.wire.identity import OPERATOR_ROLE_OF
-from shoal.core.identity.joining import OperatorRole
 
 
 class Operators(OperatorServiceServicer):
@@ -110,82 +103,3 @@ class Observers(ObserverServiceServicer):
             ObservedRun(run.run, run.algorithm, run.stage, run.round, run.title) for run in self._runs.runs()
         )
         return wire.observation_to_pb(Observation(runs))
-
-
-class Authorities(AuthorityServiceServicer):
-    def __init__(self, authority: AuthorityApi) -> None:
-        self._authority = authority
-
-    async def CreateToken(
-        self, request: authority_pb.CreateTokenRequest, context: Context
-    ) -> authority_pb.CreateTokenResponse:
-        token, join = await self._authority.create_token(authority_wire.TERMS.from_pb(request))
-        return authority_pb.CreateTokenResponse(token=authority_wire.TOKEN.to_pb(token), join=str(join))
-
-    async def ListTokens(
-        self, request: authority_pb.ListTokensRequest, context: Context
-    ) -> authority_pb.ListTokensResponse:
-        return authority_pb.ListTokensResponse(
-            tokens=map(authority_wire.TOKEN.to_pb, await self._authority.tokens())
-        )
-
-    async def RevokeToken(
-        self, request: authority_pb.RevokeTokenRequest, context: Context
-    ) -> authority_pb.RevokeTokenResponse:
-        token = await self._authority.revoke_token(request.token)
-        return authority_pb.RevokeTokenResponse(token=authority_wire.TOKEN.to_pb(token))
-
-    async def ListDevices(
-        self, request: authority_pb.ListDevicesRequest, context: Context
-    ) -> authority_pb.ListDevicesResponse:
-        return authority_pb.ListDevicesResponse(
-            devices=authority_wire.devices_to_pb(await self._authority.devices())
-        )
-
-    async def ApproveDevice(
-        self, request: authority_pb.ApproveDeviceRequest, context: Context
-    ) -> authority_pb.ApproveDeviceResponse:
-        known = await self._authority.approve(request.device, request.fingerprint)
-        return authority_pb.ApproveDeviceResponse(device=authority_wire.device_to_pb(known))
-
-    async def RevokeDevice(
-        self, request: authority_pb.RevokeDeviceRequest, context: Context
-    ) -> authority_pb.RevokeDeviceResponse:
-        if request.waiting:
-            ended = Ended(await self._authority.refuse(request.device, request.reason), 0, ())
-        else:
-            ended = await self._authority.revoke(request.device, request.reason)
-        return authority_wire.ended_to_pb(ended)
-
-    async def WithdrawDevice(
-        self, request: authority_pb.WithdrawDeviceRequest, context: Context
-    ) -> authority_pb.WithdrawDeviceResponse:
-        found = await self._authority.withdraw(
-            request.device, request.reason, request.confirmed, tuple(request.replay)
-        )
-        return authority_wire.withdrawn_to_pb(found)
-
-    async def RotateAuthority(
-        self, request: authority_pb.RotateAuthorityRequest, context: Context
-    ) -> authority_pb.RotateAuthorityResponse:
-        rotated = await self._authority.rotate()
-        return authority_pb.RotateAuthorityResponse(fingerprint=rotated.pin, operators=rotated.operators)
-
-    async def AddOperator(
-        self, request: authority_pb.AddOperatorRequest, context: Context
-    ) -> authority_pb.AddOperatorResponse:
-        role = OPERATOR_ROLE_OF.get(request.role, OperatorRole.VIEWER)
-        accounts = self._authority.operators
-        return authority_wire.ISSUED.to_pb(await accounts.add(request.operator, role, request.csr))
-
-    async def ListOperators(
-        self, request: authority_pb.ListOperatorsRequest, context: Context
-    ) -> authority_pb.ListOperatorsResponse:
-        known = self._authority.operators.known()
-        return authority_pb.ListOperatorsResponse(operators=map(authority_wire.OPERATOR.to_pb, known))
-
-    async def RevokeOperator(
-        self, request: authority_pb.RevokeOperatorRequest, context: Context
-    ) -> authority_pb.RevokeOperatorResponse:
-        revoked, cut = await self._authority.operators.revoke(request.operator, request.reason)
-        return authority_pb.RevokeOperatorResponse(operator=authority_wire.OPERATOR.to_pb(revoked), cut=cut)
