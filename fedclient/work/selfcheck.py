@@ -100,7 +100,7 @@ def _from_one(context: DeviceContext) -> Iterator[None]:
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
     """The latent's shape; None if the learner has no latent, since not every algorithm needs one."""
-    if not has_latent(context.learner, context.model):
+    if not has_latent(context.learner, context.model, batch.x):
         return None
     with _part("latent", where):
         value = context.network.latents(context.inputs(["train"])[: len(batch)])

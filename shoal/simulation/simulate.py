@@ -68,7 +68,7 @@ def simulate(
     go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
     first, or flattened: the result's `remarks` say it.
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) -> (B,
-    v); algorithms that describe data need it where the module has no method `latent`. preset: named
+    v); by default the module's method `latent`, or else what goes into its last linear layer. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
     initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
     models, clusters and scale this run goes on, with its network if no model is given. device: where to
