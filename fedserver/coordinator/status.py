@@ -27,6 +27,10 @@ MAX_NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
 
+MOST_SAID = 400
+"""Characters of the reason of a failed run in a notice."""
+
+
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     """A run, its stage, and what it waits for. known: devices that may take part in it."""
     common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
@@ -66,6 +70,15 @@ def too_few(run: RunId, policy: RoundPolicy, able: int) -> tuple[str, ...]:
     minimum = f" --minimum {able}" if able < policy.minimum else ""
     cure = f"admit more, or: fedserver run set {run}{devices}{minimum}"
     return (f"run {run} wants {wanted} devices, and {able} can take part: {cure}",)
+
+
+def failed(runs: Iterable[Run]) -> tuple[str, ...]:
+    """A sentence where the newest run has failed: no line of an active run says so. runs: newest last."""
+    newest = next(reversed([*runs]), None)
+    if newest is None or newest.standing is not Standing.FAILED:
+        return ()
+    cure = f"once its cause is removed: fedserver run resume {newest.run}"
+    return (f"run {newest.run} has failed: {newest.reason[:MOST_SAID]}; {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:
