@@ -15,7 +15,7 @@ from shoal.core.data import histogram
 from shoal.core.data.histogram import Statistics
 from shoal.core.errors import Missing, NotFound, ShoalError, near
 from shoal.core.types import ModelKey, Tensors
-from shoal.core.verdict import Verdict
+from shoal.core.verdict import SURE, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ class Result:
             "this result cannot place newcomers", "a device asks the daemon itself: fedclient place"
         )
 
-    def compare(self, *algorithms: str, progress: bool | Callable[[str], None] = False) -> "Comparison":
+    def compare(self, *algorithms: str, progress: bool | Callable[[str], None] | None = None) -> "Comparison":
         """This result beside those of other algorithms, on the same fleet, with the same model and seed."""
         raise NotKnown(
             "this result cannot be repeated with other algorithms: the data stayed on the devices",
@@ -388,7 +388,7 @@ class Comparison(Mapping[str, Result]):
                 if each in result.accuracy
             ]
             error = _error_of_mean(own)
-            spread = "" if error is None else f" +- {100.0 * error:.1f}"
+            spread = "" if error is None else f" (± {100.0 * SURE * error:.1f})"
             if own:
                 said.append(f"{name} gains {100.0 * fmean(own):+.1f}{spread} points over {_named(other)}")
         return said

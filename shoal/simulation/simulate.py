@@ -4,7 +4,6 @@ The same engine and the same halves of the algorithms run here, in the coordinat
 same seeds they give the same models, bit for bit.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -34,8 +33,9 @@ from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
 from shoal.simulation.fleet import Fleet
-from shoal.simulation.learners import guess, layout_for, learner_of
-from shoal.simulation.recorder import Progress, Recorder
+from shoal.simulation.learners import guess, layout_for, learner_of, probabilities
+from shoal.simulation.progress import Progress, Shown
+from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
 from shoal.simulation.workers import workers as beside
 
@@ -56,7 +56,7 @@ def simulate(
     threads: int = 1,
     workers: int | None = None,
     participation: float = 1.0,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **parameters: Any,
 ) -> "SimulationResult":
     """Train a fleet by an algorithm, in this process, and measure what each device gets.
@@ -76,8 +76,9 @@ def simulate(
     for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
     CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
     process. participation: the share of the devices, at least
-    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, or a
-    function that is given each line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
+    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, False
+    none, and None shows it to a person who has waited for three seconds; or a function that is given each
+    line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
     is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
     process.
 
@@ -88,7 +89,7 @@ def simulate(
         fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
         result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
     """
-    say, fleet = _progress(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
+    say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
     model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
@@ -102,7 +103,8 @@ def simulate(
     learner = learner_of(model, latent, options, fleet)
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
-    remarks = list(filter(None, (taken, applied(layout, fleet.shape), sentence(fleet.class_names))))
+    given = applied(layout, fleet.shape), probabilities(learner, fleet, layout), sentence(fleet.class_names)
+    remarks = list(filter(None, (taken, *given)))
     for each in remarks:
         say(each)
     started = time.perf_counter()
@@ -125,7 +127,7 @@ def simulate(
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
     helpers = nullcontext() if workers is None else beside(devices, workers, device)
-    with on_threads(threads), helpers as helping:
+    with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(
             server,
@@ -138,8 +140,6 @@ def simulate(
             ahead=helping.begin if helping else None,
             outcome=outcome,
         )
-    if progress is True:
-        sys.stderr.write("\n")
     if outcome.failed:
         raise recorder.fault or Refused(f"the run failed: {outcome.reason}")
     result = SimulationResult(
@@ -262,23 +262,23 @@ class SimulationResult(Result):
         )
 
     @brief
-    def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:
+    def compare(self, *algorithms: str, progress: bool | Progress | None = None) -> Comparison:
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
         rounds. Without names: one model for all (`fedavg`), each device by itself (`local`), and all data in
         one place (`pooled`); see `shoal.simulation.references`.
         """
-        say, results = _progress(progress), dict[str, Result]()
-        results[self.algorithm] = self
-        for name in algorithms or ("fedavg", *references.NAMES):
-            if name == references.LOCAL:
-                results[name] = references.local(self.fleet, partial(self.again, "fedavg"), say)
-            elif name == references.POOLED:
-                train = partial(self.again, "fedavg")
-                results[name] = references.pooled(self.fleet, train, self._measured, say)
-            elif name not in results:
-                results[name] = self.again(name, self.fleet, progress)
+        results: dict[str, Result] = {self.algorithm: self}
+        with Shown(progress) as say:
+            for name in algorithms or ("fedavg", *references.NAMES):
+                if name == references.LOCAL:
+                    results[name] = references.local(self.fleet, partial(self.again, "fedavg"), say)
+                elif name == references.POOLED:
+                    train = partial(self.again, "fedavg")
+                    results[name] = references.pooled(self.fleet, train, self._measured, say)
+                elif name not in results:
+                    results[name] = self.again(name, self.fleet, say)
         return Comparison(results)
 
     def _measured(self, model: Tensors) -> Accuracy:
@@ -286,6 +286,7 @@ class SimulationResult(Result):
         task = Evaluate(model, "test", GLOBAL)
         return Accuracy({name: self.devices.accuracy(name, task, newcomer=True) for name in self.fleet})
 
+    @brief
     def deploy(self, folder: Path | str) -> Path:
         """Write what starts the same run on a real fleet, and print the commands. Returns the folder.
 
@@ -416,15 +417,3 @@ def _policy(devices: int, participation: float) -> RoundPolicy:
         raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
     asked = max(1, round(participation * devices))
     return RoundPolicy(devices=asked if participation < 1.0 else 0, minimum=asked)
-
-
-def _progress(wanted: bool | Progress) -> Progress:
-    if callable(wanted):
-        return wanted
-    return _shown if wanted else lambda text: None
-
-
-def _shown(text: str) -> None:
-    """One line on stderr that each next one overwrites, in a terminal as in a notebook."""
-    sys.stderr.write(f"\r{text:<110}")
-    sys.stderr.flush()

@@ -231,6 +231,9 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
         assert row["gain"] == pytest.approx(np.mean(each))
         error = np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else None
         assert row["error"] == pytest.approx(error)
+    every = [compared["flux"].accuracy[ward] - compared["fedavg"].accuracy[ward] for ward in result.clusters]
+    sure = 3 * np.std(every, ddof=1) / np.sqrt(len(every))
+    assert f"(± {100 * sure:.1f}) points over one model for all" in repr(compared)
     assert all(row["gain"] == 0.0 for row in compared.gains("flux"))
     with pytest.raises(NotFound, match="was not compared"):
         compared.gains("ifca")
@@ -420,6 +423,18 @@ def test_images_without_a_channel_get_one_and_it_is_said() -> None:
     assert same.remarks == found.remarks[1:]
     assert digest(same.models["global"]) == digest(found.models["global"])
     assert same.accuracy == found.accuracy
+
+
+def test_a_softmax_at_the_end_of_a_network_is_said() -> None:
+    def ends_with(*layers: nn.Module) -> tuple[str, ...]:
+        def build() -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 2), *layers)
+
+        return shoal.simulate("fedavg", fleet(), model=build, rounds=1).remarks
+
+    assert ends_with(nn.LogSoftmax(1)) == ends_with() == ()
+    (said,) = ends_with(nn.Softmax(1))
+    assert "softmax" in said
 
 
 def test_a_newcomer_shows_its_images_as_the_fleet_does_or_as_the_network_takes_them() -> None:
