@@ -77,7 +77,7 @@ def failed(runs: Iterable[Run]) -> tuple[str, ...]:
     newest = next(reversed([*runs]), None)
     if newest is None or newest.standing is not Standing.FAILED:
         return ()
-    cure = f"once its cause is removed: fedserver run resume {newest.run}"
+    cure = f"fedserver run resume {newest.run}, once its cause is removed, or fedserver run rm {newest.run}"
     return (f"run {newest.run} has failed: {newest.reason[:MOST_SAID]}; {cure}",)
 
 
