@@ -201,7 +201,8 @@ def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int
         return (wait_for(storage.full).problem,)
     found = []
     if lacking := storage.space.lacks(low_water):
-        found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
+        some = f" ({lacking / (1 << 20):.0f} MiB)" if lacking >= 1 << 20 else ""
+        found.append(f"uploads are refused: the disk needs {lacking} more free bytes{some}")
     if repaired := storage.repaired:
         more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
         found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
