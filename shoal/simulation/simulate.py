@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.algorithm.training import counted_by
@@ -38,6 +38,9 @@ from shoal.simulation.progress import Progress, Shown
 from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
 from shoal.simulation.workers import workers as beside
+
+if TYPE_CHECKING:
+    from shoal.core.inference.graph.model import Graph
 
 
 @brief
@@ -96,6 +99,9 @@ def simulate(
     earlier, statistics = parameters.get("of"), parameters.get("inputs")
     named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     configured = configure(card, variant, preset, named, fleet)
+    if not isinstance(from_, SimulationResult | None):
+        hint = "give what shoal.simulate returned; for weights alone, give a model, which begins with its own"
+        raise ConfigError(f"from_ is a {type(from_).__name__}", hint)
     if from_ is not None and from_.card is not card:
         raise ConfigError(f"that is a result of {from_.card.name}", f"go on from one of {card.name}")
     if from_ is not None and model is None:
@@ -305,11 +311,16 @@ class SimulationResult(Result):
         deploying.show(deploying.deploy(self, Path(folder)))
         return Path(folder)
 
-    def _onnx(self, cluster: str) -> bytes:
-        from shoal.core.inference.graph.binding import bound
+    @cached_property
+    def _graph(self) -> "Graph":
         from shoal.simulation.deploying import graph_of
 
-        return bound(graph_of(self), self.weights(cluster))
+        return graph_of(self)
+
+    def _onnx(self, cluster: str) -> bytes:
+        from shoal.core.inference.graph.binding import bound
+
+        return bound(self._graph, self.weights(cluster))
 
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
         """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""

@@ -15,7 +15,7 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.tuning import tune
-from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound
+from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound, StorageFault
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
 from shoal.simulation.simulate import SimulationResult
@@ -286,6 +286,15 @@ def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
     assert repr(result).splitlines()[2].split()[:2] == ["ward-0", result.clusters["ward-0"]]
     assert "<td>ward-3</td>" in result._repr_html_()
     result.save(tmp_path / "out")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    x = result.fleet["ward-0"].test.x
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "c0.onnx")
+    with torch.no_grad():
+        wanted = result.module("c0")(torch.from_numpy(x)).numpy()
+    assert session.run(["scores"], {"x": x})[0] == pytest.approx(wanted, abs=1e-4)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageFault):
+        result.save(tmp_path / "file")
     found = json.loads((tmp_path / "out" / "result.json").read_text())
     assert found["accuracy"]["mean"] == result.accuracy.mean
     assert len(found["history"]) == len(result.history)
