@@ -110,7 +110,7 @@ def guess(fleet: Fleet) -> str:
     if len(fleet.shape) != 2:
         return ""
     if fleet.are_images:
-        return f"samples of shape {fleet.shape} are taken for gray images; for readings, give model='cnn1d'"
+        return f"samples of shape {fleet.shape} are taken for gray images; for readings, name model cnn1d"
     channels, length = fleet.shape
     return (
         f"samples of shape {fleet.shape} are taken for windows of {length} readings of {channels} sensors; "

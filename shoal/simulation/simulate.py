@@ -100,7 +100,7 @@ def simulate(
     named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     configured = configure(card, variant, preset, named, fleet)
     if not isinstance(from_, SimulationResult | None):
-        hint = "give what shoal.simulate returned; for weights alone, give a model, which begins with its own"
+        hint = "give what shoal.simulate returned, or a model, from whose weights the run then starts"
         raise ConfigError(f"from_ is a {type(from_).__name__}", hint)
     if from_ is not None and from_.card is not card:
         raise ConfigError(f"that is a result of {from_.card.name}", f"go on from one of {card.name}")

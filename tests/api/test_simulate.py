@@ -503,7 +503,7 @@ def test_a_network_with_too_few_outputs_is_named() -> None:
 @pytest.mark.parametrize(
     ("fleet", "named", "said", "layers"),
     [
-        (pictures(9, 9), None, "are taken for gray images; for readings, give model='cnn1d'", {(64, 81)}),
+        (pictures(9, 9), None, "are taken for gray images; for readings, name model cnn1d", {(64, 81)}),
         (pictures(28, 28), None, "are taken for gray images; for readings", {(6, 1, 5, 5)}),
         (pictures(28, 28, 3), None, "with the last axis first, (3, 28, 28)", {(6, 3, 5, 5)}),
         (pictures(6, 20, kind=np.float32), None, "windows of 20 readings of 6 sensors", {(16, 6, 5)}),

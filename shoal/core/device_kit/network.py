@@ -80,7 +80,7 @@ def has_latent(learner: Learner, model: nn.Module, x: Tensor) -> bool:
     try:
         with torch.no_grad():
             _before_last_layer(learner, model, x)
-    except (Exception, SystemExit):  # what else the network does not take, whoever needs it will say
+    except (Exception, SystemExit):  # whatever else the network does not take, its next use says
         return False
     return True
 
