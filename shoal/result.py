@@ -229,8 +229,8 @@ class Result:
     def save(self, folder: Path | str) -> Path:
         """Write each model as CLUSTER.safetensors and the rest as result.json. Returns the folder.
 
-        Where the network can be traced, CLUSTER.onnx is the whole model, for samples as they are. Where
-        classes have names, all have them: the header of a safetensors file as JSON under "classes".
+        Where the network can be traced, CLUSTER.onnx is the whole model, for samples in their own units.
+        Where classes have names, all have them: the header of a safetensors file as JSON under "classes".
 
         Example:
             result.save("folder")
@@ -245,10 +245,15 @@ class Result:
         with disk.storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         header = {"classes": json.dumps(self.class_names)} if self.class_names else None
+        whole = dict[str, bytes]()
+        with suppress(ShoalError):  # of a histogram, say, or a network that cannot be traced
+            whole = {cluster: self._onnx(cluster) for cluster in self.models}
         for cluster, tensors in self.models.items():
             disk.write(folder / f"{cluster}.safetensors", save(dict(tensors), header))
-            with suppress(ShoalError):  # a histogram, say, or a network that cannot be traced
-                disk.write(folder / f"{cluster}.onnx", self._onnx(cluster))
+            if cluster in whole:
+                disk.write(folder / f"{cluster}.onnx", whole[cluster])
+            else:  # of what was saved here before
+                (folder / f"{cluster}.onnx").unlink(missing_ok=True)
         disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
         return folder
 
