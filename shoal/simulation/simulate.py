@@ -42,6 +42,9 @@ from shoal.simulation.workers import workers as beside
 if TYPE_CHECKING:
     from shoal.core.inference.graph.model import Graph
 
+FEW_TESTS, MOST_NAMED = 5, 3
+"""Test samples below which a device's accuracy is remarked on, and how many such devices are named."""
+
 
 @brief
 def simulate(
@@ -152,7 +155,8 @@ def simulate(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    result.layout, result.remarks = layout, (*remarks, *result.remarks)
+    few = filter(None, [_few_tests(fleet)])
+    result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
     return result
 
 
@@ -420,6 +424,16 @@ def training_rounds(history: Sequence[Round]) -> dict[str, int]:
     """How many rounds of training there were, and how many of them gave more than one model."""
     trained = [each for each in history if each.trained]
     return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
+
+
+def _few_tests(fleet: Fleet) -> str:
+    """Whose accuracy says little beside that of the others, in one sentence; "" where there is none."""
+    found = {name: len(one.test) for name, one in fleet.items() if len(one.test) < FEW_TESTS}
+    if not found or len(found) == len(fleet):  # of all, the verdict says it
+        return ""
+    shown = ", ".join(f"{name} ({count})" for name, count in list(found.items())[:MOST_NAMED])
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"an accuracy on so few test samples says little: {shown}{more}"
 
 
 def _policy(devices: int, participation: float) -> RoundPolicy:

@@ -434,6 +434,13 @@ def test_images_without_a_channel_get_one_and_it_is_said() -> None:
     assert same.accuracy == found.accuracy
 
 
+def test_a_device_with_few_test_samples_is_named() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
+    found = shoal.simulate("fedavg", {"many": (x, y), "few": (x[:8], y[:8])}, rounds=1)
+    assert found.remarks == ("an accuracy on so few test samples says little: few (2)",)
+    assert shoal.simulate("fedavg", {"few": (x[:8], y[:8])}, rounds=1).remarks == ()
+
+
 def test_a_softmax_at_the_end_of_a_network_is_said() -> None:
     def ends_with(*layers: nn.Module) -> tuple[str, ...]:
         def build() -> nn.Module:
