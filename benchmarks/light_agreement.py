@@ -32,7 +32,6 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
-from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.compact import compact
@@ -127,7 +126,7 @@ def compared(
         np.concatenate([each.network.scores(batch) for batch in batches(each.network, x)])
         for each in (light, trained)
     )
-    described = has_latent(learner, trained.model)
+    described = "latent" in light.network.graph.outputs
     return {
         "scores": _furthest(scores, wanted),
         **(_described(trained, light, models[0], chance) if described else dict.fromkeys(LATENT)),

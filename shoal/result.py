@@ -5,6 +5,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.data import histogram
 from shoal.core.data.histogram import Statistics
-from shoal.core.errors import Missing, NotFound, ShoalError, near
+from shoal.core.errors import Missing, NotFound, ShoalError, brief, near
 from shoal.core.types import ModelKey, Tensors
-from shoal.core.verdict import Verdict
+from shoal.core.verdict import SURE, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +184,7 @@ class Result:
             "this result cannot place newcomers", "a device asks the daemon itself: fedclient place"
         )
 
-    def compare(self, *algorithms: str, progress: bool | Callable[[str], None] = False) -> "Comparison":
+    def compare(self, *algorithms: str, progress: bool | Callable[[str], None] | None = None) -> "Comparison":
         """This result beside those of other algorithms, on the same fleet, with the same model and seed."""
         raise NotKnown(
             "this result cannot be repeated with other algorithms: the data stayed on the devices",
@@ -224,20 +225,35 @@ class Result:
             "class_names": None if self.class_names is None else list(self.class_names),
         }
 
+    @brief
     def save(self, folder: Path | str) -> Path:
         """Write each model as CLUSTER.safetensors and the rest as result.json. Returns the folder.
 
-        Where classes have names, both have them: the header of a model as JSON under "classes".
+        Where the network can be traced, CLUSTER.onnx is the whole model, for samples in their own units.
+        Where classes have names, all have them: the header of a safetensors file as JSON under "classes".
+
+        Example:
+            result.save("folder")
+            model = onnxruntime.InferenceSession("folder/c0.onnx")  # later, without Shoal
+            (scores,) = model.run(["scores"], {"x": x.astype("float32")})
         """
         from safetensors.numpy import save
 
         from shoal.shell import disk
 
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with disk.storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         header = {"classes": json.dumps(self.class_names)} if self.class_names else None
+        whole = dict[str, bytes]()
+        with suppress(ShoalError):  # of a histogram, say, or a network that cannot be traced
+            whole = {cluster: self._onnx(cluster) for cluster in self.models}
         for cluster, tensors in self.models.items():
             disk.write(folder / f"{cluster}.safetensors", save(dict(tensors), header))
+            if cluster in whole:
+                disk.write(folder / f"{cluster}.onnx", whole[cluster])
+            else:  # of what was saved here before
+                (folder / f"{cluster}.onnx").unlink(missing_ok=True)
         disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
         return folder
 
@@ -252,7 +268,8 @@ class Result:
         found = "1 model for all" if len(groups) < 2 else f"{len(groups)} clusters"
         text = f"{self.algorithm}: {found} of {plural(len(self.clusters), 'device')}"
         if self.accuracy:
-            text += f", mean accuracy {percent(self.accuracy.mean)} (worst {percent(self.accuracy.worst)})"
+            what = "variance explained" if self.verdict and self.verdict.numbers else "mean accuracy"
+            text += f", {what} {percent(self.accuracy.mean)} (worst {percent(self.accuracy.worst)})"
         if trained:
             text += f"; {plural(len(trained), 'round')} of training"
             text += f", {clustered} of them on clusters" if clustered or len(groups) > 1 else ""
@@ -388,7 +405,7 @@ class Comparison(Mapping[str, Result]):
                 if each in result.accuracy
             ]
             error = _error_of_mean(own)
-            spread = "" if error is None else f" +- {100.0 * error:.1f}"
+            spread = "" if error is None else f" (± {100.0 * SURE * error:.1f})"
             if own:
                 said.append(f"{name} gains {100.0 * fmean(own):+.1f}{spread} points over {_named(other)}")
         return said

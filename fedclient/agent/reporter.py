@@ -1,6 +1,7 @@
 """Reports what an agent does: to people on a console, and to `fedclient status` in a file."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -76,7 +77,8 @@ class Reporter:
 
     def note(self, error: ShoalError) -> None:
         """Record an error for `fedclient status` without printing it."""
-        self.status.error = {"code": error.code, "message": error.message, "hint": error.hint}
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.status.error = {"code": error.code, "message": error.message, "hint": error.hint, "when": when}
         if details := getattr(error, "details", ""):
             self.status.error["details"] = details
         self._save()

@@ -16,6 +16,7 @@ from shoal.shell.console import Console, Result, verb
 
 MOST_CLASSES = 20
 """Classes that are listed with their counts."""
+PROBABILITIES = "probabilities: training has a softmax of its own, so leave out the network's"
 NO_LATENT = "none; algorithms that describe data, such as FLUX, need one"
 
 
@@ -69,6 +70,7 @@ def _network(found: Mapping[str, Any]) -> dict[str, str]:
         "network": f"{found['parameters']} parameters, {found['bytes']} bytes, on {found['device']}",
         "weights": "saved and loaded again",
         "latent": _shape(found["latent"]) if found["latent"] else NO_LATENT,
+        **({"scores": PROBABILITIES} if found["probabilities"] else {}),
     }
 
 

@@ -106,7 +106,9 @@ def _show(settings: ClientConfig) -> Result:
 def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
     allowed = settings.consents.give(run, everything)
     listed = ["everything that it asks for" if what == "*" else what for what in allowed]
-    return Result({"run": run, "given": allowed}, f"run {run} may have: {'; '.join(listed)}")
+    lines = [f"run {run} may have: {'; '.join(listed)}"]
+    lines.append("it asks again by itself within minutes, while `fedclient run` works here")
+    return Result({"run": run, "given": allowed}, "\n".join(lines))
 
 
 def _revoke(settings: ClientConfig, run: str, unseen: bool) -> Result:

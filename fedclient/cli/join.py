@@ -8,6 +8,9 @@ from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
+NEXT = {"train": "run", "infer-only": "place", "observer": "watch"}
+"""The verb for which a device has joined, by its role."""
+
 
 @click.command(epilog="Example: fedclient join shoal1:... --device attic")
 @verb
@@ -27,4 +30,12 @@ def join(console: Console, settings: ClientConfig, string: str) -> Result:
     identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
     text = f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"
-    return Result({**identity.facts(), "new": new, "state": str(settings.state)}, text)
+    lines = [text, f"next: fedclient {NEXT[identity.role.value]}{_own_options()}"]
+    return Result({**identity.facts(), "new": new, "state": str(settings.state)}, "\n".join(lines))
+
+
+def _own_options() -> str:
+    """The options by which other verbs find this device."""
+    given = click.get_current_context().params
+    state = f" --state {given['state']}" if given["state"] is not None else ""
+    return f" --config {given['path'] or 'device.yaml'}{state}"

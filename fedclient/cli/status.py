@@ -97,6 +97,12 @@ def _versions(software: dict[str, Any]) -> str:
     )
 
 
+def _last(error: dict[str, str]) -> str:
+    """When it was, too: it may be over long since."""
+    when = f" ({error['when']})" if error.get("when") else ""
+    return f"[{error.get('code')}] {error.get('message')}{when}"
+
+
 def text(found: dict[str, Any]) -> str:
     """The same, for people."""
     answer = {None: "not asked", True: "answers", False: "does not answer"}
@@ -120,7 +126,7 @@ def text(found: dict[str, Any]) -> str:
         "data": line(value_of(Findings, found["watch"])) if found["watch"] else "not watched",
         "privacy": privacy_report.line(found["privacy"]),
         "outbox": "a result is waiting for the server" if found["outbox"] else "empty",
-        "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
+        "last error": _last(error) if error else "none",
     }
     shown = [f"{name + ':':<13}{one_line(value)}" for name, value in lines.items()]
     details = (error or {}).get("details", "").splitlines()

@@ -221,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
             if self.path == "/label":
                 found = {"counted": self.predictions.label(*_labeled_of(body))}
             else:
-                x = _array_of(body, self.headers.get_content_type())
+                x = _array_of(body)
                 found = self.predictions.answer(x)
         except ShoalError as error:
             status = 503 if self.predictions.used is None else 400
@@ -272,12 +272,12 @@ class _Server(ThreadingHTTPServer):
         return found, address or ("local", 0)
 
 
-def _array_of(body: bytes, kind: str) -> Array:
+def _array_of(body: bytes) -> Array:
     """The samples in a request. Raises BadPayload."""
     try:
-        if kind == "application/json":
-            return np.asarray(json.loads(body)["x"], dtype=np.float64)
-        return np.asarray(np.load(io.BytesIO(body), allow_pickle=False))
+        if body.startswith(np.lib.format.MAGIC_PREFIX):
+            return np.asarray(np.load(io.BytesIO(body), allow_pickle=False))
+        return np.asarray(json.loads(body)["x"], dtype=np.float64)
     except (ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
         raise BadPayload(f"the samples cannot be read: {error}"[:300], 'send {"x": [...]}, or .npy') from None
 

@@ -331,8 +331,10 @@ def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
     if said.hint:  # the server's own words, so it did answer
         return Unavailable(said.message, said.hint)
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        why = said.message.rpartition(": ")[2]  # without the library's own chain of causes
-        return Unavailable(f"{address} does not answer: {why}", "is the server running there?")
+        why = said.message.rpartition(": ")[2].strip("[]")  # without the library's own chain of causes
+        return Unavailable(
+            f"{address} does not answer: {why}", "is that its name, and is the server running there?"
+        )
     status = error.code().name.lower().replace("_", " ")
     return Unavailable(f"{address} has an internal problem ({status}): {said.message}", "ask its operator")
 

@@ -186,7 +186,7 @@ class Status:
     """What the agent is doing and did last. doing: one line. at: Unix time in seconds, by this device's
     clock.
 
-    error: {"code", "message", "hint"} of the last error.
+    error: {"code", "message", "hint", "when"} of the last error; when: by this device's clock, for people.
     """
 
     device: str

@@ -16,7 +16,13 @@ import torch
 
 from fedclient.work.data import shown
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluation.evaluate import UnknownClass, class_scores, evaluate, loss_of
+from shoal.core.device_kit.evaluation.evaluate import (
+    UnknownClass,
+    are_probabilities,
+    class_scores,
+    evaluate,
+    loss_of,
+)
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.samples import Samples, seeded
@@ -48,6 +54,7 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
             weights = tensors_of(context.learner.module(seed=1))
             context.load(weights)
         tried = {"latent": _latent(context, batch, where), "loss": _loss(context, batch, where)}
+        tried["probabilities"] = are_probabilities(context.learner, context.model, batch)
         tried |= {"trained_loss": None, "accuracy": None, "evaluated_loss": None}
         if batch.y is not None:
             with _part("train()" if context.learner.train else "training", where):
@@ -100,7 +107,7 @@ def _from_one(context: DeviceContext) -> Iterator[None]:
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
     """The latent's shape; None if the learner has no latent, since not every algorithm needs one."""
-    if not has_latent(context.learner, context.model):
+    if not has_latent(context.learner, context.model, batch.x):
         return None
     with _part("latent", where):
         value = context.network.latents(context.inputs(["train"])[: len(batch)])

@@ -181,7 +181,7 @@ def status(found: RunStatus) -> str:
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [
-            f"cluster {key}: {_many(len(own), 'device')}{_reached(found, own)}"
+            f"cluster {key}: {many(len(own), 'device')}{_reached(found, own)}"
             for key, own in found.clusters.items()
         ]
     if found.devices:
@@ -190,7 +190,7 @@ def status(found: RunStatus) -> str:
     missing = found.missing.items()
     parts += [f"missing in the last round: {device}: {continued(why)}" for device, why in missing]
     for why, count in Counter(found.abandoned.values()).items():
-        parts.append(f"{_many(count, 'round')} without a result: {continued(why)}")
+        parts.append(f"{many(count, 'round')} without a result: {continued(why)}")
     return "\n".join(parts)
 
 
@@ -237,7 +237,7 @@ def _settings(spec: RunSpec, created: float | None) -> str:
 def _first_weights(spec: RunSpec) -> str:
     if spec.release:
         return f"those of release {spec.release}"
-    return f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"
+    return f"began with {spec.initial[:12]}" if spec.initial else "devices make the first ones"
 
 
 def _series(spec: RunSpec) -> str:
@@ -311,6 +311,8 @@ def server(found: ServerStatus) -> str:
         ]
         parts.append(table(("device", "state", "last seen", "works on", "software"), rows))
         parts.append(f"privacy over all runs\n{privacy_table(found.released)}")
+    elif not found.notices:
+        parts.append("no device has joined yet; create a join string with: fedserver token create")
     return "\n".join(parts)
 
 
@@ -318,7 +320,7 @@ def privacy_table(released: Mapping[DeviceId, Statement], central: CentralNoise 
     """What devices have released and with which guarantee, one row for each kind of release."""
     counts = Counter(map(_releases, released.values()))
     rows = [
-        (_many(count, "device"), what, guarantee)
+        (many(count, "device"), what, guarantee)
         for releases, count in counts.items()
         for what, guarantee in releases
     ]
@@ -379,7 +381,7 @@ def _duration(found: RunSummary) -> float | None:
     return max(0.0, (found.ended or time.time()) - found.created)
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
     return f"{count} {what if count == 1 else what + 's'}"
 
 

@@ -11,9 +11,9 @@ from shoal.core.types import DeviceId, RunId
 
 YES, UNKNOWN = "yes", ""
 ASK = NoConsent.code
+"""The answer of a device whose owner is to be asked."""
 NOTHING_NEW = NoNewData.code
 """The answer of a device that has trained on its data before, and has no part in this run."""
-"""The answer of a device whose owner is to be asked."""
 REFUSALS = (
     *(ASK, NOTHING_NEW, OverBudget.code, Unprotected.code, TooFewSamples.code, OtherShape.code),
     "no-algorithm",

@@ -16,6 +16,7 @@ from fedserver.coordinator.starting import MISSED_HEARTBEATS, OWNER
 from fedserver.coordinator.status import (
     clusters_of,
     device_of,
+    failed,
     figures_of,
     too_few,
     unchecked,
@@ -244,7 +245,8 @@ class OperatorApi:
             for notice in too_few(run.run, run.spec.policy, len(coordinator.able(run, known)))
         ]
         refusing = [each for run in active for each in notice(run.run, coordinator.answers(run, known))]
-        notices = (*coordinator.notices(), *short, *refusing, *await unplaced(coordinator.storage))
+        bad = failed(coordinator.runs.values())
+        notices = (*coordinator.notices(), *bad, *short, *refusing, *await unplaced(coordinator.storage))
         notices += (
             *await coordinator.rollouts.notices(),
             *await watching.notices(coordinator.storage),

@@ -117,7 +117,7 @@ class Published:
                 return moves[name][-1].release
             raise Refused(
                 f"the channel {name} has no release yet",
-                "a run that finishes and has learned makes one; until then, name a run: --run NAME",
+                "a run that finishes and has learned makes one; until then, ask for a run by its name",
             )
         everything = [*self._runs, *known, STABLE, *moves]
         raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))

@@ -28,6 +28,10 @@ MAX_NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
 
+MOST_SAID = 400
+"""Characters of the reason of a failed run in a notice."""
+
+
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     """A run, its stage, and what it waits for. known: devices that may take part in it."""
     so_far: dict[str, Any] = {
@@ -65,6 +69,15 @@ def too_few(run: RunId, policy: RoundPolicy, able: int) -> tuple[str, ...]:
     minimum = f" --minimum {able}" if able < policy.minimum else ""
     cure = f"admit more, or: fedserver run set {run}{devices}{minimum}"
     return (f"run {run} wants {wanted} devices, and {able} can take part: {cure}",)
+
+
+def failed(runs: Iterable[Run]) -> tuple[str, ...]:
+    """A sentence where the newest run has failed: no line of an active run says so. runs: newest last."""
+    newest = next(reversed([*runs]), None)
+    if newest is None or newest.standing is not Standing.FAILED:
+        return ()
+    cure = f"fedserver run resume {newest.run}, once its cause is removed, or fedserver run rm {newest.run}"
+    return (f"run {newest.run} has failed: {newest.reason[:MOST_SAID]}; {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:
@@ -174,7 +187,8 @@ def problems(storage: Storage, conflicts: Mapping[DeviceId, str], low_water: int
         return (wait_for(storage.full).problem,)
     found = []
     if lacking := storage.space.lacks(low_water):
-        found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
+        some = f" ({lacking / (1 << 20):.0f} MiB)" if lacking >= 1 << 20 else ""
+        found.append(f"uploads are refused: the disk needs {lacking} more free bytes{some}")
     if repaired := storage.repaired:
         more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
         found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")

@@ -18,6 +18,7 @@ written them. The next start continues from what the write-ahead log and the has
 """
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ def wait_for(full: DiskFull) -> Wait:
     if isinstance(full, TooManyFiles):
         return Wait("space on the server's disk", f"no file can be opened, and all runs wait: {full}", said)
     return Wait("space on the server's disk", f"the disk is full, and all runs wait for space: {full}", said)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether SQLite means by this error that the disk is full. Where it opens a database, it then has no
+    space for the file that its readers share."""
+    return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class DiskSpace:

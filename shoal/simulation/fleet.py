@@ -17,6 +17,8 @@ from shoal.core.types import Array
 
 HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
 PARTS = ("x", "y", "x_test", "y_test")
+MOST_RARE = 20
+"""Classes that may have less than two samples each, as in small examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +119,7 @@ class Fleet(Mapping[str, Holding]):
         if not regression:
             known = {name: [y for y in one.labels if y.dtype.kind != "f"] for name, one in given.items()}
             names = labels.names_of(known) if any(known.values()) else None
+            _check_classes(names or (), sum(len(y) for parts in known.values() for y in parts))
         holdings = {name: _holding(name, one, names, test, held_out, seed) for name, one in given.items()}
         self._take(holdings, len(names or ()), held_out, names, regression)
 
@@ -363,6 +366,15 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # a column, as data frames have it
     return _Part(x, arrays.targets(device, y) if regression else labels.read(device, y))
+
+
+def _check_classes(names: Sequence[str], samples: int) -> None:
+    """Raises DataFault where labels differ as those of numbers to predict do, or names of samples."""
+    if len(names) > MOST_RARE and samples < 2 * len(names):
+        raise DataFault(
+            f"the labels of {samples} samples have {len(names)} values, such as {labels.listed(names[:3])}",
+            "for numbers to predict, set regression=True; a class needs samples from which it is learned",
+        )
 
 
 def _numbered(device: str, part: _Part, names: tuple[str, ...] | None) -> Dataset:

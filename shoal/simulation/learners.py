@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shoal.core import models
 from shoal.core.data.layouts import AS_THEY_ARE, WHOLE, Layout, channel_is_last
-from shoal.core.device_kit.evaluation.evaluate import class_scores, loss_of
+from shoal.core.device_kit.evaluation.evaluate import are_probabilities, class_scores, loss_of
 from shoal.core.device_kit.evaluation.regression import predictions
 from shoal.core.device_kit.learner import Latent, Learner, builtin, details_of
 from shoal.core.device_kit.samples import convert
@@ -110,12 +110,23 @@ def guess(fleet: Fleet) -> str:
     if len(fleet.shape) != 2:
         return ""
     if fleet.are_images:
-        return f"samples of shape {fleet.shape} are taken for gray images; for readings, give model='cnn1d'"
+        return f"samples of shape {fleet.shape} are taken for gray images; for readings, name model cnn1d"
     channels, length = fleet.shape
     return (
         f"samples of shape {fleet.shape} are taken for windows of {length} readings of {channels} sensors; "
         "for images, give them a channel axis: x[:, None]"
     )
+
+
+def probabilities(learner: Learner, fleet: Fleet, layout: Layout) -> str:
+    """That the network gives probabilities where scores are expected, in one sentence; else ""."""
+    test = next(iter(fleet.values())).arranged(layout).test
+    samples = convert(test.subset(slice(0, TRIED)), torch.device("cpu"))
+    try:
+        found = are_probabilities(learner, learner.module(seed=0), samples)
+    except LearnerFault:  # the run meets it, and says on which device
+        return ""
+    return "the network ends with a softmax, and training has one of its own: leave it out" if found else ""
 
 
 def layout_for(learner: Learner, fleet: Fleet) -> Layout:

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from shoal.core.server_kit.history.figures import Figures, figures_of, measured_
 from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
 from shoal.core.types import DeviceId, ModelKey
 from shoal.result import Round, percent, plural
-
-Progress = Callable[[str], None]
+from shoal.simulation.progress import Progress
 
 
 class Recorder:

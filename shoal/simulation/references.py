@@ -14,7 +14,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import Tensors
 from shoal.result import Accuracy, Result, Round
 from shoal.simulation.fleet import Fleet, Holding
-from shoal.simulation.recorder import Progress
+from shoal.simulation.progress import Progress
 
 LOCAL, POOLED = "local", "pooled"
 NAMES = (LOCAL, POOLED)

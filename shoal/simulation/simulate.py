@@ -4,14 +4,13 @@ The same engine and the same halves of the algorithms run here, in the coordinat
 same seeds they give the same models, bit for bit.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.algorithm.training import counted_by
@@ -34,10 +33,17 @@ from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
 from shoal.simulation.fleet import Fleet
-from shoal.simulation.learners import guess, layout_for, learner_of
-from shoal.simulation.recorder import Progress, Recorder
+from shoal.simulation.learners import guess, layout_for, learner_of, probabilities
+from shoal.simulation.progress import Progress, Shown
+from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
 from shoal.simulation.workers import workers as beside
+
+if TYPE_CHECKING:
+    from shoal.core.inference.graph.model import Graph
+
+FEW_TESTS, MOST_NAMED = 5, 3
+"""Test samples below which a device's accuracy is remarked on, and how many such devices are named."""
 
 
 @brief
@@ -56,7 +62,7 @@ def simulate(
     threads: int = 1,
     workers: int | None = None,
     participation: float = 1.0,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     **parameters: Any,
 ) -> "SimulationResult":
     """Train a fleet by an algorithm, in this process, and measure what each device gets.
@@ -68,7 +74,7 @@ def simulate(
     go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
     first, or flattened: the result's `remarks` say it.
     latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) -> (B,
-    v); algorithms that describe data need it where the module has no method `latent`. preset: named
+    v); by default the module's method `latent`, or else what goes into its last linear layer. preset: named
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
     initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
     models, clusters and scale this run goes on, with its network if no model is given. device: where to
@@ -76,8 +82,9 @@ def simulate(
     for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
     CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
     process. participation: the share of the devices, at least
-    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, or a
-    function that is given each line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
+    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, False
+    none, and None shows it to a person who has waited for three seconds; or a function that is given each
+    line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
     is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
     process.
 
@@ -88,13 +95,16 @@ def simulate(
         fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
         result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
     """
-    say, fleet = _progress(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
+    say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
     model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     earlier, statistics = parameters.get("of"), parameters.get("inputs")
     named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     configured = configure(card, variant, preset, named, fleet)
+    if not isinstance(from_, SimulationResult | None):
+        hint = "give what shoal.simulate returned, or a model, from whose weights the run then starts"
+        raise ConfigError(f"from_ is a {type(from_).__name__}", hint)
     if from_ is not None and from_.card is not card:
         raise ConfigError(f"that is a result of {from_.card.name}", f"go on from one of {card.name}")
     if from_ is not None and model is None:
@@ -102,7 +112,8 @@ def simulate(
     learner = learner_of(model, latent, options, fleet)
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
-    remarks = list(filter(None, (taken, applied(layout, fleet.shape), sentence(fleet.class_names))))
+    given = applied(layout, fleet.shape), probabilities(learner, fleet, layout), sentence(fleet.class_names)
+    remarks = list(filter(None, (taken, *given)))
     for each in remarks:
         say(each)
     started = time.perf_counter()
@@ -125,7 +136,7 @@ def simulate(
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
     helpers = nullcontext() if workers is None else beside(devices, workers, device)
-    with on_threads(threads), helpers as helping:
+    with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(
             server,
@@ -138,15 +149,14 @@ def simulate(
             ahead=helping.begin if helping else None,
             outcome=outcome,
         )
-    if progress is True:
-        sys.stderr.write("\n")
     if outcome.failed:
         raise recorder.fault or Refused(f"the run failed: {outcome.reason}")
     result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    result.layout, result.remarks = layout, (*remarks, *result.remarks)
+    few = filter(None, [_few_tests(fleet)])
+    result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
     return result
 
 
@@ -262,23 +272,23 @@ class SimulationResult(Result):
         )
 
     @brief
-    def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:
+    def compare(self, *algorithms: str, progress: bool | Progress | None = None) -> Comparison:
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
         rounds. Without names: one model for all (`fedavg`), each device by itself (`local`), and all data in
         one place (`pooled`); see `shoal.simulation.references`.
         """
-        say, results = _progress(progress), dict[str, Result]()
-        results[self.algorithm] = self
-        for name in algorithms or ("fedavg", *references.NAMES):
-            if name == references.LOCAL:
-                results[name] = references.local(self.fleet, partial(self.again, "fedavg"), say)
-            elif name == references.POOLED:
-                train = partial(self.again, "fedavg")
-                results[name] = references.pooled(self.fleet, train, self._measured, say)
-            elif name not in results:
-                results[name] = self.again(name, self.fleet, progress)
+        results: dict[str, Result] = {self.algorithm: self}
+        with Shown(progress) as say:
+            for name in algorithms or ("fedavg", *references.NAMES):
+                if name == references.LOCAL:
+                    results[name] = references.local(self.fleet, partial(self.again, "fedavg"), say)
+                elif name == references.POOLED:
+                    train = partial(self.again, "fedavg")
+                    results[name] = references.pooled(self.fleet, train, self._measured, say)
+                elif name not in results:
+                    results[name] = self.again(name, self.fleet, say)
         return Comparison(results)
 
     def _measured(self, model: Tensors) -> Accuracy:
@@ -286,6 +296,7 @@ class SimulationResult(Result):
         task = Evaluate(model, "test", GLOBAL)
         return Accuracy({name: self.devices.accuracy(name, task, newcomer=True) for name in self.fleet})
 
+    @brief
     def deploy(self, folder: Path | str) -> Path:
         """Write what starts the same run on a real fleet, and print the commands. Returns the folder.
 
@@ -304,11 +315,16 @@ class SimulationResult(Result):
         deploying.show(deploying.deploy(self, Path(folder)))
         return Path(folder)
 
-    def _onnx(self, cluster: str) -> bytes:
-        from shoal.core.inference.graph.binding import bound
+    @cached_property
+    def _graph(self) -> "Graph":
         from shoal.simulation.deploying import graph_of
 
-        return bound(graph_of(self), self.weights(cluster))
+        return graph_of(self)
+
+    def _onnx(self, cluster: str) -> bytes:
+        from shoal.core.inference.graph.binding import bound
+
+        return bound(self._graph, self.weights(cluster))
 
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
         """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
@@ -410,21 +426,19 @@ def training_rounds(history: Sequence[Round]) -> dict[str, int]:
     return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
 
 
+def _few_tests(fleet: Fleet) -> str:
+    """Whose accuracy says little beside that of the others, in one sentence; "" where there is none."""
+    found = {name: len(one.test) for name, one in fleet.items() if len(one.test) < FEW_TESTS}
+    if not found or len(found) == len(fleet):  # of all, the verdict says it
+        return ""
+    shown = ", ".join(f"{name} ({count})" for name, count in list(found.items())[:MOST_NAMED])
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"an accuracy on so few test samples says little: {shown}{more}"
+
+
 def _policy(devices: int, participation: float) -> RoundPolicy:
     """How many of the devices each round asks. Raises ConfigError."""
     if not 0.0 < participation <= 1.0:
         raise ConfigError(f"participation is {participation}", "give a share above 0, up to 1")
     asked = max(1, round(participation * devices))
     return RoundPolicy(devices=asked if participation < 1.0 else 0, minimum=asked)
-
-
-def _progress(wanted: bool | Progress) -> Progress:
-    if callable(wanted):
-        return wanted
-    return _shown if wanted else lambda text: None
-
-
-def _shown(text: str) -> None:
-    """One line on stderr that each next one overwrites, in a terminal as in a notebook."""
-    sys.stderr.write(f"\r{text:<110}")
-    sys.stderr.flush()

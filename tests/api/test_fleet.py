@@ -142,6 +142,21 @@ def test_names_are_those_of_all_devices_and_of_test_parts() -> None:
     assert (numbers(fleet, "b"), numbers(fleet, "a")) == ({1, 2}, {0})
 
 
+@pytest.mark.parametrize("values", [range(1000, 1050), [f"patient {number}" for number in range(50)]])
+def test_labels_that_are_all_different_are_no_classes(values: Any) -> None:
+    x, y = np.zeros((25, 2)), np.array(values)
+    with pytest.raises(DataFault, match="the labels of 50 samples have 50 values") as caught:
+        shoal.Fleet({"a": (x, y[:25]), "b": (x, y[25:])})
+    assert "regression=True" in caught.value.hint
+
+
+def test_a_sparse_matrix_is_its_array() -> None:
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    x, y = np.eye(6), np.arange(6) % 2
+    found, wanted = (shoal.Fleet({"a": (each, y)})["a"].test.x for each in (sparse.csr_matrix(x), x))
+    assert found.tolist() == wanted.tolist()
+
+
 def test_many_names_are_cut_in_print_and_not_in_the_fleet() -> None:
     names = [f"kind-{number:02}" for number in range(10)]
     fleet = shoal.Fleet({"a": (X, names)})

@@ -75,5 +75,7 @@ def test_what_cannot_go_on_says_so() -> None:
     one, counted = shoal.simulate("fedavg", fleet(), rounds=1), shoal.simulate("statistics", fleet())
     with pytest.raises(ConfigError, match="that is a result of fedavg"):
         shoal.simulate("flux", fleet(), rounds=1, from_=one)
+    with pytest.raises(ConfigError, match="from_ is a str"):
+        shoal.simulate("flux", fleet(), rounds=1, from_="folder")  # type: ignore[arg-type]
     with pytest.raises(Refused, match="cannot go on from a release"):
         shoal.simulate("statistics", fleet(), from_=counted)

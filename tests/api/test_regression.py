@@ -31,6 +31,7 @@ def test_groups_are_found_without_classes_and_beat_local_means() -> None:
     assert all(len(each) == 1 for each in groups)
     assert groups[0] != groups[1]
     assert result.accuracy.mean > 0.9
+    assert ", variance explained 9" in result.summary()
     x, _ = site(1, 99)
     assert result.place(x).cluster in groups[1]
 

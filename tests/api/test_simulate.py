@@ -15,7 +15,7 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.tuning import tune
-from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound
+from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound, StorageFault
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
 from shoal.simulation.simulate import SimulationResult
@@ -231,6 +231,9 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
         assert row["gain"] == pytest.approx(np.mean(each))
         error = np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else None
         assert row["error"] == pytest.approx(error)
+    every = [compared["flux"].accuracy[ward] - compared["fedavg"].accuracy[ward] for ward in result.clusters]
+    sure = 3 * np.std(every, ddof=1) / np.sqrt(len(every))
+    assert f"(± {100 * sure:.1f}) points over one model for all" in repr(compared)
     assert all(row["gain"] == 0.0 for row in compared.gains("flux"))
     with pytest.raises(NotFound, match="was not compared"):
         compared.gains("ifca")
@@ -283,6 +286,15 @@ def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
     assert repr(result).splitlines()[2].split()[:2] == ["ward-0", result.clusters["ward-0"]]
     assert "<td>ward-3</td>" in result._repr_html_()
     result.save(tmp_path / "out")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    x = result.fleet["ward-0"].test.x
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "c0.onnx")
+    with torch.no_grad():
+        wanted = result.module("c0")(torch.from_numpy(x)).numpy()
+    assert session.run(["scores"], {"x": x})[0] == pytest.approx(wanted, abs=1e-4)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageFault):
+        result.save(tmp_path / "file")
     found = json.loads((tmp_path / "out" / "result.json").read_text())
     assert found["accuracy"]["mean"] == result.accuracy.mean
     assert len(found["history"]) == len(result.history)
@@ -422,6 +434,25 @@ def test_images_without_a_channel_get_one_and_it_is_said() -> None:
     assert same.accuracy == found.accuracy
 
 
+def test_a_device_with_few_test_samples_is_named() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
+    found = shoal.simulate("fedavg", {"many": (x, y), "few": (x[:8], y[:8])}, rounds=1)
+    assert found.remarks == ("an accuracy on so few test samples says little: few (2)",)
+    assert shoal.simulate("fedavg", {"few": (x[:8], y[:8])}, rounds=1).remarks == ()
+
+
+def test_a_softmax_at_the_end_of_a_network_is_said() -> None:
+    def ends_with(*layers: nn.Module) -> tuple[str, ...]:
+        def build() -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 2), *layers)
+
+        return shoal.simulate("fedavg", fleet(), model=build, rounds=1).remarks
+
+    assert ends_with(nn.LogSoftmax(1)) == ends_with() == ()
+    (said,) = ends_with(nn.Softmax(1))
+    assert "softmax" in said
+
+
 def test_a_newcomer_shows_its_images_as_the_fleet_does_or_as_the_network_takes_them() -> None:
     found = shoal.simulate("flux", pictures(9, 9), model=Pictures, latent="seen", rounds=3, batch_size=8)
     x = pictures(9, 9)["d0"][0][:5]
@@ -479,7 +510,7 @@ def test_a_network_with_too_few_outputs_is_named() -> None:
 @pytest.mark.parametrize(
     ("fleet", "named", "said", "layers"),
     [
-        (pictures(9, 9), None, "are taken for gray images; for readings, give model='cnn1d'", {(64, 81)}),
+        (pictures(9, 9), None, "are taken for gray images; for readings, name model cnn1d", {(64, 81)}),
         (pictures(28, 28), None, "are taken for gray images; for readings", {(6, 1, 5, 5)}),
         (pictures(28, 28, 3), None, "with the last axis first, (3, 28, 28)", {(6, 3, 5, 5)}),
         (pictures(6, 20, kind=np.float32), None, "windows of 20 readings of 6 sensors", {(16, 6, 5)}),

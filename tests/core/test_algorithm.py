@@ -106,6 +106,8 @@ def test_a_shape_that_only_one_device_has_does_not_count() -> None:
     odd, usual = Built({"w": np.ones(3)}), Built({"w": np.ones(4)})
     assert agreed([odd, usual, usual]) is usual
     assert agreed([odd]) is odd
+    assert agreed([usual, odd]) is usual
+    assert agreed([odd, Built({"w": np.ones(5)}), usual]) is odd
 
 
 def test_a_frozen_encoder_counts_if_two_devices_give_the_same_one() -> None:

@@ -37,12 +37,16 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(tmp_path: Path) -> No
     assert "disk" in found["notices"][0]
 
 
-def test_a_server_that_cannot_be_set_up_says_that_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["init", "up"])
+def test_a_server_that_cannot_be_set_up_or_started_says_that_the_disk_is_full(
+    tmp_path: Path, verb: str
+) -> None:
     if not mounts_here(tmp_path):
         pytest.skip("this machine lets no user mount a small file system of their own (unshare -Urm)")
     fill = f"head -c 9m /dev/zero > {tmp_path}/junk 2> /dev/null"
-    init = f'exec "$0" -m fedserver init --state {tmp_path}/s --host 127.0.0.1'
-    command = ["unshare", "-Urm", "sh", "-c", f"{MOUNT} {tmp_path}; {fill}; {init}", sys.executable]
+    init, up = (f'"$0" -m fedserver {each} --state {tmp_path}/s' for each in ("init --host 127.0.0.1", "up"))
+    lines = (fill, init) if verb == "init" else (init, fill, up)
+    command = ["unshare", "-Urm", "sh", "-c", "; ".join((f"{MOUNT} {tmp_path}", *lines)), sys.executable]
     result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert (result.returncode, "error[disk-full]" in result.stderr) == (8, True), result.stderr
 

@@ -198,6 +198,7 @@ def test_a_device_that_was_installed_again_takes_its_place_once_approved(place: 
             place.server("device", "approve", "--all", "--yes")
             assert it.wait(HANG) == 0
         assert "attic joined federation shoal" in place.log("back")
+        assert f"next: fedclient run --config {again}" in place.log("back")
 
 
 FAKETIME = os.environ.get("SHOAL_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")

@@ -6,6 +6,7 @@ from contextlib import suppress
 import click
 
 from fedclient.cli.options import configured
+from fedclient.cli.setup.service import unit_file
 from fedclient.config import ClientConfig
 from fedclient.store import privacy_report
 from fedclient.store.agent_log import NAME
@@ -55,4 +56,6 @@ def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
         f"tell the server's operator: fedserver device revoke {name}",
         f"to join again: fedclient join STRING --state {folder.root}; an operator has to approve it",
     ]
+    if unit_file().exists():
+        lines.append("a unit of systemd may still run it: systemctl --user disable --now fedclient")
     return Result({"device": name, "state": str(settings.state)}, "\n".join(lines))

@@ -29,7 +29,7 @@ def build() -> nn.Module:
     return nn.Sequential(OrderedDict(hidden=hidden, scores=nn.Linear(16, 2)))
 
 
-latent = "hidden"  # the part of the network whose output describes the data; algorithms such as FLUX need it
+latent = "hidden"  # the part whose output describes the data, as algorithms such as FLUX ask for
 '''
 SETTINGS = """# The settings of a device. Try them with: fedclient check --config device.yaml
 learner:

@@ -37,6 +37,11 @@ WantedBy=default.target
 """
 
 
+def unit_file() -> Path:
+    """Where the unit of this user is."""
+    return Path.home() / ".config" / "systemd" / "user" / "fedclient.service"
+
+
 @click.group(cls=Group)
 def service() -> None:
     """Let systemd keep this device running, also after a restart of the machine."""
@@ -57,7 +62,7 @@ def install(console: Console, path: Path, state: Path | None) -> Result:
     # A percent sign is a specifier of systemd, and a dollar sign a variable.
     line = shlex.join(command).replace("%", "%%").replace("$", "$$")
     unit = UNIT.format(command=line, folder=str(path.absolute().parent).replace("%", "%%"))
-    target = Path.home() / ".config" / "systemd" / "user" / "fedclient.service"
+    target = unit_file()
     if "\n" in line or "\n" in str(path):
         raise ConfigError("a path with a line end cannot be written into a unit", "rename the folder")
     with disk.storing(target):
@@ -68,5 +73,6 @@ def install(console: Console, path: Path, state: Path | None) -> Result:
         "  systemctl --user daemon-reload && systemctl --user enable --now fedclient",
         "and without a login, too: loginctl enable-linger",
         "its log: fedclient logs --follow, or journalctl --user -u fedclient",
+        "to end it: systemctl --user disable --now fedclient",
     ]
     return Result({"unit": unit, "path": str(target)}, "\n".join(lines))

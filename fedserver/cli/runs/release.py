@@ -213,7 +213,7 @@ def _watched(found: WatchedCluster) -> str:
 
 def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
     return [
-        f"  cluster {each.key}: {each.devices} devices, {_accuracy(each.accuracy, each.error)}"
+        f"  cluster {each.key}: {text.many(each.devices, 'device')}, {_accuracy(each.accuracy, each.error)}"
         for each in found
     ]
 

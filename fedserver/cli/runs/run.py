@@ -161,7 +161,7 @@ def start(
     lines = [f"run {started} has started; see it with: fedserver run show {started}"]
     if cost:
         lines.append(cost)
-    console.progress(lines[0])
+    console.progress(f"run {started} has started; asking the devices that are connected")
     answers = _answers(client, started)
     if answered := said(answers):
         lines.append(answered)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
-from fedserver.coordinator.answers import NOTHING_NEW, REFUSALS
+from fedserver.coordinator.answers import ASK, NOTHING_NEW, REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.counting import not_now
@@ -209,7 +209,8 @@ async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) 
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     reason = f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
-    event: Failed | Left = Failed(device, report.round, report.attempt, reason)
+    asks = failure.code == ASK
+    event: Failed | Left = Failed(device, report.round, report.attempt, reason, asks)
     if failure.code == NOTHING_NEW:  # nor will it have any in this run
         event = Left(device, reason, for_good=True)
     return await _without(run, event, report, Receipt(Outcome.ACCEPTED))

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from fedserver.store.database import RESTORE, Database
+from fedserver.store.disk_space import is_full
 from fedserver.store.engines.schema import CHECKSUMS, SCHEMA, VERSION, check_version
 from fedserver.store.integrity import salvage
 from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
@@ -173,7 +174,7 @@ def _faults() -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite quotes a schema that is damaged
         raise StorageFault(f"shoal.db is damaged: {error}", RESTORE) from error
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        if is_full(error):
             raise DiskFull(f"shoal.db: {error}", SPACE) from error
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
             raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
@@ -198,7 +199,7 @@ def connect(path: Path) -> sqlite3.Connection:
             _make_tables(connection)
     except BaseException as error:
         connection.close()
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        if is_full(error):
             raise DiskFull(f"{path}: {error}", SPACE) from error
         if isinstance(error, sqlite3.Error):
             raise StorageFault(f"{path}: {error}", RESTORE) from error

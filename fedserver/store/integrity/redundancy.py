@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedserver.store.disk_space import is_full
 from fedserver.store.integrity.row_bytes import Place, Value, checksum, packed, text, unpacked
 from fedserver.store.integrity.salvage import (
     columns_of,
@@ -203,7 +204,7 @@ class Redundancy:
                     self._path.chmod(0o600)
                     return connection
             except sqlite3.OperationalError as error:
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                if is_full(error):
                     self.stale = True  # it is as it was, and is brought up to date when there is space
                     return connection
             except (sqlite3.DatabaseError, UnicodeError):

@@ -19,13 +19,15 @@ def by_row(row: int) -> str:
 
 
 def array(what: str, part: str, values: Any) -> Array:
-    """An array, a tensor on any device, a column of a frame, or nested lists, as an array.
+    """An array, a tensor on any device, a column of a frame, a sparse matrix, or nested lists, as an array.
 
     Raises DataFault for lists whose rows differ in length.
     """
     if _is_of("torch", values) and hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    if _is_of("scipy", values) and hasattr(values, "toarray"):
+        values = values.toarray()  # networks take no sparse matrices
     try:
         return np.asarray(values)
     except ValueError:

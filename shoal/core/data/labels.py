@@ -63,7 +63,8 @@ def read(what: str, y: Array, named: Named = by_row) -> Array:
         row = int(right.argmin())
         raise DataFault(
             f"{what}: {named(row)} is {y[row]}",
-            "classes are names or whole numbers; numbers to predict are a regression",
+            "classes are names or whole numbers; for numbers to predict, set regression=True, or on a device "
+            "data.regression: true",
         )
     return y.astype(np.int64)
 

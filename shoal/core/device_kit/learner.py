@@ -4,7 +4,8 @@ A learner is a Python module, such as `learner.py`, with these names, of which o
 
     build() -> nn.Module                        the network, with its initial weights
     latent = "encoder"                          the submodule whose OUTPUT, made (B, v), is the latent;
-    latent(model, x) -> Tensor (B, v)           or a function; or neither, and the network has `.latent(x)`
+    latent(model, x) -> Tensor (B, v)           or a function; else the network's `.latent(x)`, if it has one,
+                                                or what goes into the last linear layer
     loss(model, x, y) -> Tensor ()              instead of cross-entropy of model(x) (B, C) and classes y (B,)
     train(model, batches, settings) -> float    instead of SGD; returns the mean loss of the last epoch
     evaluate(model, samples) -> (float, float)  instead of accuracy (0 to 1) and mean loss

@@ -69,13 +69,30 @@ class TorchNetwork:
         return inputs(torch.tensor(x, device=self._device), self._scale)
 
 
-def has_latent(learner: Learner, model: nn.Module) -> bool:
-    """Whether the learner, or its network, says what is latent."""
+def has_latent(learner: Learner, model: nn.Module, x: Tensor) -> bool:
+    """Whether the learner, or its network, says what is latent, or the network has a last linear layer.
+
+    x: a batch by which that is tried. Afterwards the network is in evaluation mode.
+    """
+    if _is_said(learner, model):
+        return True
+    model.eval()
+    try:
+        with torch.no_grad():
+            _before_last_layer(learner, model, x)
+    except (Exception, SystemExit):  # whatever else the network does not take, its next use says
+        return False
+    return True
+
+
+def _is_said(learner: Learner, model: nn.Module) -> bool:
     return learner.latent is not None or callable(getattr(model, "latent", None))
 
 
 def latent_and_scores(learner: Learner, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """The latent (B, v) and what the network gives, of one batch. Raises LearnerFault."""
+    if not _is_said(learner, model):
+        return _before_last_layer(learner, model, x)
     if not isinstance(learner.latent, str):
         return latent_of(learner, model)(model, x), model(x)
     _output_of(learner.latent, model)  # a wrong name shows here
@@ -92,16 +109,41 @@ def latent_and_scores(learner: Learner, model: nn.Module, x: Tensor) -> tuple[Te
 
 
 def latent_of(learner: Learner, model: nn.Module) -> Latent:
+    """What describes a sample: what the author names, or else what goes into the last linear layer."""
     if isinstance(learner.latent, str):
         return _output_of(learner.latent, model)
     if learner.latent is not None:
         return learner.latent
     own = getattr(model, "latent", None)
     if not callable(own):
-        raise LearnerFault(
-            f"{learner.name} has no latent", 'add latent = "name of a submodule", or def latent(model, x)'
-        )
+        return lambda model, x: _before_last_layer(learner, model, x)[0]
     return lambda model, x: own(x)
+
+
+def _before_last_layer(learner: Learner, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What goes into the linear layer that is called last, as (B, v), and what the network gives.
+
+    Of the layers in the order in which they are called, since a network may name its head first.
+    """
+    seen: list[Tensor] = []
+
+    def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen[:] = [inputs[0].clone()]  # a copy: a later operation in place would change it
+
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    handles = [layer.register_forward_pre_hook(keep) for layer in linear]
+    try:
+        scores: Tensor = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not seen or len(seen[0]) != len(x):
+        parts = ", ".join(name for name, _ in model.named_children())
+        raise LearnerFault(
+            f"{learner.name} has no latent, and none is found before a last linear layer",
+            f'say latent = "name of a submodule"{f" ({parts})" if parts else ""}, or def latent(model, x)',
+        )
+    return seen[0].flatten(1), scores
 
 
 class _Seen(Exception):

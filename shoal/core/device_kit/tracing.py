@@ -46,12 +46,12 @@ needs several copies of them."""
 class _Both(nn.Module):
     """Scores and, where the learner has one, the latent of one batch."""
 
-    def __init__(self, learner: Learner, model: nn.Module) -> None:
+    def __init__(self, learner: Learner, model: nn.Module, described: bool) -> None:
         super().__init__()
-        self.learner, self.model = learner, model
+        self.learner, self.model, self.described = learner, model, described
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        if not has_latent(self.learner, self.model):
+        if not self.described:
             return (self.model(x),)
         latent, scores = latent_and_scores(self.learner, self.model, x)
         return scores, latent
@@ -76,8 +76,8 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bo
     for number, tensor in enumerate(model.state_dict().values()):
         if tensor.is_floating_point():
             tensor.copy_(0.5 + torch.rand(tensor.shape, generator=torch.Generator().manual_seed(number)) / 4)
-    both = _Both(learner, model).eval()
-    outputs = [SCORES, LATENT][: 1 + has_latent(learner, model)]
+    described = has_latent(learner, model, x)
+    both, outputs = _Both(learner, model, described).eval(), [SCORES, LATENT][: 1 + described]
     classifier = not (learner.loss or learner.evaluate)
     about = {"learner": learner.name, "classifier": "yes" if classifier else "no", **facts}
     faults: list[ShoalError] = []

@@ -129,7 +129,8 @@ def agreed(built: Sequence[Built]) -> Built:
         True
     """
     shapes = [manifest_of(each.model) for each in built]
-    alike = [each for each, shape in zip(built, shapes, strict=True) if shapes.count(shape) == _most(shapes)]
+    commonest = max(shapes, key=shapes.count)  # of several, the first: of two devices, either may be wrong
+    alike = [each for each, shape in zip(built, shapes, strict=True) if shape == commonest]
     peers = [sum(_same(each, other) for other in alike) for each in alike]
     if max(peers) > 1:
         return alike[peers.index(max(peers))]
@@ -146,10 +147,6 @@ def agreed_encoder(built: Sequence[Built]) -> Tensors:
     names = [digest(each.encoder) for each in built if each.encoder is not None]
     often = [name for name in found if names.count(name) > 1]
     return {name: array.copy() for name, array in found[often[0]].items()} if often else {}
-
-
-def _most(shapes: Sequence[object]) -> int:
-    return max(map(shapes.count, shapes))
 
 
 def _same(one: Built, other: Built) -> bool:

@@ -57,12 +57,14 @@ class Reported:
 
 @dataclass(frozen=True)
 class Failed:
-    """A device could not do its task, or what it sent was refused."""
+    """A device could not do its task, or what it sent was refused. asks: whether it will do it once its owner
+    allows that."""
 
     device: DeviceId
     round: int
     attempt: int
     reason: str
+    asks: bool = False
 
 
 @dataclass(frozen=True)

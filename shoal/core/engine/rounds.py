@@ -92,6 +92,8 @@ class RoundEngine(View):
         self._attendance = Attendance(memory, (device for group in self._resume for device in group))
         self._tasks, self._stored = OpenRound(Plan({}, "")), frozenset(reported)
         self._abandoned, self._why = abandoned_in_a_row, ""
+        # Those of them in which owners were asked: with only others, the run would have failed by now.
+        self._excused = max(0, abandoned_in_a_row + 1 - policy.max_abandoned_rounds)
         self._may_be_over = True
         # The clock is whatever the ticks say, so the time that a run waits counts from its first tick: a
         # monotonic clock may start anywhere.
@@ -154,7 +156,7 @@ class RoundEngine(View):
         self.expects(event.device, event.round, event.attempt)
         self.sessions.take(event.device, Step.FAILED)
         self.sessions.hear(event.device, self._now)
-        self._tasks.lost(event.device, event.reason)
+        self._tasks.lost(event.device, event.reason, asks=event.asks)
         return self._close_if_complete()
 
     # -- time -------------------------------------------------------------------------------------------
@@ -294,7 +296,11 @@ class RoundEngine(View):
         gone = self._attendance.gone
         if all(self.sessions.is_here(device) or device in gone for device in tasks.missing):
             # Those that are gone for good have not failed: others may come, and do what was asked of them.
-            return self._abandon("every device that is left has failed", counts=not gone >= {*tasks.missing})
+            # Nor have those that ask their owners, who take their time: the run asks again.
+            failed, asking = {*tasks.missing} - gone - tasks.asking, bool(tasks.asking - gone)
+            why = "every device that is left waits for its owner's consent"
+            why = "every device that is left has failed" if failed or not asking else why
+            return self._abandon(why, counts=bool(failed), asking=asking)
         return []
 
     def _time_is_up(self) -> list[Effect]:
@@ -319,7 +325,7 @@ class RoundEngine(View):
         if event.round != self.round:
             raise IllegalEvent(f"round {event.round} was reduced, but the run is in round {self.round}")
         self._enter(Move.REDUCED)
-        self.state, self._abandoned, self._may_be_over = event.state, 0, True
+        self.state, self._abandoned, self._excused, self._may_be_over = event.state, 0, 0, True
         return [self._next_round()]
 
     def _damaged(self, event: Damaged) -> list[Effect]:
@@ -358,12 +364,14 @@ class RoundEngine(View):
             # The plan is the one of the round before, whose devices did nothing wrong: none is missing here.
             self._tasks = OpenRound(Plan({}, ""))
         effects = [*self._release(event.reason), Abandon(self.round, event.reason)]
-        self.state, self._abandoned, self._may_be_over, self._resume = event.state, 0, True, ((),)
+        self.state, self._abandoned, self._excused = event.state, 0, 0
+        self._may_be_over, self._resume = True, ((),)
         effects.append(self._next_round())
         return effects
 
-    def _abandon(self, reason: str, counts: bool = True) -> list[Effect]:
-        given_up = counts and self._abandoned + 1 >= self._policy.max_abandoned_rounds
+    def _abandon(self, reason: str, counts: bool = True, asking: bool = False) -> list[Effect]:
+        failed = self._abandoned - self._excused + 1
+        given_up = counts and failed >= self._policy.max_abandoned_rounds
         self._enter(Move.GIVEN_UP if given_up else Move.ABANDONED)
         # Before the tasks are taken back: the reasons are those of the devices that failed, and not that of
         # the round for those that were still at work.
@@ -371,7 +379,8 @@ class RoundEngine(View):
         effects = self._release(reason)
         reason = self._why = reason + (f": {why}" if why else "")
         effects.append(Abandon(self.round, reason))
-        self._abandoned += counts
+        self._abandoned += counts or asking
+        self._excused += asking and not counts
         effects.append(self._next_round())
         if given_up:
             many = f"{self._abandoned} rounds in a row were abandoned, the last"

@@ -68,9 +68,15 @@ def test_people_read_the_same(work: WorkConfig) -> None:
     assert ", and 5 more classes" in text({**found, "classes": many, "class_count": len(many)})
 
 
+def test_probabilities_where_scores_are_expected_are_said(work: WorkConfig) -> None:
+    softmax = "\nplain = build\ndef build():\n    return nn.Sequential(plain(), nn.Softmax(1))\n"
+    assert "scores:     probabilities" in text(tried(work, softmax))
+    assert "scores:" not in text(tried(work, ""))
+
+
 def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=np.arange(28, dtype=np.uint8).reshape(7, 4))
-    found = tried(work, "")
+    found = tried(work, "\n\ndef build():\n    return nn.LayerNorm(4)  # no linear layer\n")
     assert (found["classes"], found["loss"], found["trained_loss"]) == (None, None, None)
     assert found["range"] == pytest.approx([0.0, 27 / 255])
     assert "classes:    unlabeled" in text(found)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -315,7 +316,9 @@ def test_no_labels_is_the_last_error(settings: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
         assert (await call("run", "-c", settings, "--server", "127.0.0.1:1")).code == 8
         seen = await call("status", "-c", settings)
-        assert "last error:  [bad-data] the data have no labels to train on" in seen.out
+        assert re.search(
+            r"last error:  \[bad-data\] the data have no labels to train on .*\(2\d{3}-\d\d-\d\d \d", seen.out
+        )
 
     asyncio.run(steps())
 

@@ -119,6 +119,22 @@ def test_a_unit_runs_the_device_with_its_settings(
     assert verb("service", "install", "--config", tmp_path / "none.yaml", code=3)
 
 
+def test_a_device_that_leaves_is_told_of_its_unit(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    state, said = tmp_path / "state", []
+    state.mkdir()
+    (state / "device").write_text("attic\n")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["leave", "--state", str(state), "--yes"], prog_name="fedclient")
+        said.append("systemctl --user disable --now fedclient" in capfd.readouterr().out)
+        verb("new", tmp_path / str(len(said)))
+        verb("service", "install", "--config", tmp_path / str(len(said)) / "device.yaml")
+    assert said == [False, True]
+
+
 @pytest.mark.parametrize(
     ("shell", "line"),
     [

@@ -21,7 +21,6 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit import prototypes, tracing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights, load_weights, tensors_of
-from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.scaling import in_own_units
 from shoal.core.device_kit.tracing import export, sample_of
 from shoal.core.errors import LearnerFault
@@ -98,13 +97,16 @@ def test_scores_latents_moments_and_choice_agree(name: str) -> None:
         for each in (light, trained):
             with pytest.raises(NoClassifier):
                 newcomer.choose(question, each)
-    if has_latent(trained.learner, trained.model):
-        for each in (light, trained):
-            each.network.load(models[0])
-        assert light.network.latents(x) == pytest.approx(trained.network.latents(x), abs=1e-4)
-    else:
-        with pytest.raises(LearnerFault, match="has no latent"):
-            light.network.latents(x)
+    for each in (light, trained):
+        each.network.load(models[0])
+    assert light.network.latents(x) == pytest.approx(trained.network.latents(x), abs=1e-4)
+
+
+def test_a_network_without_a_last_linear_layer_becomes_a_graph_without_a_latent() -> None:
+    made = export(Learner("mean", lambda: nn.Conv1d(2, 3, 4)), sample_of((2, 4), False), {})
+    network = OnnxNetwork(read_graph(made.data), 1)
+    with pytest.raises(LearnerFault, match="has no latent"):
+        network.latents(np.zeros((5, 2, 4), np.float32))
 
 
 class Counting(nn.Module):

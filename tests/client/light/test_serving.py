@@ -212,6 +212,9 @@ def test_hostile_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
             ask, path, npy.getvalue(), {"Content-Type": "application/x-npy", "Host": "localhost:80"}
         )
         assert status == 200
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d has it
+        body = json.dumps({"x": SAMPLES.tolist()}).encode()
+        assert (await asyncio.to_thread(ask, path, body, form))[0] == 200
         assert answer["probabilities"] == pytest.approx(
             softmax((SAMPLES @ FIRST).astype(np.float64)), abs=1e-4
         )

@@ -7,8 +7,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from grpc import aio
 
-from fedclient.net.rpc import OPTIONS, STATUSES, RpcLink, answers
+from fedclient.net.rpc import OPTIONS, STATUSES, RpcLink, answers, error_of
 from shoal.core.engine import timeouts
 from shoal.core.errors import (
     BadPayload,
@@ -398,3 +399,9 @@ def test_messages_are_bounded_and_no_proxy_comes_between() -> None:
     assert options["grpc.max_receive_message_length"] == options["grpc.max_send_message_length"] == 4 << 20
     assert options["grpc.enable_http_proxy"] == 0
     assert Unavailable not in STATUSES.values()
+
+
+def test_a_name_that_is_not_known_is_said_without_the_library_s_own_chain() -> None:
+    said = "DNS resolution failed for nosuch:1: C-ares status is not ARES_SUCCESS: [Domain name not found]"
+    fault = aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), said)
+    assert error_of(fault, "nosuch:1").message == "nosuch:1 does not answer: Domain name not found"

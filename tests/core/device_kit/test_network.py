@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.network import TorchNetwork
+from shoal.core.device_kit.network import TorchNetwork, latent_and_scores
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.choosing import Choose
 from shoal.core.inference import newcomer
@@ -100,7 +100,6 @@ def test_scores_that_are_no_tensor_are_the_authors_to_mend() -> None:
 @pytest.mark.parametrize(
     ("latent", "message"),
     [
-        (None, "has no latent"),
         ("twise", 'did you mean "twice"'),
         ("unused", "was not called"),
         ("pair", "not a tensor"),
@@ -113,6 +112,46 @@ def test_a_latent_that_is_none_says_what_is_wrong(latent: object, message: str) 
     learner = Learner("wrong", Doubler, latent=latent)  # type: ignore[arg-type]
     with pytest.raises(LearnerFault, match=message):
         one(learner, rows([1, 2], [3, 4]))
+
+
+class HeadFirst(nn.Module):
+    """It names its head before its body, and calls the body twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body, self.unused = nn.Linear(2, 3), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(self.body(x))
+        scores: Tensor = self.head(hidden)
+        hidden.zero_()
+        return scores
+
+
+def test_where_nothing_is_said_the_latent_is_what_goes_into_the_last_linear_layer() -> None:
+    learner, x = Learner("mine", HeadFirst), rows([1, 2], [3, 4])
+    model = learner.module(0).eval()
+    assert isinstance(model, HeadFirst)
+    given = torch.from_numpy(x)
+    with torch.no_grad():
+        wanted = model.body(model.body(given))
+        latent, scores = latent_and_scores(learner, model, given)
+    assert TorchNetwork(learner, model, CPU).latents(x).tolist() == wanted.tolist() == latent.tolist()
+    assert scores.tolist() == model.head(wanted).tolist()
+
+
+def test_a_linear_layer_that_sees_other_rows_than_samples_gives_no_latent() -> None:
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.reshape(-1, 1)).reshape(-1, 2)  # type: ignore[no-any-return]
+
+    with pytest.raises(LearnerFault, match="has no latent") as caught:
+        one(Learner("halves", Halves), rows([1, 2], [3, 4]))
+    assert "(layer)" in caught.value.hint
 
 
 def test_a_failing_forward_shows_the_authors_frame_also_through_a_hook() -> None:

@@ -20,7 +20,7 @@ def test_a_device_that_always_stalls_is_asked_in_ever_fewer_rounds() -> None:
 
 def test_the_pause_that_is_announced_is_the_one_that_is_made() -> None:
     attendance = Attendance(Memory(misses={"d": 1}))
-    assert attendance.missed("d", 5) == "; it has missed 2 tasks in a row and pauses for 2 rounds"
+    assert attendance.missed("d", 5) == "; it has missed 2 tasks in a row and pauses for up to 2 rounds"
     assert [n for n in range(6, 13) if attendance.ready(["d"], n, 0)] == [8, 12]
 
 

@@ -201,6 +201,23 @@ def test_a_run_whose_rounds_keep_being_abandoned_fails() -> None:
     assert effects[-1].failed
 
 
+def test_a_run_waits_for_the_owners_of_its_devices_and_fails_only_by_rounds_that_failed() -> None:
+    machine = opened(2, max_abandoned_rounds=2, retry_after=1.0)
+    for number in range(1, 5):  # the pause doubles all the same
+        effects = feed(machine, *(Failed(f"d{i}", number, 1, "ask", asks=True) for i in range(2)))
+        assert kinds(effects) == ["Abandon", "Save"]
+        assert feed(machine, Tick(2.0**number - 1.5)) == []
+        assert kinds(feed(machine, Tick(2.0**number - 1.0))) == ["Opened", "Offer", "Offer"]
+    refuse, fail = Failed("d0", 5, 1, "ask", asks=True), Failed("d1", 5, 1, "no memory")
+    assert kinds(feed(machine, refuse, fail)) == ["Abandon", "Save"]
+    feed(machine, Tick(31.0))
+    assert feed(machine, Failed("d0", 6, 1, "no memory"), Failed("d1", 6, 1, "no memory"))[-1] == Finished(
+        True,
+        "6 rounds in a row were abandoned, the last because every device that is left has failed: "
+        "d0, d1: no memory",
+    )
+
+
 def test_a_failed_device_does_not_hold_the_round_up() -> None:
     machine = opened(3, minimum=2)
     feed(machine, Reported("d0", 1, 1), Failed("d1", 1, 1, "out of memory"))

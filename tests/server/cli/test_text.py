@@ -123,7 +123,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
         "algorithm  fedavg, preset paper, seed 42",
         "started    -",
         "learner    lenet5 with classes=10",
-        "weights    a device made the first ones",
+        "weights    devices make the first ones",
         f"digest     {spec.digest[:12]}, by version 0.1.0",
         "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 straggler_factor=3",
         "           device_timeout=60 max_abandoned_rounds=5 retry_after=5",
@@ -185,7 +185,10 @@ def test_the_server_and_its_devices() -> None:
         "of       what left  guarantee",
         "weights  -          no privacy guarantee, as they leave without DP-SGD",
     ]
-    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run is active"
+    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1:] == [
+        "no run is active",
+        "no device has joined yet; create a join string with: fedserver token create",
+    ]
 
 
 def test_a_line_of_the_log() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.rounds import RoundPolicy, Stage
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.link import Failure, Outcome, Report, Task
 from shoal.core.exchange.messages import Trained
@@ -242,6 +242,17 @@ def test_a_refusal_that_comes_after_its_round_is_still_the_device_s_answer(tmp_p
         report = Report(task.run, task.round + 1, task.attempt, Failure("no-consent", "ask the owner", ""))
         assert (await devices[0].link.report(report)).outcome is Outcome.LATE
         assert coordinator.runs["toy"].answers == {"d0": "no-consent"}
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_does_not_fail_while_its_devices_ask_their_owners(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        devices, task = await at_work(coordinator, RoundPolicy(minimum=DEVICES, max_abandoned_rounds=1))
+        for device in devices:
+            report = Report(task.run, task.round, task.attempt, Failure("no-consent", "ask the owner", ""))
+            assert (await device.link.report(report)).outcome is Outcome.ACCEPTED
+        assert coordinator.runs["toy"].engine.stage is Stage.WAITING
 
     scenario(story, tmp_path)
 

@@ -48,7 +48,11 @@ async def events(coordinator: Coordinator, *wanted: Event) -> list[str]:
 def test_a_failed_run_goes_on_with_its_last_models_as_if_nothing_had_failed(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         device = await failed(coordinator)
+        (notice,) = (await OperatorApi(coordinator).status()).notices
+        assert notice.startswith("run toy has failed: a round was abandoned")
+        assert "out of memory" in notice
         status = await OperatorApi(coordinator).resume_run("toy")
+        assert (await OperatorApi(coordinator).status()).notices == ()
         assert (status.summary.stage, status.summary.round) == ("waiting", 3)
         while coordinator.runs["toy"].active:
             if isinstance(task := await device.link.next_task(5.0), Task):

@@ -60,6 +60,19 @@ def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
     return scores
 
 
+def are_probabilities(learner: Learner, model: nn.Module, samples: Samples) -> bool:
+    """Whether the network ends with a softmax, by which it learns slowly, and less. False where the learner
+    trains in a way of its own. samples: a few that the network takes."""
+    own = learner.loss or learner.train or learner.evaluate
+    if own is not None or samples.targets is not None:
+        return False
+    model.eval()
+    with torch.no_grad(), authors("network", model, samples.x):
+        scores = class_scores(model, samples.x, 0)
+    sums = scores.double().sum(dim=1)
+    return scores.shape[1] > 1 and bool((scores >= 0.0).all() and ((sums - 1.0).abs() < 1e-4).all())
+
+
 def _scalar(loss: Loss) -> Loss:
     def checked(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         value: object = loss(model, x, y)

@@ -78,7 +78,7 @@ class Attendance:
             return ""
         every = period(count)
         left_out = every - round % every - 1
-        pause = f" and pauses for {left_out} round{'s' * (left_out > 1)}" if left_out else ""
+        pause = f" and pauses for up to {left_out} round{'s' * (left_out > 1)}" if left_out else ""
         return f"; it has missed {count} tasks in a row{pause}"
 
     def ended(self, took_part: Iterable[DeviceId]) -> None:

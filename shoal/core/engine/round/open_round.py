@@ -34,7 +34,8 @@ SHORTEST = 10.0
 class OpenRound:
     """plan: the tasks. goal: how many reports close the round. reported: the devices whose reports count.
     missing: the devices that are not expected to answer any more, and why. silent: those of them that have
-    just gone quiet and may be back. outstanding: the devices that are expected to answer.
+    just gone quiet and may be back. asking: those that wait for their owners' consent. outstanding: the
+    devices that are expected to answer.
 
     typical: what tasks of each kind took in an earlier round, seconds. stored: the devices whose reports
     count already, in a round that is resumed. timed: whether the round shows what tasks take; one that is
@@ -58,6 +59,7 @@ class OpenRound:
         self.reported: set[DeviceId] = set()
         self.missing: dict[DeviceId, str] = {}
         self.silent: set[DeviceId] = set()
+        self.asking: set[DeviceId] = set()
         self.outstanding: set[DeviceId] = set()
         self.is_over = False
         self.tried: set[DeviceId] = set()
@@ -97,12 +99,13 @@ class OpenRound:
     def joined(self, device: DeviceId) -> None:
         """A device is back: it may answer after all."""
         self.silent.discard(device)
+        self.asking.discard(device)
         if not self.is_over and self.missing.pop(device, None) is not None:
             self.outstanding.add(device)
             self._at_work[self._kind(device)] += 1
 
-    def lost(self, device: DeviceId, reason: str, *, silent: bool = False) -> None:
-        """A device with a task will not answer it."""
+    def lost(self, device: DeviceId, reason: str, *, silent: bool = False, asks: bool = False) -> None:
+        """A device with a task will not answer it. asks: not before its owner allows it."""
         if not silent:
             self.silent.discard(device)
         if device in self.outstanding:
@@ -110,6 +113,8 @@ class OpenRound:
             self.missing[device] = reason
             if silent:
                 self.silent.add(device)
+            if asks:
+                self.asking.add(device)
 
     def answered(self, device: DeviceId, now: float) -> None:
         """The report of a device counts."""
