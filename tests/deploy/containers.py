@@ -33,7 +33,7 @@ RUNTIME = 'mount -t cgroup2 none /sys/fs/cgroup; exec crun --cgroup-manager=disa
 MEMORY = ["nosuid", "nodev", "mode=1777", "size=256m"]
 
 
-def told(*line: object, **more: Any) -> str:
+def output(*line: object, **more: Any) -> str:
     done = subprocess.run([*map(str, line)], capture_output=True, text=True, **more)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, line))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -43,15 +43,15 @@ def told(*line: object, **more: Any) -> str:
 def built(scratch: Path, index: Path | None) -> None:
     base = scratch / "base.tar"
     with timed("the base"):
-        told("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", base)
-        told(*BUILD, "-t", "shoal-base", "-f", "-", scratch, input=BASE)
+        output("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", base)
+        output(*BUILD, "-t", "shoal-base", "-f", "-", scratch, input=BASE)
     options = ("--build-arg", "BASE=localhost/shoal-base", "-v", "/etc/ssl/certs:/etc/ssl/certs:ro")
     of_torch = ("-v", f"{index}:/index:ro", "--build-arg", "PIP_EXTRA_INDEX_URL=file:///index")
     for role in ("server", "client", "infer"):
         more = of_torch if index and role == "client" else ()
         file = ROOT / f"deploy/docker/{role}.Dockerfile"
         with timed(f"shoal-{role}"):
-            told(*BUILD, *options, *more, "-t", f"shoal-{role}", "-f", file, ROOT)
+            output(*BUILD, *options, *more, "-t", f"shoal-{role}", "-f", file, ROOT)
 
 
 class Container:
@@ -59,9 +59,9 @@ class Container:
 
     def __init__(self, image: str, folder: Path, *more: tuple[Path, str]) -> None:
         self.folder, self._number = folder, 0
-        self._name = told("buildah", "from", image).strip()
-        self._root = told("buildah", "mount", self._name).strip()
-        found = json.loads(told("buildah", "inspect", "--type", "image", image))["OCIv1"]["config"]
+        self._name = output("buildah", "from", image).strip()
+        self._root = output("buildah", "mount", self._name).strip()
+        found = json.loads(output("buildah", "inspect", "--type", "image", image))["OCIv1"]["config"]
         self._config, (place,) = found, found["Volumes"]
         users = (line.split(":") for line in Path(self._root, "etc/passwd").read_text().splitlines())
         (user,) = (each for each in users if each[0] == found["User"])
@@ -77,7 +77,7 @@ class Container:
         self._number += 1
         bundle = self.folder / f"bundle-{self._number}"
         bundle.mkdir()
-        told("crun", "spec", cwd=bundle)
+        output("crun", "spec", cwd=bundle)
         given = json.loads((bundle / "config.json").read_text())
         given["root"] = {"path": self._root, "readonly": True}
         given["process"] |= {
@@ -98,7 +98,7 @@ class Container:
         return ["unshare", "--mount", "sh", "-ec", RUNTIME, str(bundle), f"{self._name}-{self._number}"]
 
     def call(self, *words: object, given: str = "") -> str:
-        return told(*self.line(*words), input=given)
+        return output(*self.line(*words), input=given)
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[str]"]:
@@ -108,7 +108,7 @@ class Container:
             yield process
 
     def remove(self) -> None:
-        told("buildah", "rm", self._name)
+        output("buildah", "rm", self._name)
 
 
 def played(folder: Path) -> None:
@@ -163,7 +163,7 @@ def main() -> None:
         folder = Path(scratch)
         folder.chmod(0o755)
         built(folder, options.index)
-        print(told("buildah", "images", "--format", "{{.Name}} {{.Size}}"))
+        print(output("buildah", "images", "--format", "{{.Name}} {{.Size}}"))
         played(folder)
 
 
