@@ -33,8 +33,8 @@ RUNTIME = 'mount -t cgroup2 none /sys/fs/cgroup; exec crun --cgroup-manager=disa
 MEMORY = ["nosuid", "nodev", "mode=1777", "size=256m"]
 
 
-def output(*line: object, **more: Any) -> str:
-    done = subprocess.run([*map(str, line)], capture_output=True, text=True, **more)
+def output(*line: object, given: str = "", folder: Path | None = None) -> str:
+    done = subprocess.run([*map(str, line)], input=given, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, line))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -44,7 +44,7 @@ def built(scratch: Path, index: Path | None) -> None:
     base = scratch / "base.tar"
     with timed("the base"):
         output("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", base)
-        output(*BUILD, "-t", "shoal-base", "-f", "-", scratch, input=BASE)
+        output(*BUILD, "-t", "shoal-base", "-f", "-", scratch, given=BASE)
     options = ("--build-arg", "BASE=localhost/shoal-base", "-v", "/etc/ssl/certs:/etc/ssl/certs:ro")
     of_torch = ("-v", f"{index}:/index:ro", "--build-arg", "PIP_EXTRA_INDEX_URL=file:///index")
     for role in ("server", "client", "infer"):
@@ -77,7 +77,7 @@ class Container:
         self._number += 1
         bundle = self.folder / f"bundle-{self._number}"
         bundle.mkdir()
-        output("crun", "spec", cwd=bundle)
+        output("crun", "spec", folder=bundle)
         given = json.loads((bundle / "config.json").read_text())
         given["root"] = {"path": self._root, "readonly": True}
         given["process"] |= {
@@ -98,7 +98,7 @@ class Container:
         return ["unshare", "--mount", "sh", "-ec", RUNTIME, str(bundle), f"{self._name}-{self._number}"]
 
     def call(self, *words: object, given: str = "") -> str:
-        return output(*self.line(*words), input=given)
+        return output(*self.line(*words), given=given)
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[str]"]:
