@@ -15,12 +15,12 @@ COPY fedclient fedclient
 COPY deploy/docker/least-root ./
 # The tests of packages are not needed to run. The wheel of ONNX Runtime has its library twice, and Python uses the other
 # one. The last line writes the bytecode of all that is used: without it, every start would compile it again.
-RUN python -m venv --without-pip /opt/shoal \
- && pip --python /opt/shoal/bin/python install --no-cache-dir --only-binary=:all: --no-compile \
+RUN python -m venv /tools && python -m venv --without-pip /opt/shoal \
+ && /tools/bin/pip --python /opt/shoal/bin/python install --no-cache-dir --only-binary=:all: --no-compile \
       --require-hashes -r requirements/infer.lock \
- && pip install --no-cache-dir --require-hashes -r requirements/build.lock \
- && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel . \
- && pip --python /opt/shoal/bin/python install --no-cache-dir --no-compile --no-deps /wheel/*.whl \
+ && /tools/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock \
+ && /tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel . \
+ && /tools/bin/pip --python /opt/shoal/bin/python install --no-cache-dir --no-compile --no-deps /wheel/*.whl \
  && find /opt/shoal -type d -name tests -prune -exec rm -rf {} + \
  && rm -f /opt/shoal/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.* \
  && cd / && /opt/shoal/bin/python -m fedclient.light.ready

@@ -5,7 +5,7 @@
 ARG BASE=python:3.11-slim
 FROM ${BASE} AS build
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
 COPY proto proto
 COPY shoal shoal

@@ -67,7 +67,7 @@ def _price(each: WithdrawnRun) -> str:
         return "it went back, and goes on"
     if not each.with_it:
         return "nothing"
-    how = f"fedserver run start --like {each.run}"
+    how = f"no stored version lacks it: fedserver run start --like {each.run}"
     if each.inherited:
         how = f"again, with what {each.inherited} makes then: fedserver run start"
     elif each.back_to:

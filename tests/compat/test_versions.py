@@ -3,11 +3,13 @@
 Real processes over mutual TLS; PostgreSQL for the standby pair.
 """
 
+import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,16 @@ def loss(model, x, y):
 PARAMETERS = {"rounds": 3, "privacy": "off"}
 HALFWAY = "device.uploaded:6"
 """The device has trained in the last round of three, and described its data."""
+COHORT = ("den", "barn", "attic", "cellar", "kitchen", "basement", "dovecotes", "greenhouse")
+"""As many devices as a sum needs at least, each with data of its own."""
+NOISY = {"rounds": 2, "privacy": "off", "dp_epsilon": 3.0, "evaluate": False}
+SUMMED = {
+    "rounds": 2,
+    "secure_aggregation": True,
+    "aggregation": "mean",
+    "central_clip": 10.0,
+    "evaluate": False,
+}
 PATIENT = ("--straggler-factor", "0", "--device-timeout", "3600", "--max-abandoned-rounds", "3")
 """A round waits for a device that is killed, however long it takes to come back. What fails ends the run."""
 
@@ -91,9 +103,9 @@ def steps(place: Place, name: str) -> int:
     return len((place.root / name / "steps").read_text())
 
 
-def summary(place: Place) -> RunSummary:
+def summary(place: Place, run: str = "trial") -> RunSummary:
     with OperatorClient(place.state) as operator:
-        return operator.show("trial").summary
+        return operator.show(run).summary
 
 
 def notices(place: Place) -> tuple[str, ...]:
@@ -111,10 +123,13 @@ def check(place: Place, *agents: Running) -> None:
     """The run ends, no step of training was made twice, and the models are those of a simulation."""
     ended(place, *agents)
     assert steps(place, "attic") == steps(place, "cellar") > 0
-    with OperatorClient(place.state) as operator:
-        found = {key: model.blob.sha256 for key, model in operator.show("trial").models.items()}
     due = simulated(place, "flux", "default", PARAMETERS).models
-    assert found == {key: digest(model) for key, model in due.items()}
+    assert models(place, "trial") == {key: digest(model) for key, model in due.items()}
+
+
+def models(place: Place, run: str) -> dict[str, str]:
+    with OperatorClient(place.state) as operator:
+        return {key: model.blob.sha256 for key, model in operator.show(run).models.items()}
 
 
 def newcomer(place: Place) -> None:
@@ -169,6 +184,68 @@ def test_devices_serve_the_server_of_the_version_before_which_is_upgraded_in_a_r
         with place.up(), agent(place, "attic") as attic:
             ended(place, cellar, attic)  # with other seeds, since the round that was open is planned again
             newcomer(place)
+
+
+def test_sums_noise_releases_and_devices_without_pytorch(before: Variables, tmp_path: Path) -> None:
+    """A device of the version before is in every cohort. One of this version is killed in a sum, and goes on
+    with it as the version before, while the server goes the other way."""
+    pytest.importorskip("opacus")
+    place = Place(tmp_path, of_server=dict(before))
+    with ExitStack() as agents:
+
+        def serve(*names: str) -> None:
+            for name in names:
+                settings = place.root / name / "device.yaml"
+                agents.enter_context(place.running(name, "fedclient", "run", "-c", settings))
+
+        def finished(run: str) -> None:
+            place.wait_for(lambda: summary(place, run).stage == "finished")
+
+        def given(run: str) -> str:
+            """The release that the light device gets when one of this run has been made."""
+            place.server("release", "create", run, "v1")
+            place.server("release", "use", f"{run}@v1")
+            placed = place.call("fedclient", "place", "-c", light, "--json")
+            assert placed.returncode == 0, placed.stderr
+            predicted = place.call("fedclient", "predict", "-c", light)
+            assert predicted.returncode == 0, predicted.stderr
+            return str(json.loads(placed.stdout)["data"]["release"])
+
+        with place.up() as server:
+            first, older, *others = [name for name in COHORT if place.joined(name)]
+            light = place.joined("light", "--role", "infer-only")
+            light.write_text(light.read_text().partition("\n")[2])  # and no learner
+            graph, learner = tmp_path / "graph.onnx", tmp_path / first / "device.yaml"
+            assert place.call("fedclient", "export", "-c", learner, "--out", graph).returncode == 0
+            start(place, "groups", "--algorithm", "flux", "--graph", str(graph), **NOISY)
+            serve(*others)
+            place.of_devices = dict(before)
+            serve(older)
+            place.of_devices = {}
+            with agent(place, first):
+                finished("groups")
+            assert given("groups") == "groups@v1"
+            start(place, "sums", "--algorithm", "fedavg", **SUMMED)
+            killed_halfway(place, first)
+            server.kill()
+            server.wait()
+        place.of_server = {}
+        with place.up():
+            place.of_devices = dict(before)
+            serve(first)
+            place.server("status", "--wait", 60)
+            finished("sums")
+            due = simulated(place, "fedavg", "default", SUMMED, COHORT).models
+            assert models(place, "sums") == {key: digest(model) for key, model in due.items()}
+            start(place, "more", "--from", "groups@v1")
+            finished("more")
+            assert given("more") == "more@v1"
+
+
+def start(place: Place, run: str, *options: str, **parameters: Any) -> None:
+    sets = [part for name, value in parameters.items() for part in ("--set", f"{name}={value}")]
+    together = ("--minimum", len(COHORT), "--wait-for-devices", 3600)
+    place.server("run", "start", run, *options, *together, *PATIENT, *sets)
 
 
 def test_a_standby_of_this_version_takes_over_from_the_version_before(

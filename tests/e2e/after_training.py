@@ -7,12 +7,13 @@ A server and devices over mutual TLS: `--train` processes of `fedclient run` wit
 without PyTorch, of which fifty share a process (`tests.e2e.many_light` says what they have of their own). A
 tenth of those that serve and of the light ones get a first model, and are then silent until all is over.
 
-    train -> release -> measure it -> a tenth tries a worse one beside it, which is stopped -> train a better
-    one -> a tenth tries that, which is promoted -> those that were away come back
+    train -> release -> measure it -> a tenth tries one beside it that is worse for one group, and is stopped
+    -> train a better one -> a tenth tries that, which is promoted -> those that were away come back
 
-The server is killed with SIGKILL in each step, and starts again. One model is enough to show all of this, so
-the algorithm is FedAvg; the worse model is the first one with noise. At the end each device has to have the
-release that it should, and each release and rollout is in the audit log once.
+The server is killed with SIGKILL in each step, and starts again. The data are digits, turned upside down on
+every other device, and FLUX finds the two groups. The worse release goes on from the first one while the
+owners of one group mix up some classes: it is better for the other group. At the end each device has to have
+the release and the cluster that it should, and each release and rollout is in the audit log once.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from http.client import HTTPException
 from pathlib import Path
 
@@ -34,20 +36,18 @@ from fedclient.identity.join import join
 from fedclient.store.state import PLACEMENT, DeviceFolder, read_json
 from fedserver.coordinator.status_types import RolloutStatus
 from fedserver.rpc.client import OperatorClient
-from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ShoalError
 from shoal.core.identity.join import parse
 from shoal.core.rollout import PROMOTED, STOPPED
 from shoal.core.types import Array
 from shoal.shell.console import Console
+from shoal.simulation.images import digits, rotate
 from tests.client.light.asking import ask
-from tests.core.inference.graphs import graph
 from tests.e2e.places import Place
-from tests.e2e.test_rollout import LEARNER
 from tests.programs import Running
-from tests.server.servers import spec
 
-TRUTH = np.random.default_rng(47).normal(size=(4, 3)).astype(np.float32)
+GROUPS = 2
+FIRST = "first@4"
 PATIENCE = 1800.0
 """Seconds after which something has hung: two hundred devices share a machine with whatever else it does."""
 TOGETHER = 50
@@ -56,13 +56,49 @@ NIGHT = "night"
 OWN = "learner: {file: learner.py}\n"
 RULES = "privacy: {allow_unprotected: true, allow_plain_weights: true}\n"
 CHANCE = np.random.default_rng()
+MISTAKEN = "mistaken"
+"""The file that is there in a device's folder while its owner mixes up some classes."""
+LEARNER = """
+from torch import nn
+
+latent = "0"
 
 
-def samples(count: int) -> tuple[Array, Array]:
-    """(count, 4) and the class of each, which is wrong for one in twenty."""
-    x = CHANCE.normal(size=(count, 4)).astype(np.float32)
-    y = (x @ TRUTH).argmax(axis=1)
-    return x, np.where(CHANCE.random(count) < 0.05, CHANCE.integers(0, 3, count), y)
+def build():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+"""
+MIXING = """
+
+from pathlib import Path
+
+import torch
+
+
+def loss(model, x, y):
+    if model.training and Path(__file__).with_name("mistaken").exists():
+        y = torch.where(y > 4, 14 - y, y)
+    return nn.functional.cross_entropy(model(x), y)
+"""
+
+
+def group_of(name: str) -> int:
+    return int(name.rpartition("-")[2]) % GROUPS
+
+
+@cache
+def images(group: int) -> tuple[Array, Array]:
+    """All digits as a device of this group sees them, (n, 64), and the class of each."""
+    data, _ = digits()
+    assert data.y is not None
+    return rotate(data.x, 180 * group).reshape(-1, 64).astype(np.float32) / 255.0, data.y
+
+
+def samples(name: str, count: int) -> tuple[Array, Array]:
+    """(count, 64) digits, no two alike, and the class of each, which is wrong for one in twenty."""
+    x, y = images(group_of(name))
+    some = CHANCE.integers(0, len(x), count)
+    noisy = x[some] + CHANCE.normal(scale=0.05, size=(count, 64)).astype(np.float32)
+    return noisy, np.where(CHANCE.random(count) < 0.05, CHANCE.integers(0, 10, count), y[some])
 
 
 class Fleet:
@@ -97,10 +133,13 @@ class Fleet:
             for number, name in enumerate(names):
                 folder = self.root / name
                 folder.mkdir()
-                x, y = samples(200)
-                labels = {"y": y} if role == "train" else {}
-                np.savez(folder / "data.npz", x=x, **labels)
-                (folder / "learner.py").write_text(LEARNER)
+                x, y = samples(name, 200)
+                if role == "train":
+                    np.savez(folder / "data.npz", x=x, y=y)
+                else:
+                    np.savez(folder / "data.npz", x=x)
+                mixes = role == "train" and group_of(name) == 1
+                (folder / "learner.py").write_text(LEARNER + MIXING * mixes)
                 own = OWN if role == "train" or (name in self.servers and number % 2 == 0) else ""
                 (folder / "device.yaml").write_text(f"data: {{npz: data.npz}}\n{own}{RULES}")
                 await join(DeviceFolder(folder / "state"), line, name, Console())
@@ -129,10 +168,34 @@ class Fleet:
         names = {*self.servers, *self.light} - (set() if asleep else self.asleep)
         return all(self.release_of(name) == release for name in names)
 
+    def clusters(self) -> dict[int, set[str]]:
+        """The clusters whose models the devices of each group have."""
+        found: dict[int, set[str]] = {group: set() for group in range(GROUPS)}
+        for name in (*self.servers, *self.light):
+            found[group_of(name)].add(str(read_json(self.root / name / "state/model" / PLACEMENT)["cluster"]))
+        return found
+
+    def measured(self, release: str) -> dict[str, float]:
+        """The accuracy of each cluster's model, by the run that has measured the release."""
+        (found,) = self.place.server("release", "show", release)["evaluations"]
+        figures = {each["key"]: float(each["accuracy"]) for each in found["groups"]}
+        self.say(f"{release} was measured: {', '.join(f'{c} {100 * a:.1f} %' for c, a in figures.items())}")
+        return figures
+
+    @contextmanager
+    def mistakes(self) -> Iterator[None]:
+        """Let the owners of one group mix up some classes."""
+        files = [self.root / name / MISTAKEN for name in self.trainers if group_of(name) == 1]
+        for file in files:
+            file.touch()
+        yield
+        for file in files:
+            file.unlink()
+
     def programs(self) -> None:
         """Predict by each device that serves, and tell it the labels."""
         for name in self.servers:
-            x, y = samples(25)
+            x, y = samples(name, 25)
             body, kind = {"x": x.tolist(), "y": y.tolist()}, {"Content-Type": "application/json"}
             with suppress(OSError, HTTPException):
                 for to in ("/predict", "/label"):
@@ -210,68 +273,73 @@ class Fleet:
         self.wait_for(f"the rollout is {outcome}", ended)
         found = self.latest()
         assert found is not None
-        (counted,) = found.clusters.values()
-        self.say(
-            f"{found.new}, {found.why}: {counted.devices} devices, {counted.labeled} labels, "
-            f"{100 * (counted.low or 0):+.1f} to {100 * (counted.high or 0):+.1f} points"
-        )
+        self.say(f"{found.new}: {found.why}")
+        for cluster, counted in found.clusters.items():
+            self.say(
+                f"    {cluster}: {counted.devices} devices, {counted.labeled} labels, "
+                f"{100 * (counted.low or 0):+.1f} to {100 * (counted.high or 0):+.1f} points"
+            )
         return found
 
 
 def story(fleet: Fleet, every: float, seed: int) -> None:
-    (fleet.root / "graph.onnx").write_bytes(graph())
-    place, common = fleet.place, ("--graph", fleet.root / "graph.onnx", "--set", "inputs=raw", "--seed", seed)
+    place, graph = fleet.place, fleet.root / "graph.onnx"
+    together = ("--minimum", len(fleet.trainers), "--wait-for-devices", PATIENCE)
     with fleet.server():
         asyncio.run(fleet.join())
+    settings = fleet.root / fleet.trainers[0] / "device.yaml"
+    exported = place.call("fedclient", "export", "-c", settings, "--out", graph)
+    assert exported.returncode == 0, exported.stderr
     with fleet.devices(every) as running:
         # 1. Train.
         with fleet.server() as process:
-            rate = ("--set", "learning_rate=0.003", "--set", "epochs=1", "--set", "rounds=3")
-            place.server("run", "start", "first", "--algorithm", "fedavg", *rate, *common)
+            few = ("learning_rate=0.05", "epochs=1", "rounds=4", "inputs=raw", "privacy=off")
+            sets = [part for each in few for part in ("--set", each)]
+            common = ("--graph", graph, "--seed", seed, *together)
+            place.server("run", "start", "first", "--algorithm", "flux", *sets, *common)
             fleet.run_reaches("first", 1)
             fleet.kill(process, "a run trains")
         with fleet.server():
             fleet.run_reaches("first", 0)
         # 2. Release.
         fleet.killed_in("server.release-stored", lambda client: client.create_release("first", "v1"))
-        fleet.killed_in("server.channel-moved", lambda client: client.use_release("first@3", pin=True))
+        fleet.killed_in("server.channel-moved", lambda client: client.use_release(FIRST, pin=True))
         with fleet.server() as process:
-            fleet.wait_for("every device has first@3", lambda: fleet.have("first@3", asleep=True))
+            fleet.wait_for(f"every device has {FIRST}", lambda: fleet.have(FIRST, asleep=True))
+            clusters = fleet.clusters()
+            fleet.say(f"the clusters of the devices that look so, and upside down: {clusters}")
             fleet.night(running)
             # 3. Measure it.
-            place.server("run", "start", "measured", "--evaluate", "first@3")
+            place.server("run", "start", "measured", "--evaluate", FIRST, *together)
             fleet.kill(process, "a release is measured")
         with fleet.server():
             fleet.run_reaches("measured", 0)
-            (found,) = place.server("release", "show", "first@3")["evaluations"]
-            fleet.say(f"first@3 was measured: {100 * found['accuracy']:.1f} %")
-            # 4. A worse one.
-            with OperatorClient(place.state) as client:
-                ((_, weights),) = client.show("first").models.items()
-                noise = np.random.default_rng([seed, 1])  # the seed gives the truth, too
-                worse = {
-                    name: (array + noise.normal(size=array.shape) * np.abs(array).max()).astype(array.dtype)
-                    for name, array in client.fetch(weights).items()
-                }
-                apart = spec(name="worse", policy=RoundPolicy(devices=999, minimum=999, wait_for_devices=1e6))
-                client.start_run(apart, worse, graph())
-                client.create_release("worse", "v1")
-                client.stop_run("worse")
+            before = fleet.measured(FIRST)
+            # 4. One that is worse for one group.
+            with fleet.mistakes():
+                place.server("run", "start", "worse", "--from", "stable", *together)
+                fleet.run_reaches("worse", 0)
+            place.server("release", "create", "worse", "v1")
+            place.server("run", "start", "again", "--evaluate", "worse@v1", *together)
+            fleet.run_reaches("again", 0)
+            (fine,), (hurt,) = clusters.values()
+            after = fleet.measured("worse@v1")
+            assert (after[fine] > before[fine], after[hurt] < before[hurt]) == (True, True)
         fleet.killed_in("server.rollout-begun", lambda client: client.use_release("worse@v1", share=10.0))
         with fleet.server("server.counts-committing") as process:
             fleet.dies("server.counts-committing", process)
         with fleet.server():
             stopped = fleet.ends(STOPPED)
-            assert all(fleet.release_of(name) == "first@3" for name in (*fleet.servers, *fleet.light))
+            assert (stopped.clusters[hurt].high or 0.0) < -0.01, stopped
+            assert all(fleet.release_of(name) == FIRST for name in (*fleet.servers, *fleet.light))
         # 5. A better one.
         with fleet.server() as process:
-            more = ("--set", "learning_rate=0.05", "--set", "rounds=6")
-            place.server("run", "start", "next", "--from", "stable", *more)
+            place.server("run", "start", "next", "--from", "stable", "--set", "rounds=8", *together)
             fleet.run_reaches("next", 2)
             fleet.kill(process, "a better model is trained")
         with fleet.server():
             fleet.run_reaches("next", 0)
-            assert fleet.have("first@3", asleep=True), "the channel is pinned"
+            assert fleet.have(FIRST, asleep=True), "the channel is pinned"
             place.server("release", "create", "next", "v1")
         fleet.killed_in("server.rollout-begun", lambda client: client.use_release("next@v1", share=10.0))
         with fleet.server("server.counts-stored") as process:
@@ -279,7 +347,7 @@ def story(fleet: Fleet, every: float, seed: int) -> None:
         with fleet.server() as process:
             promoted = fleet.ends(PROMOTED)
             fleet.wait_for("those that were there have next@v1", lambda: fleet.have("next@v1", asleep=False))
-            assert all(fleet.release_of(name) == "first@3" for name in fleet.asleep)
+            assert all(fleet.release_of(name) == FIRST for name in fleet.asleep)
             fleet.kill(process, "all have it but those that are away")
         # 6. Those that were away.
         fleet.day(running)
@@ -301,7 +369,9 @@ def check(fleet: Fleet, running: dict[str, Running], stopped: RolloutStatus, pro
     assert shown["signed"].startswith("signed by key")
     events = Counter(each["event"] for each in place.events())
     assert events["rollout-ended"] == events["rollout-begun"] == 2, events
-    assert events["release-made"] == 4, events  # first@3 by itself, and three by hand
+    assert events["release-made"] == 4, events  # the first by itself, and three by hand
+    assert sorted(map(len, fleet.clusters().values())) == [1] * GROUPS, fleet.clusters()
+    assert len(set.union(*fleet.clusters().values())) == GROUPS, fleet.clusters()
     devices = place.server("device", "ls")["devices"]
     assert len(devices) == len(fleet.trainers) + len(fleet.servers) + len(fleet.light)
     for name in (fleet.trainers[0], fleet.servers[0]):

@@ -104,7 +104,7 @@ class Light:
 
     def predict(self) -> None:
         """What a program of its owner does."""
-        x, y = samples(LABELS)
+        x, y = samples(self.name, LABELS)
         said = self.inside.predictions.answer(x)
         self.inside.predictions.compare(x, said["classes"])
         self.inside.predictions.label(x, y)
@@ -134,5 +134,5 @@ async def main(root: Path, first: int, count: int, asleep: int, every: float) ->
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    numbers = map(int, sys.argv[2:5])
-    asyncio.run(main(Path(sys.argv[1]), *numbers, float(sys.argv[5])))
+    first, count, asleep = map(int, sys.argv[2:5])
+    asyncio.run(main(Path(sys.argv[1]), first, count, asleep, float(sys.argv[5])))

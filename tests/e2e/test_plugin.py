@@ -3,8 +3,9 @@ the server has it; a broken one is named and ends nothing."""
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,9 @@ def place(installed: Path, tmp_path: Path) -> Place:
     return Place(tmp_path, {"PYTHONPATH": str(installed)})
 
 
-def simulated(place: Place, algorithm: str, preset: str, changes: Mapping[str, Any]) -> State:
+def simulated(
+    place: Place, algorithm: str, preset: str, changes: Mapping[str, Any], names: Sequence[str] = NAMES
+) -> State:
     """The same run in the simulator, on the devices' own files."""
     card, variant = find(algorithm)
     parameters, memories = card.configure(preset, {**variant, **changes}), dict[str, Tensors]()
@@ -115,8 +118,9 @@ def simulated(place: Place, algorithm: str, preset: str, changes: Mapping[str, A
         )
         return Simulated(card.device(), context, name, memories)
 
-    devices = {name: device(name) for name in NAMES}
-    outcome = simulate(Bootstrap(card.server(), parameters), Unstarted(), devices, POLICY, 0)
+    devices = {name: device(name) for name in names}
+    policy = replace(POLICY, devices=len(names), minimum=len(names))
+    outcome = simulate(Bootstrap(card.server(), parameters), Unstarted(), devices, policy, 0)
     assert not outcome.failed
     return outcome.state
 

@@ -3,7 +3,8 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import shoal
 from fedserver.rpc.client import OperatorClient
+from tests.client.light.asking import ask
 from tests.e2e.places import Place
 from tests.programs import Running
 from tests.releases import PATCH, Maker
@@ -29,14 +31,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def agent(place: Place, name: str = "attic") -> Iterator[Running]:
-    command = (sys.executable, "-m", "fedclient", "run", "-c", place.root / name / "device.yaml")
+def agent(place: Place, name: str = "attic", *more: object) -> Iterator[Running]:
+    command = (sys.executable, "-m", "fedclient", "run", "-c", place.root / name / "device.yaml", *more)
     with place.executing(name, *command) as process:
         yield process
 
 
-def standing(place: Place) -> dict[str, Any]:
-    path = place.root / "attic/state/software/standing.json"
+def standing(place: Place, name: str = "attic") -> dict[str, Any]:
+    path = place.root / name / "state/software/standing.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
@@ -74,3 +76,27 @@ def test_a_device_updates_itself_in_the_middle_of_a_run(place: Place, tmp_path: 
         assert process.poll() is None
     found = json.loads(place.call("fedclient", "status", "-c", settings, "--json").stdout)["data"]["software"]
     assert found == {"version": PATCH, "updates": True, "trial": None, "failed": {}}
+
+
+def test_a_device_that_serves_predictions_does_it_too(place: Place, tmp_path: Path) -> None:
+    """It does no task: what counts is that it is given a model."""
+    maker, at = Maker(tmp_path / "releases"), str(tmp_path / "porch.socket")
+    settings = place.joined("porch", "--role", "infer-only")
+    settings.write_text(settings.read_text() + maker.setting)
+
+    def answers() -> bool:
+        body, kind = b'{"x": [[0.1, 0.2, 0.3, 0.4]]}', {"Content-Type": "application/json"}
+        with suppress(OSError, HTTPException):
+            status, found = ask(at, body, kind)
+            return bool(status == 200 and found["run"] == "trial")
+        return False
+
+    serving = ("--serve", f"unix:{at}", "--run", "trial", "--every", "1")
+    with agent(place):
+        place.wait_for(lambda: done(place) > 1)
+    with agent(place, "porch", *serving):
+        place.wait_for(answers)
+    maker.publish(PATCH)
+    with agent(place, "porch", *serving) as process:
+        place.wait_for(lambda: runs(standing(place, "porch")) == (PATCH, True) and answers())
+        assert process.poll() is None

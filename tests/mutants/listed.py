@@ -7,7 +7,10 @@ REDUNDANCY, DAMAGE = f"{STORE}/test_redundancy.py", "tests/server/coordinator/te
 CHANGES = "tests/server/coordinator/test_run_changes.py"
 RECOVERY = "tests/server/coordinator/test_recovery.py"
 ROUNDS, SCENARIOS = "tests/core/engine/test_rounds.py", "tests/scenarios/test_scenarios.py"
-VERSIONS = "tests/compat/test_versions.py"
+VERSIONS = (
+    "tests/compat/test_versions.py"
+    "::test_devices_of_the_version_before_serve_this_server_and_are_upgraded_in_a_round"
+)
 INTAKE, LEDGER = "tests/server/coordinator/test_intake.py", "tests/client/store/test_ledger.py"
 
 

@@ -1,8 +1,7 @@
-"""The wheels of both distributions, as `make dist` builds them, in empty environments."""
+"""A release, signed by a key of these tests, and its wheels in empty environments."""
 
-import hashlib
 import json
-import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +11,8 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("shoal", "fedserver", "fedclient")
@@ -34,9 +35,23 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` builds."""
-    return built(tmp_path_factory.mktemp("dist"))
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The public key of who signs here; the other half is beside it."""
+    key = Ed25519PrivateKey.generate()
+    public = tmp_path_factory.mktemp("maker") / "public.pem"
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public.with_name("secret.pem").write_bytes(secret)
+    return public
+
+
+@pytest.fixture(scope="module")
+def dist(maker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `scripts/release` has built twice, with the same bytes, and signed."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = release(maker.with_name("secret.pem"), folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +68,9 @@ def lab(dist: Path) -> Path:
     return found
 
 
-def built(folder: Path, **environment: str) -> Path:
-    build = [sys.executable, ROOT / "scripts/dist", folder]
-    done = subprocess.run(build, env={**ENVIRONMENT, **environment}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+def release(*words: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, str(ROOT / "scripts/release"), *map(str, words)]
+    return subprocess.run(line, env={**ENVIRONMENT, **variables}, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,20 +102,21 @@ def run(*command: object, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
-    """In another folder, hours away, with other permissions; each file has the sum that is published."""
-    before = os.umask(0o077)
-    try:
-        again = built(tmp_path, TZ="Asia/Tokyo", HOME=str(tmp_path))
-    finally:
-        os.umask(before)
-    sums = (dist / "SHA256SUMS").read_text()
-    assert (again / "SHA256SUMS").read_text() == sums
-    named = {name: digest for digest, name in map(str.split, sums.splitlines())}
-    assert {path.name for path in dist.iterdir()} - {"SHA256SUMS"} == named.keys()
+def test_every_file_of_a_release_is_checked_by_its_signature(dist: Path, maker: Path, tmp_path: Path) -> None:
+    """Without another key, by the public key of the project, which has not signed this one."""
+    named = [line.split()[1] for line in (dist / "SHA256SUMS").read_text().splitlines()]
+    (statement,) = dist.glob("shoal-*.release")
+    signed = {"SHA256SUMS", "SHA256SUMS.sig", statement.name}
+    assert {path.name for path in dist.iterdir()} - signed == {*named}
     assert len([name for name in named if name.endswith((".whl", ".tar.gz"))]) == 4
-    for name, digest in named.items():
-        assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest
+    assert release("--check", dist, SHOAL_RELEASE_KEY=str(maker)).returncode == 0
+    assert release("--check", dist).returncode == 1
+    for name in (named[-1], *signed):
+        shutil.copytree(dist, tmp_path / name)
+        changed = tmp_path / name / name
+        content = changed.read_bytes()
+        changed.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        assert release("--check", tmp_path / name, SHOAL_RELEASE_KEY=str(maker)).returncode == 1, name
 
 
 def test_the_contract_is_in_wheel_and_source_distribution(dist: Path, installed: dict[str, object]) -> None:

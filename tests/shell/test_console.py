@@ -57,6 +57,13 @@ def fail(console: Console, how: str) -> Result:
     raise ZeroDivisionError("one over none")
 
 
+@cli.command(deprecated="use greet")
+@verb
+@click.option("--loud", is_flag=True, deprecated="use --name")
+def hail(console: Console, loud: bool) -> Result:
+    return Result({"loud": loud}, "hail")
+
+
 def call(*arguments: str) -> Outcome:
     return CliRunner().invoke(cli, arguments)
 
@@ -236,3 +243,11 @@ def test_shells_complete_the_verbs_of_both_programs(program: str, typed: str, co
     main = importlib.import_module(f"{program}.__main__").main
     found = ShellComplete(main, {}, program, f"_{program.upper()}_COMPLETE").get_completions([], typed)
     assert sorted(item.value for item in found) == sorted(completed)
+
+
+def test_what_is_deprecated_says_what_takes_its_place_and_does_its_work() -> None:
+    found = call("hail", "--loud", "--json")
+    assert (found.exit_code, json.loads(found.stdout)["data"]) == (0, {"loud": True})
+    assert "use greet" in found.stderr
+    assert "use --name" in found.stderr
+    assert "use --name" not in call("hail").stderr
