@@ -1,6 +1,8 @@
-"""FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then."""
+"""FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then. FLUX
+gives them up when the data of most devices do."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ SMALL = {
     "inputs": "raw",
 }
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
+MIXED = (90, 90, 0, 0, 90, 0)
 MOVES = 6
 """Training tasks after which the second and the third device have exchanged their rotations."""
 
@@ -50,7 +53,7 @@ def at_work(later: tuple[int, ...], card: Algorithm | None = None) -> SimulatedD
     return SimulatedDevices(card or find("flux")[0], fleet, learner(), "cpu", 3)
 
 
-def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
+def run(later: tuple[int, ...], name: str = "flux-dynamic", **more: Any) -> list[State]:
     """The states of a run on six devices with digits turned by BEFORE, and by `later` after some rounds."""
     card, changes = find(name)
     states = list[State]()
@@ -61,7 +64,7 @@ def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
             states.append(effect.state)
 
     devices = at_work(later, card)
-    first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes}))
+    first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes, **more}))
     outcome = simulate(server_half, first, devices.calls(), RoundPolicy(minimum=6), 3, watch=watch)
     assert not outcome.failed
     return states
@@ -181,6 +184,24 @@ def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[Sta
         assert len(state.drift) == drifts
         assert state.guard.held(held_in) == {held}
         assert state.guard.histories == histories
+
+
+@pytest.mark.parametrize("more", [{}, {"privacy": "strict"}], ids=["described", "undescribed"])
+def test_flux_trains_one_model_again_where_the_data_of_most_have_moved(more: dict[str, Any]) -> None:
+    states = run(MIXED, "flux", **more)
+    before = [state for state in states if state.progress == MOVES and state.phase != "evaluate"]
+    assert adjusted_rand_score(BEFORE, found(before[-1])) == 1.0
+    last = states[-1]
+    assert (last.clustering is None) == bool(more)
+    assert len(last.models) == len({*found(last)}) == len(last.drift) == 1
+    assert last.clustering is None or last.clustering.names == (*last.models,)
+
+
+def test_flux_keeps_its_groups_where_few_have_moved_or_none() -> None:
+    for later in (AFTER, BEFORE):
+        last = run(later, "flux")[-1]
+        assert adjusted_rand_score(BEFORE, found(last)) == 1.0
+        assert last.drift == ()
 
 
 def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:
