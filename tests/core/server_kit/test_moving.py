@@ -43,6 +43,8 @@ def test_devices_move_in_different_rounds_and_count_once() -> None:
     assert (moving.moved, moving.most) == (("a",), False)
     moving = heard(calm, calm | {"a": (0.5, 2.0)}, calm | {"b": (0.5, 2.0)}, {"c": (0.5, 2.0)})
     assert (moving.moved, moving.most) == (("a", "b", "c"), True)
+    assert moving.without("a").moved == ("b", "c")
+    assert {*moving.without("a").losses} == {*"bcd"}
 
 
 def test_half_of_the_devices_are_not_enough_whatever_they_say() -> None:

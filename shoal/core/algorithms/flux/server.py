@@ -96,7 +96,7 @@ def independent(parameters: Parameters) -> bool:
 
 def without(state: State, device: DeviceId) -> State:
     """A description stays that is the only one of its cluster: newcomers are placed there by it."""
-    clustering = state.clustering
+    state, clustering = replace(state, moving=state.moving.without(device)), state.clustering
     if clustering is None or device not in clustering.described:
         return state
     described = {each: one for each, one in clustering.described.items() if each != device}
@@ -438,7 +438,14 @@ def _united(state: State, reports: Sequence[Report]) -> State:
     """
     if len(state.models) == 1 or not state.parameters.gives_up_groups:
         return state
-    moving = state.moving.heard(trained(reports))
+    fell = {key for key, history in state.guard.histories.items() if history.fell or history.restarted}
+    # Of these the model was at fault, and not the data.
+    sound = {
+        device: update
+        for device, update in trained(reports).items()
+        if clustered.home(state, device) not in fell
+    }
+    moving = state.moving.heard(sound)
     if not moving.most:
         return replace(state, moving=moving)
     name = next(iter(state.models))

@@ -64,6 +64,11 @@ class Moving:
             losses[device] = replace(before, held_out=now, training=update.loss)
         return Moving(losses, tuple(sorted(moved)))
 
+    def without(self, device: DeviceId) -> "Moving":
+        """The same without what is known of one device."""
+        losses = {each: found for each, found in self.losses.items() if each != device}
+        return Moving(losses, tuple(each for each in self.moved if each != device))
+
     @property
     def most(self) -> bool:
         """Whether the data of most devices have moved that could be asked."""
