@@ -153,7 +153,8 @@ class State(Clustered):
         found = self.clustering
         if found is None or found.noise is None or self.parameters.clusters:
             return ()
-        if len(found.names) > 1 or len(found.described) < 2:
+        gave_up = self.drift and self.parameters.gives_up_groups
+        if len(found.names) > 1 or len(found.described) < 2 or gave_up:
             return ()
         return (
             "all devices are one group, as far as can be seen through the noise of descriptions: smaller "
