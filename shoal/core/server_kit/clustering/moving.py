@@ -16,7 +16,7 @@ RISE, LEAST = 0.25, 0.1
 """A held-out loss jumps if it rises from one round to the next by more than this share of itself, and of the
 device's first one; a loss of training, if by more than the first share. In 15 runs whose data stayed (digits,
 MNIST, breast cancer, elec2; seeds 40 and 41) no device's did, with 6 held-out samples either; where rotations
-were drawn anew, those of 6 to 8 of 10 devices."""
+were drawn again, those of 6 to 8 of 10 devices."""
 MOST = 0.5
 """Where more devices than this share have moved, the groups are no longer groups of data."""
 
