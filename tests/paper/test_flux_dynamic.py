@@ -1,6 +1,8 @@
-"""FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then."""
+"""FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then. FLUX
+gives them up when the data of most devices do."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import regrouped
 from shoal.core.algorithms.flux.state import State
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.engine.events import Effect, Save
 from shoal.core.engine.rounds import RoundPolicy
@@ -22,7 +25,7 @@ from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.simulation.fleet import Holding, numbered
 from shoal.simulation.simulated import SimulatedDevices
-from tests.fleet import data, first_model, learner
+from tests.fleet import contexts, data, first_model, learner
 
 SMALL = {
     "schedule": "constant",
@@ -34,6 +37,7 @@ SMALL = {
     "inputs": "raw",
 }
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
+MIXED = (90, 180, 180, 0, 270, 180)
 MOVES = 6
 """Training tasks after which the second and the third device have exchanged their rotations."""
 
@@ -50,7 +54,7 @@ def at_work(later: tuple[int, ...], card: Algorithm | None = None) -> SimulatedD
     return SimulatedDevices(card or find("flux")[0], fleet, learner(), "cpu", 3)
 
 
-def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
+def run(later: tuple[int, ...], name: str = "flux-dynamic", **more: Any) -> list[State]:
     """The states of a run on six devices with digits turned by BEFORE, and by `later` after some rounds."""
     card, changes = find(name)
     states = list[State]()
@@ -61,7 +65,7 @@ def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
             states.append(effect.state)
 
     devices = at_work(later, card)
-    first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes}))
+    first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes, **more}))
     outcome = simulate(server_half, first, devices.calls(), RoundPolicy(minimum=6), 3, watch=watch)
     assert not outcome.failed
     return states
@@ -181,6 +185,41 @@ def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[Sta
         assert len(state.drift) == drifts
         assert state.guard.held(held_in) == {held}
         assert state.guard.histories == histories
+
+
+@pytest.mark.parametrize("more", [{}, {"privacy": "strict"}], ids=["described", "undescribed"])
+def test_flux_trains_one_model_again_where_the_data_of_most_have_moved(more: dict[str, Any]) -> None:
+    states = run(MIXED, "flux", **more, rounds=12)
+    before = [state for state in states if state.progress == MOVES and state.phase != "evaluate"]
+    assert adjusted_rand_score(BEFORE, found(before[-1])) == 1.0
+    last = states[-1]
+    assert (last.clustering is None) == bool(more)
+    assert len(last.models) == len({*found(last)}) == len(last.drift) == 1
+    assert last.clustering is None or last.clustering.names == (*last.models,)
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_flux_keeps_its_groups_where_it_is_the_models_that_fail(falls: bool) -> None:
+    states = run(MIXED, "flux")
+    before = next(state for state in states if state.progress == MOVES)
+    best = LossHistory(first=1.0, best=0.1, last=0.1, rounds=MOVES, knows=True)
+    before = replace(before, guard=Guard(histories=dict.fromkeys(before.models, best) if falls else {}))
+    plan = server_half.plan(before, sorted(before.assignments))
+    assert plan is not None
+    moved = contexts(find("flux")[0], [Views.of(holding(number, MIXED).stage(1)) for number in range(6)])
+    reports = [
+        Report(device, perform(plan.tasks[device], MOVES))
+        for device, perform in zip(plan.tasks, moved.values(), strict=True)
+    ]
+    after = server_half.reduce(before, reports)
+    assert (len(after.models), len(after.drift)) == ((2, 0) if falls else (1, 1))
+
+
+def test_flux_keeps_its_groups_where_few_have_moved_or_none() -> None:
+    for later in (AFTER, BEFORE):
+        last = run(later, "flux")[-1]
+        assert adjusted_rand_score(BEFORE, found(last)) == 1.0
+        assert last.drift == ()
 
 
 def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:

@@ -24,6 +24,8 @@ A run goes through these phases; each line is one exchange with the devices:
 The default has one more way to find groups. Where updates leave as they are, those of the round that forms
 the clusters decide, if they differ by more than chance (`shoal.core.server_kit.clustering.congruence`); else
 descriptors do. Noise and few samples hide less in an update than in a descriptor, and nothing more leaves.
+Where the data of most devices move in mid-run, as their losses show, it gives the groups up, and all train
+one model again (`shoal.core.server_kit.clustering.moving`).
 
 Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
 differ in:
@@ -167,6 +169,13 @@ class Parameters(DescriptorParameters, NoisedParameters):
         hidden = self.losses_stay or self.central_noise > 0.0
         finds = self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
         return finds and not hidden and not self.as_published
+
+    @property
+    def gives_up_groups(self) -> bool:
+        """Whether all devices train one model again once the data of most have moved: those of FLUX-dynamic
+        are grouped again instead."""
+        fixed = bool(self.clusters) or self.mixing == "soft" or self.as_published
+        return not fixed and not self.watch and not self.losses_stay
 
     @property
     def losses_stay(self) -> bool:

@@ -31,6 +31,7 @@ from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.congruence import congruent
+from shoal.core.server_kit.clustering.moving import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
@@ -95,7 +96,7 @@ def independent(parameters: Parameters) -> bool:
 
 def without(state: State, device: DeviceId) -> State:
     """A description stays that is the only one of its cluster: newcomers are placed there by it."""
-    clustering = state.clustering
+    state, clustering = replace(state, moving=state.moving.without(device)), state.clustering
     if clustering is None or device not in clustering.described:
         return state
     described = {each: one for each, one in clustering.described.items() if each != device}
@@ -265,7 +266,7 @@ def _take_without(state: State, reports: Sequence[Report]) -> State:
         return state
     known = {device: key for device, key in homes.items() if key is not None}
     after = replace(_averaged(state, reports), assignments={**state.assignments, **known})
-    return clustered.advanced(after, "undescribed")
+    return _united(clustered.advanced(after, "undescribed"), reports)
 
 
 # -- groups that updates tell -------------------------------------------------------------------------------
@@ -420,8 +421,53 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     if progress >= state.rounds:
         phase = clustered.end(state)
     spent = charged(state.spent, reports, rule)
-    return replace(
+    after = replace(
         state, models=models, guard=guard, pooling=pooling, spent=spent, progress=progress, phase=phase
+    )
+    return _united(after, reports)
+
+
+# -- groups whose devices have moved ------------------------------------------------------------------------
+
+
+def _united(state: State, reports: Sequence[Report]) -> State:
+    """The state after a round of training, with one model of all again where most devices have moved.
+
+    Their groups say nothing any more, and data that have moved may move again: a model of all has seen most.
+    FLUX-dynamic, which groups by what devices have now, serves those who want a model of the latest data.
+    """
+    if len(state.models) == 1 or not state.parameters.gives_up_groups:
+        return state
+    fell = {key for key, history in state.guard.histories.items() if history.fell or history.restarted}
+    # Of these the model was at fault, and not the data.
+    sound = {
+        device: update
+        for device, update in trained(reports).items()
+        if clustered.home(state, device) not in fell
+    }
+    moving = state.moving.heard(sound)
+    if not moving.most:
+        return replace(state, moving=moving)
+    name = next(iter(state.models))
+    whole = clustered.merged(state, dict.fromkeys(state.models, name))
+    clustering = state.clustering
+    if clustering is not None:
+        described = dict.fromkeys(clustering.described, name)
+        clustering = rearranged(
+            state.parameters, clustering, clustering.round, clustering.described, described
+        )
+    remark = (
+        f"by round {state.progress} the data of {len(moving.moved)} of {len(moving.losses)} devices had "
+        "moved away from what the groups were made of: all devices train one model again"
+    )
+    return replace(
+        whole,
+        clustering=clustering,
+        guard=state.guard.moved({name: name}, state.assignments, whole.assignments),
+        pooling=Pooling(),
+        moving=Moving(),
+        begun={},
+        drift=(*state.drift, remark),
     )
 
 

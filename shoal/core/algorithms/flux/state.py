@@ -9,6 +9,7 @@ from shoal.core.algorithms.flux import Parameters
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.aggregation.pooling import Pooling
 from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.clustering.moving import Moving
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
@@ -53,10 +54,10 @@ class State(Clustered):
 
     progress: the number of completed rounds of training. accuracies: of the global model after each measured
     round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
-    drift: a remark for each time that clusters were formed again because data had drifted. pooling: since the
-    clusters were formed. begun: for each cluster that a late joiner began, the one whose model it continued.
-    undescribed: the devices with too few samples for a descriptor with the guarantee. by_updates: whether
-    updates have decided the groups.
+    drift: a remark for each time that clusters were formed again, or given up, because data had drifted.
+    pooling, moving: since the clusters were formed. begun: for each cluster that a late joiner began, the one
+    whose model it continued. undescribed: the devices with too few samples for a descriptor with the
+    guarantee. by_updates: whether updates have decided the groups.
     basis: at the start that of an earlier run, if any; and from the forming of the clusters on this run's.
     """
 
@@ -70,6 +71,7 @@ class State(Clustered):
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
     pooling: Pooling = field(default_factory=Pooling)
+    moving: Moving = field(default_factory=Moving)
     begun: Mapping[ModelKey, ModelKey] = field(default_factory=dict)
     undescribed: tuple[DeviceId, ...] = ()
     by_updates: bool = False
@@ -88,6 +90,7 @@ class State(Clustered):
             spent={},
             drift=(),
             pooling=Pooling(),
+            moving=Moving(),
             begun={},
         )
 
@@ -150,7 +153,8 @@ class State(Clustered):
         found = self.clustering
         if found is None or found.noise is None or self.parameters.clusters:
             return ()
-        if len(found.names) > 1 or len(found.described) < 2:
+        gave_up = self.drift and self.parameters.gives_up_groups
+        if len(found.names) > 1 or len(found.described) < 2 or gave_up:
             return ()
         return (
             "all devices are one group, as far as can be seen through the noise of descriptions: smaller "
