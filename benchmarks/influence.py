@@ -43,7 +43,7 @@ from shoal.core.types import DeviceId, Tensors
 from shoal.simulation.images import rotate, unit
 from shoal.simulation.simulated import Simulated, on_threads
 from shoal_lab.datasets import images, natural
-from shoal_lab.liars.attacks import ATTACKS, CLAIM
+from shoal_lab.liars.attacks import ATTACKS, CLAIM, HIDING
 
 ABSENT = "absent"
 SAMPLES = 40
@@ -66,6 +66,16 @@ BESIDES: Sequence[tuple[str, str, int, int, str, int]] = (
     ("flux", "rotated", 10, 2, "tuned", 0),
     ("flux", "rotated", 10, 2, "extreme", 0),
     ("flux", "rotated", 10, 2, "shuffled", CLAIM),
+    ("flux", "four rotations", 8, 1, "middle", 0),
+    ("flux", "four rotations", 10, 2, "middle", 0),
+    ("flux", "four rotations", 10, 2, "copied", 0),
+    ("flux", "four rotations", 30, 7, "middle", 0),
+    ("flux", "four rotations", 30, 7, "copied", 0),
+    ("flux", "four rotations", 30, 7, "of its own", 0),
+    ("flux, balanced", "rotated", 10, 2, "reversed x10", CLAIM),
+    ("flux, balanced", "rotated", 10, 2, "middle", 0),
+    ("flux, balanced", "rotated", 10, 2, "copied", 0),
+    ("flux, balanced", "rotated", 10, 2, "tuned", 0),
     ("fedavg", "digits", 5, 2, "reversed", 0),
     ("fedavg", "digits", 5, 2, "reversed x10", CLAIM),
     ("fedavg", "digits", 5, 2, "noise", 0),
@@ -74,7 +84,8 @@ BESIDES: Sequence[tuple[str, str, int, int, str, int]] = (
     ("fedavg", "hapt", 5, 2, "opposite", 0),
     ("fedavg", "hapt", 5, 2, "a little", 1),
 )
-"""Algorithm, data, devices, liars, attack and claim."""
+"""Algorithm and privacy, data, devices, liars, attack and claim."""
+TURNS: Mapping[str, int] = {"rotated": 2, "four rotations": 4}
 HONEST = ("alike", "sizes", "labels 2 of 10", "labels 3 of 10", "late", "rotated")
 """Fleets without liars; see `_honest`."""
 
@@ -181,15 +192,16 @@ def parts_of(cell: Cell, data_dir: str) -> tuple[list[Part], Learner]:
 def _honest(cell: Cell, chance: np.random.Generator) -> list[Part]:
     """Digits of 12 devices, or as many as are rotated. sizes: of 20 to 300 samples. labels: a part of the
     devices has four fifths of its samples from the classes 5 to 9, and the others from 0 to 4. late: three
-    devices come half-way. rotated: two groups."""
+    devices come half-way. rotated: two groups, and four rotations: four."""
     train, test = digits()
     order, kind = chance.permutation(len(train)), cell.data
-    sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else np.full(cell.devices, 60)
+    alike = np.full(cell.devices, min(60, len(train) // cell.devices))
+    sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else alike
     few = int(kind.split()[1]) if kind.startswith("labels") else 0
     found, high = [], [list(order[train.y[order] >= 5]), list(order[train.y[order] < 5])]
     taken = 0
     for number, size in enumerate(sizes):
-        angle = 90.0 * (number % 2) if kind == "rotated" else 0.0
+        angle = 90.0 * (number % TURNS.get(kind, 1))
         if few:
             first = int(number < 12 - few)
             rows = np.array([high[first if i % 5 else 1 - first].pop() for i in range(size)])
@@ -209,16 +221,17 @@ def rounds_of(devices: int) -> int:
 
 def tried(cell: Cell, data_dir: str) -> float:
     """The accuracy of the honest devices, in percent."""
-    card, variant = find(cell.algorithm)
+    algorithm, _, privacy = cell.algorithm.partition(", ")
+    card, variant = find(algorithm)
     changes = {
         "rounds": rounds_of(cell.devices),
-        "privacy": "off",
+        "privacy": privacy or "off",
         "aggregation": cell.aggregation,
         **variant,
     }
     known = {name: value for name, value in changes.items() if name in card.settings}
     half, device_half, memories = card.server(), card.device(), dict[DeviceId, Tensors]()
-    attack = None if cell.attack == ABSENT else replace(ATTACKS[cell.attack], claims=cell.claim)
+    attack = None if cell.attack == ABSENT else replace((ATTACKS | HIDING)[cell.attack], claims=cell.claim)
     parts, network = parts_of(cell, data_dir)
     shared, contexts = network.module(seed=0), dict[DeviceId, DeviceContext]()
     for number, (own, test) in enumerate(parts):
@@ -396,7 +409,7 @@ def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
         table=table(listed, known),
         more=table([cell for cell in of if cell not in bounded], known),
         open="\n".join([OPEN, "", *(f"- **{name}**: {text}" for name, text in open_), "\n"]) if open_ else "",
-        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in ATTACKS.items()),
+        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in (ATTACKS | HIDING).items()),
     )
 
 
