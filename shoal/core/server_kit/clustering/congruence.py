@@ -66,9 +66,9 @@ def congruent(products: FloatArray) -> Labels:
 
 def _comparable(alike: FloatArray) -> FloatArray:
     """(n, n): the similarities of devices as they count, 0 on the diagonal. alike: (n, n) cosines."""
-    found = alike.copy()
+    found: FloatArray = alike.copy()
     np.fill_diagonal(found, -1.0)
-    found = np.minimum(found, np.sort(found.max(axis=1))[(len(found) - 1) // 2])
+    np.minimum(found, np.sort(found.max(axis=1))[(len(found) - 1) // 2], out=found)
     others = np.sort(found, axis=1)[:, 1:]
     common = others[:, : int(np.ceil(COMMON * others.shape[1]))].mean(axis=1)
     more = np.maximum(common - np.median(common), 0.0)
