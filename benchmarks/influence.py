@@ -376,8 +376,8 @@ What the rules promise is in [aggregation.md](aggregation.md#the-contract).
 In {tried} fleets fewer than a quarter lie; in {least} the others lost less than {listed} points. The rest:
 
 {table}
-Of 200 devices, 49 make learning slower, as a part of each bounded step is theirs, and the cost shrinks with the
-rounds: after ten, `a little` costs 3.3 points (79.9 and 76.6, seed 47).
+Of 200 devices, 49 make learning slower, as a part of each bounded step is theirs, and the cost shrinks with
+the rounds: after ten, `a little` costs 3.3 points (79.9 and 76.6, seed 47).
 
 Two of five are more than a quarter, and nothing is promised:
 
@@ -392,8 +392,8 @@ What else liars can try, and what the rules cost:
 - **Initial weights** come from three devices, and what two of them agree on counts. Two liars of ten are both
   asked in 7 % of runs, and always if they choose names that are asked first; from their weights nothing may
   be learned. Nobody decides about weights that are given (`--learner`, `--initial-weights`).
-- **Sizes.** As a claim counts up to what enough others have, twelve honest devices with 50 to 2,000 samples of
-  Fashion-MNIST have 86.9, and 87.4 by `mean` (seed 47; `--honest`).
+- **Sizes.** As a claim counts up to what enough others have, twelve honest devices with 50 to 2,000 samples
+  of Fashion-MNIST have 86.9, and 87.4 by `mean` (seed 47; `--honest`).
 
 {open}| attack | what a liar reports |
 |---|---|
