@@ -391,7 +391,7 @@ What else liars can try, and what the rules cost:
   group, and may be more than a quarter of that one: this is what `copied` costs.
 - **Initial weights** come from three devices, and what two of them agree on counts. Two liars of ten are both
   asked in 7 % of runs, and always if they choose names that are asked first; from their weights nothing may
-  be learned. Nobody decides about weights that are given (`--learner`, `--initial-weights`).
+  be learned. No device decides about weights that are given (`--learner`, `--initial-weights`).
 - **Sizes.** As a claim counts up to what enough others have, twelve honest devices with 50 to 2,000 samples
   of Fashion-MNIST have 86.9, and 87.4 by `mean` (seed 47; `--honest`).
 

@@ -89,7 +89,7 @@ def _times(factor: float) -> Step:
 
 
 def _noise(times: float) -> Step:
-    """A random direction, so many times as long as the honest update."""
+    """A random direction, `times` as long as the honest update."""
 
     def lie(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
         chance = np.random.default_rng(9)
