@@ -88,15 +88,19 @@ def _times(factor: float) -> Step:
     return lambda base, model, mates: _floats(base, model, lambda name: factor * (model[name] - base[name]))
 
 
-def _noise(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
-    """A random direction, three times as long as the honest update."""
-    chance = np.random.default_rng(9)
+def _noise(times: float) -> Step:
+    """A random direction, `times` as long as the honest update."""
 
-    def step(name: str) -> Any:
-        size = np.sqrt(np.mean((model[name].astype(float) - base[name]) ** 2))
-        return 3.0 * size * chance.normal(size=base[name].shape)
+    def lie(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
+        chance = np.random.default_rng(9)
 
-    return _floats(base, model, step)
+        def step(name: str) -> Any:
+            size = np.sqrt(np.mean((model[name].astype(float) - base[name]) ** 2))
+            return times * size * chance.normal(size=base[name].shape)
+
+        return _floats(base, model, step)
+
+    return lie
 
 
 def _of_mates(model: Tensors, base: Tensors, mates: Sequence[Tensors], name: str) -> Any:
@@ -131,6 +135,24 @@ def _tuned(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
         return 3.0 * (level - back * mean)
 
     return _floats(base, model, step)
+
+
+# -- lies about groups --------------------------------------------------------------------------------------
+
+
+def _middle(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
+    """The mean has little of each mate's chance in it, so it is more like each of them than they are."""
+
+    def step(name: str) -> Any:
+        steps = _of_mates(model, base, mates, name)
+        mean = steps.mean(axis=0)
+        return mean * np.linalg.norm(steps[0]) / max(float(np.linalg.norm(mean)), 1e-30)
+
+    return _floats(base, model, step)
+
+
+def _copied(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensors:
+    return mates[0] if mates else model
 
 
 # -- lies about data ----------------------------------------------------------------------------------------
@@ -170,7 +192,7 @@ ATTACKS: Mapping[str, Attack] = {
     "opposite": Attack("what its mates have learned, reversed", _opposite),
     "tuned": Attack("aside of its mates, and back no farther than the rule bears", _tuned),
     "stretched": Attack("a hundred times its update", _times(100.0)),
-    "noise": Attack("a random direction, three times as long as its update", _noise),
+    "noise": Attack("a random direction, three times as long as its update", _noise(3.0)),
     "a little": Attack("as far from its mates' mean as they are, in all coordinates", _little),
     "wrong labels": Attack("a model of wrong labels, for 2^40 samples", claims=CLAIM, mislabels=True),
     "turncoat": Attack("like reversed x10, after three honest rounds", _times(-10.0), patience=3),
@@ -179,3 +201,9 @@ ATTACKS: Mapping[str, Attack] = {
         "what it says of its data, shuffled; its update, reversed", _times(-1.0), _numbers(_shuffled)
     ),
 }
+HIDING: Mapping[str, Attack] = {
+    "middle": Attack("what its mates have learned, as far as one of them", _middle),
+    "copied": Attack("the update of its first mate", _copied),
+    "of its own": Attack("a random direction, the same for all liars, as long as its update", _noise(1.0)),
+}
+"""Lies that hide groups which updates tell, or split them, and hurt no mean."""

@@ -1,8 +1,16 @@
 """Groups of devices by how their updates of one model differ, where those differ by more than chance.
 
 Devices whose data are alike pull a common model the same way, apart from what their few samples happen to be.
-So any two of them are about as far apart as any other two, and in a partition of such a fleet pairs within
-groups are hardly nearer than pairs between them. Updates count by their direction, so that no length matters.
+So a device is about as near to any other of them, and in a partition of such a fleet hardly nearer to its own
+group than to the next one. Updates count by their direction, so that no length matters.
+
+A few liars who agree must neither hide groups nor make some. Each device counts once and up to a limit, by
+its own row: whatever it sends, it changes one entry in the rows of others.
+
+- Copies of an update, or of one another, count as no nearer than neighbors usually are (`_comparable`).
+- A mean of others' updates is more like each of them than they are, as chance cancels in it. So what a device
+  has in common with nearly everyone does not count beyond what is usual.
+- `_clearness`: a group of liars is compared with as one group, however many they are and wherever they point.
 """
 
 import numpy as np
@@ -11,11 +19,19 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.server_kit.clustering.distances import cosines
 
-CLEAR, CHANCE = 3.5, 10.0
-"""Pairs within groups have to be this many standard deviations nearer than pairs between, and with n devices
-CHANCE / n more, for among few devices some partition always looks good. In fleets that are alike the best one
-had at most 4.9 with 6 devices, 4.7 with 8 and 3.3 with 12, among 1,500 drawn ones each, and 2.7 with digits
-and breast cancer; fleets of digits in groups had 4.6 to 25 (seed 41)."""
+CLEAR, CHANCE = 2.5, 12.0
+"""Devices have to be this many standard deviations nearer to their own group than to the next one, and with n
+devices CHANCE / n more, for among few devices some partition always looks good. In fleets that are alike the
+best one had at most 3.6 with 6 devices, 3.2 with 8, 2.2 with 12 and 2.4 with 30, among 200 drawn ones each,
+and 2.7 with digits, also where devices have 20 to 300 samples; fleets of digits in groups had 3.6 to 25, with
+60, 30, 10 and 8 devices (seeds 41 and 42)."""
+NEARLY = 0.9
+"""Of partitions that are nearly as clear as the best one, the one with the fewest groups counts."""
+COMMON = 0.75
+"""The share of a device's lowest similarities that tell what it has in common with nearly everyone."""
+MOST_CLEAR, MOST_SCATTER = 2.0, 3.0
+"""In units of the middle device: how much nearer to its group a device counts as being, and how much its row
+counts as scattering."""
 FEWEST, MOST = 6, 1000
 """Devices: among fewer any angles look like groups, and among more, each pair of updates costs too much."""
 MOST_GROUPS = 32
@@ -37,23 +53,47 @@ def congruent(products: FloatArray) -> Labels:
     one = np.zeros(devices, np.int64)
     if not FEWEST <= devices <= MOST:
         return one
-    alike = cosines(products)
-    apart = 1.0 - alike
+    alike = _comparable(cosines(products))
+    apart = alike.max() - alike
     np.fill_diagonal(apart, 0.0)
     numbers = range(2, min(devices // 2, MOST_GROUPS) + 1)
     found = [agglomerated(apart, "average", clusters=number) for number in numbers]
-    clear = [_separation(alike, labels) for labels in found]
-    best = int(np.argmax(clear))
-    return found[best] if clear[best] >= CLEAR + CHANCE / devices else one
+    clear = np.array([_clearness(alike, labels) for labels in found])
+    if clear.max() < CLEAR + CHANCE / devices:
+        return one
+    return found[int(np.argmax(clear >= NEARLY * clear.max()))]
 
 
-def _separation(alike: FloatArray, labels: Labels) -> float:
-    """How much nearer pairs within groups are than pairs between, in standard deviations of both; 0 where
-    there are too few pairs to tell."""
-    upper = np.triu_indices(len(labels), 1)
-    same, values = (labels[:, None] == labels)[upper], alike[upper]
-    within, between = values[same], values[~same]
-    if min(len(within), len(between)) < 2:
-        return 0.0
-    scatter = np.square(within - within.mean()).sum() + np.square(between - between.mean()).sum()
-    return float((within.mean() - between.mean()) / max(np.sqrt(scatter / len(values)), 1e-9))
+def _comparable(alike: FloatArray) -> FloatArray:
+    """(n, n): the similarities of devices as they count, 0 on the diagonal. alike: (n, n) cosines."""
+    found: FloatArray = alike.copy()
+    np.fill_diagonal(found, -1.0)
+    np.minimum(found, np.sort(found.max(axis=1))[(len(found) - 1) // 2], out=found)
+    others = np.sort(found, axis=1)[:, 1:]
+    common = others[:, : int(np.ceil(COMMON * others.shape[1]))].mean(axis=1)
+    more = np.maximum(common - np.median(common), 0.0)
+    found -= more[:, None] + more
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+def _clearness(alike: FloatArray, labels: Labels) -> float:
+    """How much nearer devices are to their own group than to the next one, in standard deviations of what
+    they have in common with the devices of one group. A device that is alone is no nearer to itself.
+
+    alike: (n, n), 0 on the diagonal.
+    """
+    rows = np.arange(len(labels))
+    member = np.eye(int(labels.max()) + 1)[labels]
+    mates = member.sum(axis=0) - member
+    to_groups = np.divide(alike @ member, mates, out=np.full_like(mates, -np.inf), where=mates > 0.0)
+    own, others = to_groups[rows, labels], to_groups.copy()
+    others[rows, labels] = -np.inf
+    nearer = np.where(np.isfinite(own), own - others.max(axis=1), 0.0)
+    most = MOST_CLEAR * abs(float(np.median(nearer)))
+    left = alike - np.where(np.isfinite(to_groups), to_groups, 0.0)[:, labels]
+    np.fill_diagonal(left, 0.0)
+    free = np.maximum(len(labels) - 1 - (mates > 0.0).sum(axis=1), 1)
+    scatter = np.square(left).sum(axis=1) / free
+    usual = np.minimum(scatter, MOST_SCATTER * np.median(scatter)).mean()
+    return float(np.clip(nearer, -most, most).mean() / max(float(np.sqrt(usual)), 1e-9))
