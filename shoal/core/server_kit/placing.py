@@ -67,8 +67,8 @@ def own(half: ServerHalf, state: Any, device: DeviceId) -> Tune | None:
     if key is None or key not in state.models or hasattr(half, "measure"):
         return None
     guard: Guard = getattr(state, "guard", NO_GUARD)
-    rounds = getattr(state, "rounds", 0)
-    settings = training(state.parameters, state.progress, guard.rate(key), rounds=rounds)
+    # At the rate of the run's first rounds: the last one, which has fallen, hardly changes a model any more.
+    settings = training(state.parameters, rate=guard.rate(key))
     return Tune(state.models[key], replace(settings, epochs=EPOCHS), key)
 
 

@@ -218,6 +218,14 @@ def test_it_goes_on_with_what_is_left_of_the_learning_rate() -> None:
     assert found.settings.learning_rate == 0.125
 
 
+def test_a_model_is_fine_tuned_at_the_rate_from_before_it_fell() -> None:
+    first = placing.own(IFCA, state(), "a")
+    last = placing.own(IFCA, replace(state(), progress=19), "a")
+    assert first is not None
+    assert last is not None
+    assert last.settings == first.settings
+
+
 def test_newcomers_and_devices_that_predict_in_another_way_have_no_model_to_fine_tune() -> None:
     assert placing.own(IFCA, state(), "z") is None
     assert placing.own(IFCA, replace(state(), assignments={"a": "gone"}), "a") is None
