@@ -376,8 +376,8 @@ What the rules promise is in [aggregation.md](aggregation.md#the-contract).
 In {tried} fleets fewer than a quarter lie; in {least} the others lost less than {listed} points. The rest:
 
 {table}
-Of 200 devices, 49 make learning slower, as a part of each bounded step is theirs, and the cost shrinks with
-the rounds: after ten, `a little` costs 3.3 points (79.9 and 76.6, seed 47).
+What 49 of 200 cost shrinks with the rounds: after ten, `a little` costs 3.3 points (79.9 and 76.6, seed 47).
+A part of each bounded step is theirs, so learning may only be slower; that was not tried for longer.
 
 Two of five are more than a quarter, and nothing is promised:
 
