@@ -387,8 +387,8 @@ What else liars can try, and what the rules cost:
 - **Groups that updates tell** (FLUX; `middle`, `copied`, `of its own`). Of drawn fleets whose liars know all
   updates, one liar changes the others' groups in 0.2 %, and just under a quarter in 2.3 %
   (`tests/core/server_kit/test_congruence.py`). With noise, where descriptions tell nothing, two of ten in the
-  `middle` cost 0.1 points, and 9.8 if pairs of devices count in place of devices (seed 47). A liar still
-  chooses its group, and may be more than a quarter of that one: this is what `copied` costs.
+  `middle` cost 0.1 points (seed 47). A liar still chooses its group, and may be more than a quarter of that
+  one; that may be what `copied` costs.
 - **Initial weights** come from three devices, and what two of them agree on counts. Two liars of ten are both
   asked in 7 % of runs, and always if they choose names that are asked first; from their weights nothing may
   be learned. No device decides about weights that are given (`--learner`, `--initial-weights`).

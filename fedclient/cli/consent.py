@@ -107,7 +107,7 @@ def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
     allowed = settings.consents.give(run, everything)
     listed = ["everything that it asks for" if what == "*" else what for what in allowed]
     lines = [f"run {run} may have: {'; '.join(listed)}"]
-    lines.append("it asks again by itself within minutes, while `fedclient run` works here")
+    lines.append("the run asks again within minutes, as long as `fedclient run` is running here")
     return Result({"run": run, "given": allowed}, "\n".join(lines))
 
 

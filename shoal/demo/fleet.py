@@ -19,7 +19,9 @@ IMAGES, NEWCOMER_IMAGES = 140, 70
 SEED = 42
 LEARNER = {"builtin": "mlp", "options": {"inputs": 64, "hidden": [64], "classes": 10}}
 PARAMETERS: dict[str, dict[str, Any]] = {"fedavg": {"rounds": 10}, "flux": {"rounds": 10, "privacy": "off"}}
-PRIVACY = f"privacy=off here: with {IMAGES} images a device the default's noise would hide the groups"
+PRIVACY = (
+    f"privacy=off here, for the map: in descriptions of {IMAGES} images, the default's noise hides the groups"
+)
 POLICY = RoundPolicy(devices=TRAINERS, minimum=TRAINERS, wait_for_devices=600.0)
 
 

@@ -1,6 +1,7 @@
 """FLUX with a guarantee, where it hides groups or refuses to describe devices: updates tell what descriptors
 cannot."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,11 @@ def test_updates_tell_groups_that_noise_hides_and_small_devices_are_among_them()
     assert state.by_updates
     assert rand(state, turns) == 1.0
     assert {*state.models} == {*state.clustering.names}
+    given_up = replace(state, models={"c0": next(iter(state.models.values()))})
+    assert [any("updates differ" in each for each in one.remarks) for one in (state, given_up)] == [
+        True,
+        False,
+    ]
 
 
 def test_where_no_device_can_be_described_there_are_groups_all_the_same() -> None:

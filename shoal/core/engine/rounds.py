@@ -92,8 +92,9 @@ class RoundEngine(View):
         self._attendance = Attendance(memory, (device for group in self._resume for device in group))
         self._tasks, self._stored = OpenRound(Plan({}, "")), frozenset(reported)
         self._abandoned, self._why = abandoned_in_a_row, ""
-        # Those of them in which owners were asked: with only others, the run would have failed by now.
-        self._excused = max(0, abandoned_in_a_row + 1 - policy.max_abandoned_rounds)
+        # In how many of them owners were asked is not stored. With none, the run would have failed by now.
+        too_many = abandoned_in_a_row >= policy.max_abandoned_rounds
+        self._excused = abandoned_in_a_row if too_many else 0
         self._may_be_over = True
         # The clock is whatever the ticks say, so the time that a run waits counts from its first tick: a
         # monotonic clock may start anywhere.

@@ -218,6 +218,18 @@ def test_a_run_waits_for_the_owners_of_its_devices_and_fails_only_by_rounds_that
     )
 
 
+@pytest.mark.parametrize(("before", "fails"), [(1, True), (7, False)])
+def test_a_server_that_starts_again_takes_rounds_beyond_the_limit_for_those_in_which_owners_were_asked(
+    before: int, fails: bool
+) -> None:
+    state = counting.start(counting.model(), 2)
+    policy = RoundPolicy(minimum=1, max_abandoned_rounds=2, retry_after=0.0)
+    machine = RoundEngine(counting, policy, 7, state, abandoned_in_a_row=before)
+    feed(machine, Joined("d0"), Tick(0.0), Tick(1.0))
+    effects = feed(machine, Failed("d0", machine.round, 1, "no memory"))
+    assert (Finished in map(type, effects)) is fails
+
+
 def test_a_failed_device_does_not_hold_the_round_up() -> None:
     machine = opened(3, minimum=2)
     feed(machine, Reported("d0", 1, 1), Failed("d1", 1, 1, "out of memory"))

@@ -113,8 +113,9 @@ class State(Clustered):
             "the groups were found by how the devices' updates differ, which leave without a guarantee, and "
             "not by descriptions"
         )
+        by_updates = self.by_updates and len(self.models) > 1  # not where groups were given up since
         said = (
-            *((found,) if self.by_updates and self.parameters.asked_privacy.calibrated else ()),
+            *((found,) if by_updates and self.parameters.asked_privacy.calibrated else ()),
             *self._undescribed,
             *self._hidden,
             *self._classless,
