@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -87,6 +87,18 @@ def flip(path: Path, at: int, bit: int) -> str:
     return f"{path.name}: byte {at}, bit {bit}"
 
 
+def copied(state: Path, to: Path) -> None:
+    """Copy the folder of a server that is up. On its store's thread, nothing is written to the database
+    meanwhile; what another thread deletes before it was copied was deleted before the kill."""
+
+    def copy(source: str, target: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.copy2(source, target)
+
+    left_out = shutil.ignore_patterns("*-shm", "lock", "*.sock")
+    shutil.copytree(state, to, ignore=left_out, copy_function=copy)
+
+
 class Trial:
     def __init__(self, seed: int, kind: str, base: Path) -> None:
         self.chance = Random(f"rot {seed}")
@@ -109,7 +121,7 @@ class Trial:
         if not self.up:
             # What a kill -9 leaves: without the orderly end of a connection, which would empty the log.
             killed = self._base / "killed"
-            shutil.copytree(self.state, killed, ignore=shutil.ignore_patterns("*-shm", "lock", "*.sock"))
+            await first.storage.call(copied, self.state, killed)
             self.state = killed
         try:
             self._flip(first)
