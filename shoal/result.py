@@ -166,7 +166,7 @@ class Result:
         try:
             from onnxruntime import InferenceSession
         except ImportError:
-            raise Missing("a session needs onnxruntime", "pip install 'shoal-fed[infer]'") from None
+            raise Missing("a session needs onnxruntime", "pip install onnxruntime") from None
         return InferenceSession(self._onnx(cluster), providers=["CPUExecutionProvider"])
 
     def weights(self, cluster: str) -> Tensors:
@@ -365,7 +365,7 @@ class Comparison(Mapping[str, Result]):
         try:
             from matplotlib import pyplot
         except ImportError:
-            raise Missing("plots need matplotlib", "pip install 'shoal-fed[plot]'") from None
+            raise Missing("plots need matplotlib", "pip install matplotlib") from None
         if axes is None:
             _, axes = pyplot.subplots(figsize=(6, 0.9 + 0.45 * len(self)), layout="constrained")
         names = list(self)[::-1]

@@ -187,7 +187,7 @@ def read_parquet(
         import pyarrow.parquet
     except ImportError:
         raise DataFault(
-            f"{path} is a parquet file, and pyarrow is not installed", 'pip install "shoal-fed[data]"'
+            f"{path} is a parquet file, and pyarrow is not installed", "pip install pyarrow"
         ) from None
     with path.open("rb") as file:
         try:
