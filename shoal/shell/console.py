@@ -49,8 +49,8 @@ PACKAGES = {
     "boto3": "boto3",
 }
 """Modules that an installation may lack, and the packages that bring each and what goes with it. Hints name
-packages and no extra: there is no Shoal on a package index, and whoever put one there could run code on every
-machine whose owner follows a hint."""
+packages and no extra: there is no Shoal on a package index, and anyone who put one there could run code on
+every machine whose owner follows a hint."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ REPLACED = 8
 
 
 QUARREL, SECONDS = 3, 300.0
-"""From so many replaced sessions on that are used within so many seconds, two processes are taken to use one
-name: a process that says hello again, as after a lost connection, may leave a call of its former session."""
+"""Where this many replaced sessions were used within this many seconds, several processes are taken to use one
+name: one that says hello again, as after a lost connection, may leave a call of its former session."""
 
 
 class Quota(Protocol):
