@@ -21,8 +21,8 @@ REPLACED = 8
 
 
 QUARREL, SECONDS = 3, 300.0
-"""Where this many replaced sessions were used within this many seconds, several processes are taken to use one
-name: one that says hello again, as after a lost connection, may leave a call of its former session."""
+"""Where this many replaced sessions were used within this many seconds, several processes are taken to use
+one name: one that says hello again, as after a lost connection, may leave a call of its former session."""
 
 
 class Quota(Protocol):
