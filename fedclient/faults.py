@@ -106,6 +106,6 @@ def torch_required() -> Iterator[None]:
             raise
         raise DeviceFault(
             "PyTorch is not installed on this device",
-            "on a device without a GPU install PyTorch's CPU build first (see pytorch.org), then "
-            'pip install "shoal-fed[client]"; or remove `learner` to use the graph of a run (docs/light.md)',
+            "pip install torch, or on a device without a GPU its CPU build (see pytorch.org); or remove "
+            "`learner` to use the graph of a run (docs/light.md)",
         ) from None

@@ -166,7 +166,7 @@ class Result:
         try:
             from onnxruntime import InferenceSession
         except ImportError:
-            raise Missing("a session needs onnxruntime", "pip install 'shoal-fed[infer]'") from None
+            raise Missing("a session needs onnxruntime", "pip install onnxruntime") from None
         return InferenceSession(self._onnx(cluster), providers=["CPUExecutionProvider"])
 
     def weights(self, cluster: str) -> Tensors:
@@ -244,16 +244,18 @@ class Result:
         folder = Path(folder)
         with disk.storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        files = {cluster: disk.inside(folder, f"{cluster}.safetensors") for cluster in self.models}
         header = {"classes": json.dumps(self.class_names)} if self.class_names else None
         whole = dict[str, bytes]()
         with suppress(ShoalError):  # of a histogram, say, or a network that cannot be traced
             whole = {cluster: self._onnx(cluster) for cluster in self.models}
         for cluster, tensors in self.models.items():
-            disk.write(folder / f"{cluster}.safetensors", save(dict(tensors), header))
+            disk.write(files[cluster], save(dict(tensors), header))
+            graph = files[cluster].with_name(f"{cluster}.onnx")
             if cluster in whole:
-                disk.write(folder / f"{cluster}.onnx", whole[cluster])
+                disk.write(graph, whole[cluster])
             else:  # of what was saved here before
-                (folder / f"{cluster}.onnx").unlink(missing_ok=True)
+                graph.unlink(missing_ok=True)
         disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
         return folder
 
@@ -365,7 +367,7 @@ class Comparison(Mapping[str, Result]):
         try:
             from matplotlib import pyplot
         except ImportError:
-            raise Missing("plots need matplotlib", "pip install 'shoal-fed[plot]'") from None
+            raise Missing("plots need matplotlib", "pip install matplotlib") from None
         if axes is None:
             _, axes = pyplot.subplots(figsize=(6, 0.9 + 0.45 * len(self)), layout="constrained")
         names = list(self)[::-1]

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from fedclient.cli.options import configured
+from fedclient.cli.options import configured, own_options
 from fedclient.config import ClientConfig
 from fedclient.store.consent import EVERYTHING
+from fedclient.store.state import DeviceFolder
 from shoal.shell.console import Console, Result, printable, verb
 
 
@@ -107,7 +108,8 @@ def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
     allowed = settings.consents.give(run, everything)
     listed = ["everything that it asks for" if what == "*" else what for what in allowed]
     lines = [f"run {run} may have: {'; '.join(listed)}"]
-    lines.append("the run asks again within minutes, as long as `fedclient run` is running here")
+    start = "" if DeviceFolder(settings.state).busy() else f", once this runs: fedclient run{own_options()}"
+    lines.append(f"the run asks again within minutes{start}")
     return Result({"run": run, "given": allowed}, "\n".join(lines))
 
 

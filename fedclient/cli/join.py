@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from fedclient.cli.options import configured
+from fedclient.cli.options import configured, own_options
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
@@ -30,12 +30,5 @@ def join(console: Console, settings: ClientConfig, string: str) -> Result:
     identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
     text = f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"
-    lines = [text, f"next: fedclient {NEXT[identity.role.value]}{_own_options()}"]
+    lines = [text, f"next: fedclient {NEXT[identity.role.value]}{own_options()}"]
     return Result({**identity.facts(), "new": new, "state": str(settings.state)}, "\n".join(lines))
-
-
-def _own_options() -> str:
-    """The options by which other verbs find this device."""
-    given = click.get_current_context().params
-    state = f" --state {given['state']}" if given["state"] is not None else ""
-    return f" --config {given['path'] or 'device.yaml'}{state}"

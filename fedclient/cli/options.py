@@ -65,6 +65,13 @@ def configured(
     return add
 
 
+def own_options() -> str:
+    """The options by which other verbs find this device, as they were given to this one."""
+    given = click.get_current_context().params
+    state = f" --state {given['state']}" if given["state"] is not None else ""
+    return f" --config {given['path'] or 'device.yaml'}{state}"
+
+
 every = click.option(
     "--every",
     type=click.FloatRange(min=0.1),

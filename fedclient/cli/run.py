@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fedclient.cli.options import CALLING, configured, every, give_up_after
+from fedclient.cli.options import CALLING, configured, every, give_up_after, own_options
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
@@ -68,8 +68,6 @@ def run(
     failure = None if until is Until.STOPPED else reporter.failure
     lines = [f"{done.device}: {done.tasks} tasks reported"]
     if done.tasks:
-        lines.append(
-            f"To use the model of this device's cluster, run `fedclient place --run {done.run}` and then "
-            "`fedclient predict`, both with the same settings."
-        )
+        own = own_options()
+        lines.append(f"next: fedclient place{own} --run {done.run}, and then fedclient predict{own}")
     return Result(data, "\n".join(lines), failure)

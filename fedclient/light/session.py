@@ -19,7 +19,7 @@ from shoal.core.inference.graph.model import (
 from shoal.core.inference.network import batches
 from shoal.core.types import Array, Tensors
 
-INSTALL = 'install ONNX Runtime: pip install "shoal-fed[infer]"'
+INSTALL = "pip install onnxruntime"
 BATCH = 16
 """Samples at a time: light devices have little memory."""
 FATAL = 4

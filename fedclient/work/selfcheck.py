@@ -128,6 +128,9 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
                 class_scores(model, batch.x, 0)
         return None
     if learner.loss is None and learner.train is not None:
+        if learner.evaluate is None:  # the author's training is for a task; what measures it is ours
+            with _from_one(context), _part("evaluation", where, model, batch.x):
+                evaluate(learner, model, batch)
         return None
     what = "loss()" if learner.loss else "network"
     with _from_one(context), _part(what, where, model, batch.x), torch.no_grad():

@@ -45,9 +45,7 @@ def page(console: Console, state: Path, connect: Path | None, listen: str, link:
         found = running(folder).link(key_of(folder))
         return Result({"link": found}, found)
     if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
-        raise ConfigError(
-            "the page needs packages that are not installed", 'pip install "shoal-fed[server,page]"'
-        )
+        raise ConfigError("the page needs packages that are not installed", "pip install starlette uvicorn")
     from fedserver.page import serve as process
 
     if not folder.is_dir():

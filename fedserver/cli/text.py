@@ -318,12 +318,8 @@ def server(found: ServerStatus) -> str:
 
 def privacy_table(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> str:
     """What devices have released and with which guarantee, one row for each kind of release."""
-    counts = Counter(map(_releases, released.values()))
-    rows = [
-        (many(count, "device"), what, guarantee)
-        for releases, count in counts.items()
-        for what, guarantee in releases
-    ]
+    counts = Counter(row for each in released.values() for row in _releases(each))
+    rows = [(many(count, "device"), *row) for row, count in counts.items()]
     subject, _, guarantee = of_weights(released.values()).partition(": ")
     rows.append((subject, "-", guarantee))
     if central is not None:

@@ -29,7 +29,7 @@ from fedserver.coordinator.rollouts import Rollouts
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.series import Series
 from fedserver.coordinator.starting import Starting
-from fedserver.coordinator.status import DEPOSED, problems, summary_of
+from fedserver.coordinator.status import DEPOSED, problems, shared, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
@@ -225,6 +225,7 @@ class Coordinator:
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
         found = problems(self.storage, self.conflicts, self.low_water())
+        found += shared(self.visitors.values())
         return (*found, *(notice for source in self.attention for notice in source()))
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:

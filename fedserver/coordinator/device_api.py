@@ -166,6 +166,7 @@ class DeviceApi(Link):
         self._coordinator.check_serving()
         visitor = self._coordinator.visitors.get(self._device)
         if visitor is not None and self._session and self._session in visitor.replaced:
+            visitor.called_late(self._session)
             log.warning("device %s: a session that was replaced is still in use", self._device)
             raise SessionLost(
                 f"another process has replaced this one as device {self._device}",

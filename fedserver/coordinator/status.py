@@ -25,7 +25,7 @@ DEPOSED = (
 RECENT = 7 * 86400.0
 """Seconds after which a newcomer that has not asked again is not reported any more."""
 MAX_NAMED = 3
-"""How many devices that have seen another history are named in a notice."""
+"""How many devices are named in a notice."""
 
 
 MOST_SAID = 400
@@ -169,6 +169,18 @@ def device_of(
         ago,
         record.software,
         (leases[0].task.run, leases[0].task.round, leases[0].task.attempt) if here and leases else None,
+    )
+
+
+def shared(visitors: Iterable[Visitor]) -> tuple[str, ...]:
+    """A sentence where several processes use one device's name, and end each other's work."""
+    names = sorted(visitor.device for visitor in visitors if visitor.is_shared)
+    if not names:
+        return ()
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return (
+        f"several processes take turns as {', '.join(names[:MAX_NAMED])}{more}, and end each other's work:"
+        " stop all but one. A copy of a device's folder is the same device; another one joins by itself",
     )
 
 

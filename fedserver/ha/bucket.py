@@ -91,7 +91,7 @@ class Bucket:
         except ModuleNotFoundError:
             raise ConfigError(
                 "the package boto3 is not installed, which a bucket needs",
-                "install it with: pip install 'shoal-fed[s3]'",
+                "pip install boto3",
             ) from None
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from grpc import aio
@@ -100,29 +100,28 @@ class Errors:
                     self._connections.refused(context.peer())
                 raise
             except Exception as error:
-                if (
-                    isinstance(error, ShoalError)
-                    and not isinstance(error, Unavailable)
-                    and self._is_deposed()
-                ):
-                    # A server that was stopped for a while, and wakes: what it does not know or does not have
-                    # may well be with the one that leads now.
-                    error = NotLeader("another server leads now", "call the other server", RETRY_WINDOW)
-                self._count(error.code if isinstance(error, ShoalError) else "internal")
-                if isinstance(error, REFUSALS):
-                    self._refused(context)
-                if isinstance(error, StorageFault) and not self._own_disk:
-                    log.error("a call failed: %s", error)
-                    error = Unavailable(
-                        "the server cannot use its disk at the moment", "try again in a minute"
-                    )
-                await refuse(context, error)
+                refusal = self._refusal(error, context)
             else:
                 if self._connections is not None:
                     self._connections.served(context.peer())
                 return answer
+            return await refuse(context, refusal)
 
         return answered
+
+    def _refusal(self, error: Exception, context: Context) -> Exception:
+        """What a caller hears of an error, which is counted."""
+        if isinstance(error, ShoalError) and not isinstance(error, Unavailable) and self._is_deposed():
+            # A server that was stopped for a while, and wakes: what it does not know or does not have
+            # may well be with the one that leads now.
+            error = NotLeader("another server leads now", "call the other server", RETRY_WINDOW)
+        self._count(error.code if isinstance(error, ShoalError) else "internal")
+        if isinstance(error, REFUSALS):
+            self._refused(context)
+        if isinstance(error, StorageFault) and not self._own_disk:
+            log.error("a call failed: %s", error)
+            return Unavailable("the server cannot use its disk at the moment", "try again in a minute")
+        return error
 
     def _refused(self, context: Context) -> None:
         """Count a call that was refused."""
@@ -132,14 +131,22 @@ class Errors:
             self._attention.refused(address_of(context))
 
 
-async def refuse(context: Context, error: Exception) -> None:
-    """End a call with as much of an error as its caller may know."""
+async def refuse(context: Context, error: Exception) -> NoReturn:
+    """End a call with as much of an error as its caller may know.
+
+    gRPC keeps the exception of an aborted call, and with it this frame, in a cycle of its own until the next
+    collection of garbage, after hundreds of calls. What the error came through must not be kept for as long:
+    the request is in it, of up to 4 MiB.
+    """
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:
         fault = wire.fault_to_pb(error, MESSAGE, HINT).SerializeToString()
         context.set_trailing_metadata((("shoal-fault-bin", fault),))
-        await context.abort(status_of(error), error.message[:DETAILS])
-    number = secrets.token_hex(4)
-    log.error("error %s in a call", number, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, f"error {number}: the server's log has the details")
+        status, details = status_of(error), error.message[:DETAILS]
+    else:
+        number = secrets.token_hex(4)
+        log.error("error %s in a call", number, exc_info=error)
+        status, details = grpc.StatusCode.INTERNAL, f"error {number}: the server's log has the details"
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    await context.abort(status, details)

@@ -70,7 +70,7 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
         from prometheus_client import CollectorRegistry
     except ImportError:
         raise ConfigError(
-            "metrics need prometheus-client, which is not installed", 'pip install "shoal-fed[metrics]"'
+            "metrics need prometheus-client, which is not installed", "pip install prometheus-client"
         ) from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(coordinator, places))

@@ -47,7 +47,8 @@ def tracing(meter: Meter, collector: str) -> Iterator[None]:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise ConfigError(
-            "traces need OpenTelemetry, which is not installed", 'pip install "shoal-fed[otel]"'
+            "traces need OpenTelemetry, which is not installed",
+            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-grpc",
         ) from None
     about = {"service.name": "fedserver", "service.version": shoal.__version__}
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)

@@ -129,10 +129,17 @@ def _anchored(settings: T, folder: Path) -> T:
     for item in dataclasses.fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, item.name)
         if isinstance(value, Path):
-            changes[item.name] = folder / value.expanduser()
+            changes[item.name] = folder / _at_home(value)
         elif dataclasses.is_dataclass(value):
             changes[item.name] = _anchored(value, folder)
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _at_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: there is no such home folder", "write the whole path") from None
 
 
 def convert(data: Mapping[str, Any], cls: type[T], source: str) -> T:

@@ -35,19 +35,22 @@ from shoal.core.errors import Bug, LearnerFault, Missing, ShoalError
 SCHEMA = 1
 USAGE = 2
 REPORT = "this is a bug: please report it with the traceback above"
-EXTRAS = {
-    "torch": "client",
-    "sklearn": "server",
-    "kneed": "server",
-    "grpc_health": "server",
-    "onnx": "export",
-    "onnxscript": "export",
-    "onnxruntime": "infer",
-    "opacus": "dp",
-    "psycopg": "postgres",
-    "boto3": "s3",
+SERVER = "grpcio-health-checking kneed scikit-learn"
+PACKAGES = {
+    "torch": "torch",
+    "sklearn": SERVER,
+    "kneed": SERVER,
+    "grpc_health": SERVER,
+    "onnx": "onnx onnxruntime onnxscript",
+    "onnxscript": "onnx onnxruntime onnxscript",
+    "onnxruntime": "onnxruntime",
+    "opacus": "opacus",
+    "psycopg": "'psycopg[binary]'",
+    "boto3": "boto3",
 }
-"""Modules that an installation may lack, and the extra that brings each."""
+"""Modules that an installation may lack, and the packages that bring each and what goes with it. Hints name
+packages and no extra: there is no Shoal on a package index, and anyone who put one there could run code on
+every machine whose owner follows a hint."""
 
 
 @dataclass(frozen=True)
@@ -287,10 +290,10 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail(Interrupted("interrupted"), as_json)
     except ModuleNotFoundError as error:
-        if (name := (error.name or "").partition(".")[0]) not in EXTRAS:
+        if (name := (error.name or "").partition(".")[0]) not in PACKAGES:
             traceback.print_exc()
             return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)
-        return _fail(Missing(f"this needs {name}", f'pip install "shoal-fed[{EXTRAS[name]}]"'), as_json)
+        return _fail(Missing(f"this needs {name}", f"pip install {PACKAGES[name]}"), as_json)
     except Exception as error:
         traceback.print_exc()
         return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)

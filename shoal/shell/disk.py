@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, Literal
 
-from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, StorageFault, TooManyFiles
 from shoal.core.types import Bytes
 from shoal.shell import crash
 
@@ -56,6 +56,19 @@ def storing(path: Path) -> Iterator[None]:
         if error.errno in NO_DESCRIPTORS:
             raise TooManyFiles(what, "close other connections and files, or raise `ulimit -n`") from error
         raise StorageFault(what, HINTS.get(error.errno or 0, "check the disk that it is on")) from error
+
+
+def inside(folder: Path, name: str) -> Path:
+    """What is to be called `name` in a folder: a name from another machine. Raises BadPayload where it leads
+    elsewhere.
+
+    Example:
+        >>> inside(Path("models"), "c0")
+        PosixPath('models/c0')
+    """
+    if name in ("", ".", "..") or "/" in name or not name.isprintable():
+        raise BadPayload(f"{name[:80]!r} cannot be the name of a file", "do not trust who gave it that name")
+    return folder / name
 
 
 @contextmanager

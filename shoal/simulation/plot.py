@@ -23,7 +23,7 @@ def check(path: Path) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise Missing("--plot needs matplotlib", "pip install 'shoal-fed[plot]'") from None
+        raise Missing("--plot needs matplotlib", "pip install matplotlib") from None
 
 
 def accuracies(runs: Mapping[int, Rounds]) -> Lines:

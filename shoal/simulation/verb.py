@@ -191,7 +191,7 @@ def over_seeds(
     """
     missing = [name for name in ("torch", "sklearn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise Missing("simulating needs PyTorch and scikit-learn", 'pip install "shoal-fed[client,server]"')
+        raise Missing("simulating needs PyTorch and scikit-learn", "pip install torch scikit-learn kneed")
     others = dict(settings)
     table, plot, seeds = others.pop("table"), others.pop("plot"), _numbers(others.pop("seeds"))
     others["changes"] = dict(map(parsed, others["changes"]))

@@ -14,7 +14,7 @@ from shoal.client import DaemonResult
 from shoal.core.algorithm import find
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.simulate import simulate
-from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.errors import BadPayload, ConfigError, Unavailable
 from shoal.core.inference.graph.wire import message
 from shoal.core.types import Tensors
 from shoal.result import NotKnown
@@ -83,6 +83,12 @@ def test_the_names_of_the_classes_are_those_of_the_runs_graph(tmp_path: Path) ->
             result = DaemonResult(operator, operator.show(name), [])
             assert result.class_names == names
             assert result.to_dict()["class_names"] == (None if names is None else list(names))
+        status = operator.show(name)
+        (weights,) = status.models.values()
+        hostile = DaemonResult(operator, replace(status, models={"../elsewhere": weights}), [])
+        with pytest.raises(BadPayload, match="cannot be the name of a file"):
+            hostile.save(tmp_path / "saved")
+        assert not list(tmp_path.glob("elsewhere*"))
 
 
 def test_without_a_server_it_is_said_how_to_start_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from shoal.core.errors import ConfigError
-from shoal.shell.config import MAX_DEPTH, MAX_TEXT, Written, convert, load, setting
+from shoal.shell.config import MAX_DEPTH, MAX_TEXT, Written, convert, load, read_settings, setting
 
 T = TypeVar("T")
 
@@ -151,3 +151,10 @@ def test_a_text_is_a_text_quoted_or_not() -> None:
         assert found.meant == meant
     with pytest.raises(ConfigError, match="cannot be read as a value"):
         setting("[1")
+
+
+def test_the_home_of_a_user_whom_there_is_not_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "device.yaml"
+    file.write_text("name: a\npath: ~no-such-user/data.npz\n")
+    with pytest.raises(ConfigError, match="~no-such-user/data"):
+        read_settings(file, Outer, {})

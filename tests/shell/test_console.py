@@ -171,7 +171,7 @@ def test_a_package_of_an_extra_is_named_and_no_bug() -> None:
     outcome = call("fail", "package")
     assert (outcome.exit_code, "Traceback" in outcome.stderr) == (3, False)
     assert "error[missing-package]: this needs sklearn" in outcome.stderr
-    assert 'pip install "shoal-fed[server]"' in outcome.stderr
+    assert "pip install grpcio-health-checking kneed scikit-learn" in outcome.stderr
 
 
 def test_help_is_0() -> None:

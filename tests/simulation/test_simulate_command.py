@@ -77,7 +77,7 @@ def test_a_server_without_pytorch_is_told_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
     done = simulate("--data", str(files / "*.npz"))
     assert done.exit_code == 3
-    assert 'pip install "shoal-fed[client,server]"' in done.stderr
+    assert "pip install torch scikit-learn kneed" in done.stderr
 
 
 def test_fine_tuning_is_measured_where_it_is_asked_for(files: Path) -> None:

@@ -81,7 +81,7 @@ def _shown(found: Finding) -> list[str]:
 
 def _packages(settings: ClientConfig) -> Finding:
     """The package that computes, imported in a child: a broken one can end the process that imports it."""
-    name, extra = ("torch", "client") if settings.learner is not None else ("onnxruntime", "infer")
+    name = "torch" if settings.learner is not None else "onnxruntime"
     code = f"import {name}; print({name}.__version__)"
     try:
         ended = subprocess.run(  # noqa: S603 - our own words
@@ -94,7 +94,7 @@ def _packages(settings: ClientConfig) -> Finding:
     if ended.returncode == 0:
         return Finding("packages", f"{name} {ended.stdout.strip()}, Python {sys.version.split()[0]}")
     said = (ended.stderr.strip().splitlines() or [f"it ended with code {ended.returncode}"])[-1]
-    return Finding("packages", f"{name} cannot be loaded: {said}", f'pip install "shoal-fed[{extra}]"')
+    return Finding("packages", f"{name} cannot be loaded: {said}", f"pip install {name}")
 
 
 def _disk(settings: ClientConfig) -> Finding:

@@ -39,8 +39,9 @@ def write_folder(
     client: "OperatorClient", status: RunStatus, folder: Path, release: ReleaseStatus | None = None
 ) -> list[Path]:
     """Fetch the models of a run, or of a release that was checked, and write the folder. Returns its files;
-    the checksums are written last, so a folder without them is not whole."""
-    run = status.summary.run
+    the checksums are written last, so a folder without them is not whole. Raises BadPayload where the server
+    names a cluster so that its files would be elsewhere."""
+    run, folders = status.summary.run, {key: disk.inside(folder, key) for key in status.models}
     rounds = list(client.history(run, devices=False))
     in_all = {device: each for device, each in client.status().released.items() if device in status.released}
     with disk.storing(folder):
@@ -49,7 +50,7 @@ def write_folder(
     files = dict[str, bytes]()
     graph, names = graph_of(client, status), list[Path]()
     for key, weights in status.models.items():
-        tensors, own = client.fetch(weights), folder / key
+        tensors, own = client.fetch(weights), folders[key]
         with disk.storing(own):
             own.mkdir(exist_ok=True)
         save(tensors, own / "model.safetensors", {"run": run, "cluster": key})

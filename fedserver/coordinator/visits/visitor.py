@@ -20,6 +20,11 @@ REPLACED = 8
 """How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
 
 
+QUARREL, SECONDS = 3, 300.0
+"""Where this many replaced sessions were used within this many seconds, several processes are taken to use
+one name: one that says hello again, as after a lost connection, may leave a call of its former session."""
+
+
 class Quota(Protocol):
     """Which clusters' models a newcomer may have: see `fedserver.authority.model_quota`."""
 
@@ -76,9 +81,10 @@ class Visitor:
     """A device that has called since the start.
 
     session: the current one; "" before the first hello and after the device left. replaced: the sessions
-    before it. joined: the runs that it has joined in this session. given: the run of the task that it was
-    given last, which is the one that it works on. inlined: the blobs inside of that task. granted: blobs that
-    answers to a placement named, and their runs. line: how fast models reach it. taken: for each run the last
+    before it. late: those of them that were used all the same, and when last. joined: the runs that it has
+    joined in this session. given: the run of the task that it was given last, which is the one that it works
+    on. inlined: the blobs inside of that task. granted: blobs that answers to a placement named, and their
+    runs. line: how fast models reach it. taken: for each run the last
     round in which it uploaded, and the bytes uploaded in it. polling: how many of its calls wait for a task.
     sent_finished: whether it knows that no run is left. changed: fires if there may be something new for it.
     first_seen, last_seen: clock times; None until it was heard. noted: whether these are on disk.
@@ -88,6 +94,7 @@ class Visitor:
     software: str = ""
     session: str = ""
     replaced: tuple[str, ...] = ()
+    late: dict[str, float] = field(default_factory=dict)
     first_seen: float | None = None
     last_seen: float | None = None
     joined: set[RunId] = field(default_factory=set)
@@ -113,6 +120,16 @@ class Visitor:
             upload.close()
         self.changed.fire()
         return self.session
+
+    def called_late(self, session: str) -> None:
+        """A call came of a session that was replaced."""
+        known = {**self.late, session: time.monotonic()}
+        self.late = {each: at for each, at in known.items() if each in self.replaced}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes seem to use the name of this device in turn."""
+        return sum(time.monotonic() - at < SECONDS for at in self.late.values()) >= QUARREL
 
     def end(self) -> None:
         self.session = ""

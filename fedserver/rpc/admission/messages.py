@@ -91,7 +91,7 @@ class Calls(aio.ServerInterceptor):  # type: ignore[type-arg]
             if handler.response_streaming
             else grpc.stream_unary_rpc_method_handler
         )
-        return make(self._layered(method, behavior), None, handler.response_serializer)
+        return make(_closed(self._layered(method, behavior)), None, handler.response_serializer)
 
     def _read(self, behavior: Behavior, cls: type[Message], within: float) -> Behavior:
         """A behavior that reads the one request of a call."""
@@ -150,6 +150,21 @@ class Silent:
 
 async def no_such_call(requests: object, context: Context) -> None:
     raise NoSuchCall("there is no such call here", "is the software of the other side newer?")
+
+
+def _closed(behavior: Behavior) -> Behavior:
+    """The same behavior, whose requests are closed when it ends.
+
+    gRPC's iterator is part of a cycle with the last message in it, which nothing but a collection of garbage
+    would free: with messages of up to 4 MiB, hundreds of calls later.
+    """
+
+    async def closed(requests: AsyncIterator[bytes], context: Context) -> Any:
+        messages: Any = aiter(requests)
+        async with contextlib.aclosing(messages):
+            return await behavior(messages, context)
+
+    return closed
 
 
 def _behavior_of(handler: Any) -> Behavior:

@@ -57,6 +57,6 @@ def open_database(state: Path, url: str = "") -> Database:
     except ModuleNotFoundError:
         raise ConfigError(
             "the package psycopg is not installed, which a PostgreSQL database needs",
-            "install it with: pip install 'shoal-fed[postgres]'",
+            "pip install 'psycopg[binary]'",
         ) from None
     return PostgresqlDatabase(url)

@@ -11,6 +11,8 @@ differently. So it takes numbers as they are (`numbers`), or a list of all names
 (`placed`).
 """
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,8 +22,10 @@ from shoal.core.errors import DataFault, near
 from shoal.core.types import Array
 
 MAX_CLASS = 1 << 31
-SHOWN = 8
-"""Names that a sentence lists."""
+SHOWN, WRITTEN = 8, 50
+"""Names that a sentence lists, and names that are written out for a settings file."""
+PLAIN = re.compile(r"\w[\w .+-]*(?<! )")
+"""A name that YAML reads as a text without quotes."""
 BOOLEANS = ("False", "True")
 
 Named = Callable[[int], str]
@@ -61,6 +65,8 @@ def read(what: str, y: Array, named: Named = by_row) -> Array:
     right = np.isfinite(y) & (y == np.floor(y)) & (y > -MAX_CLASS) & (y < MAX_CLASS)
     if not right.all():
         row = int(right.argmin())
+        if is_missing(y[row]):
+            raise DataFault(f"{what}: {named(row)} is missing", "fill or drop such samples")
         raise DataFault(
             f"{what}: {named(row)} is {y[row]}",
             "classes are names or whole numbers; for numbers to predict, set regression=True, or on a device "
@@ -160,8 +166,9 @@ def placed(what: str, y: Array, names: Sequence[str] | None, named: Named = by_r
 def numbers(what: str, y: Array, named: Named = by_row) -> Array:
     """Labels of one device, which are classes from 0 as they are: (n,) int64. Raises DataFault."""
     found = read(what, y, named)
-    words = sorted({str(label) for label in found.tolist()})[:SHOWN] if found.dtype.kind == "U" else []
-    listed = f"data.classes: [{', '.join(words)}]"
+    words = sorted({str(label) for label in found.tolist()}) if found.dtype.kind == "U" else []
+    rest = f", and {len(words) - WRITTEN} more" if len(words) > WRITTEN else ""
+    listed = f"data.classes: [{', '.join(map(_as_setting, words[:WRITTEN]))}{rest}]"
     hint = f"list the names of all classes, in the same order on every device: {listed}"
     return _whole(what, found, named, hint)
 
@@ -208,6 +215,10 @@ def listed(names: Iterable[str]) -> str:
     found = list(names)
     more = len(found) - SHOWN
     return ", ".join(found[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _as_setting(name: str) -> str:
+    return name if PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _is_number(name: str) -> bool:

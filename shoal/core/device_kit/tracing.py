@@ -35,7 +35,7 @@ TRIED = (1, 7, 64)
 CLOSE = 1e-4
 """How far the runtime's results may be from PyTorch's, relative to the largest of them."""
 OPSET = 17
-INSTALL = 'pip install onnx onnxscript onnxruntime, or "shoal-fed[export,infer]"'
+INSTALL = "pip install onnx onnxscript onnxruntime"
 FATAL = 4
 """The severity from which on ONNX Runtime writes to standard error."""
 MAX_MODEL = 1 << 28

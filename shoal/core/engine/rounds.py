@@ -409,10 +409,3 @@ class RoundEngine(View):
     def _enter(self, move: Move) -> None:
         """The only place where the stage changes. It comes first, so that an illegal move changes nothing."""
         self.stage = after(self.stage, move)
-
-    def _least(self) -> int:
-        """How many reports the open round needs."""
-        quorum = math.ceil(self.plan.quorum * self._tasks.goal)
-        waited = self._now >= min(self._tasks.began + self._policy.wait_for_devices, self._ends)
-        minimum = self._policy.least(self.state) if waited else self._policy.minimum  # one may come back
-        return max(min(minimum, len(self.plan.tasks)), quorum)

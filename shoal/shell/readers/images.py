@@ -143,9 +143,7 @@ def _pixels(path: Path, name: PurePosixPath, data: bytes, shape: Sequence[int]) 
     try:
         from PIL import Image
     except ImportError:
-        raise DataFault(
-            f"{path} has pictures, and Pillow is not installed", 'pip install "shoal-fed[data]"'
-        ) from None
+        raise DataFault(f"{path} has pictures, and Pillow is not installed", "pip install pillow") from None
     try:
         with Image.open(io.BytesIO(data), formats=[FORMATS[name.suffix.lower()]]) as image:
             if image.width * image.height > MOST_PIXELS:

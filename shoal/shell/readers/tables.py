@@ -151,7 +151,9 @@ def _bad_line(
                     f"{path}, line {number}, column {name!r} is empty", "fill it, or drop the line"
                 )
             if name != text and not _is_number(cell):
-                hint = "use finite numbers, or leave the column out"
+                hint = "use finite numbers, or leave the column out: data.ignore"
+                if len(taken) == len(header):  # as where no one has said which column has the classes
+                    hint += f"; if it has the classes: data.label: {name}"
                 return DataFault(
                     f"{path}, line {number}, column {name!r}: {cell[:40]!r} is not a number", hint
                 )
@@ -185,7 +187,7 @@ def read_parquet(
         import pyarrow.parquet
     except ImportError:
         raise DataFault(
-            f"{path} is a parquet file, and pyarrow is not installed", 'pip install "shoal-fed[data]"'
+            f"{path} is a parquet file, and pyarrow is not installed", "pip install pyarrow"
         ) from None
     with path.open("rb") as file:
         try:

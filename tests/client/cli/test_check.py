@@ -90,6 +90,10 @@ WRONG = [
     ('latent = "0"\ndef loss(model, x, y): return model(x)', "loss(): loss() returned shape"),
     ("def loss(model, x, y): return model(x).sum() * float('nan')", "loss(): the loss of"),
     ("def build(): return nn.Linear(5, 3)", "the network refused a batch of shape"),
+    (
+        "def build(): return nn.Linear(5, 3)\ndef train(model, batches, settings): return 0.5",
+        "the network refused a batch of shape",
+    ),
 ]
 WRONG_IN_FULL = [
     ("def train(model, batches, settings): return None", "train(): train() returned None"),
@@ -158,8 +162,9 @@ def test_a_label_that_only_the_end_of_a_run_would_meet(
     else:
         labels[Views.of(Dataset(np.arange(200)[:, None], labels)).held_out.x[0]] = 12
         np.savez(tmp_path / "train.npz", x=x, y=labels)
-    with pytest.raises(DataFault, match="the label 12, and the network knows 3 classes"):
-        tried(work, "", selfcheck)
+    for learner in ("", "def train(model, batches, settings): return 0.5"):
+        with pytest.raises(DataFault, match="the label 12, and the network knows 3 classes"):
+            tried(work, learner, selfcheck)
 
 
 def test_a_trial_leaves_the_chance_of_the_process_alone(work: WorkConfig) -> None:

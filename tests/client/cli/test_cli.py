@@ -134,7 +134,7 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
             "outcome": "accepted",
         }
         assert seen.data["last_error"]["code"] == "learner-failed"
-        assert "run `fedclient place --run r1` and then `fedclient predict`" in ended.err
+        assert f"next: fedclient place --config {settings} --run r1, and then fedclient predict" in ended.err
         people = await call("status", "-c", settings)
         assert "agent:       not running" in people.out
         assert "cluster:     c1" in people.out

@@ -97,7 +97,10 @@ def test_whole_float_labels_will_do(tmp_path: Path) -> None:
         ({"x": X, "y": Y[:9]}, "x has 10 examples but y has 9 labels"),
         ({"x": X, "y": Y - 1}, "the label of row 0 (from 0) is -1"),
         ({"x": X, "y": Y + 0.5}, "the label of row 0 (from 0) is 0.5"),
-        ({"x": X, "y": np.where(np.arange(10) == 7, np.nan, 1.0)}, "the label of row 7 (from 0) is nan"),
+        (
+            {"x": X, "y": np.where(np.arange(10) == 7, np.nan, 1.0)},
+            "the label of row 7 (from 0) is missing (fill",
+        ),
         ({"x": X, "y": Y.astype(np.uint64) + (1 << 40)}, "the label of row 0"),
         ({"x": X, "y": np.array(["dog", "cat"] * 5)}, "is 'dog', and not a number (list the names of all"),
         ({"x": X, "y": np.eye(10, dtype=int)}, "y has shape (10, 10)"),
@@ -193,6 +196,12 @@ def test_csv_columns_are_taken_by_name(tmp_path: Path) -> None:
         assert data.y.tolist() == [0, 1]
     unlabelled = load_file(csv(tmp_path, "a,b\n1,2\n"), config)
     assert (unlabelled.x.tolist(), unlabelled.y) == ([[2.0, 1.0]], None)
+
+
+def test_a_column_of_words_may_be_the_one_of_classes(tmp_path: Path) -> None:
+    path = csv(tmp_path, "age,state\n40,ill\n")
+    assert "data.label: state" in fault(DataConfig(csv=path))
+    assert "data.label" not in fault(DataConfig(csv=path, label="age"))
 
 
 def test_csv_columns_to_ignore(tmp_path: Path) -> None:

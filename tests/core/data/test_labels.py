@@ -5,6 +5,7 @@ import pytest
 
 from shoal.core.data import labels
 from shoal.core.errors import DataFault
+from shoal.shell.config import load
 
 
 def test_names_are_sorted_over_all_devices_and_each_label_has_its_place() -> None:
@@ -60,6 +61,11 @@ def test_a_device_by_itself_takes_numbers_only() -> None:
         DataFault, match=r"row 0 .from 0. is 'cat', and not a number .*data.classes: \[cat, dog\]"
     ):
         labels.numbers("a", np.array(["cat", "dog"]))
+    many = sorted(["no", "3.5 mm", "a, b", "- c", " d", "e:", *(f"k{number}" for number in range(20))])
+    with pytest.raises(DataFault) as caught:
+        labels.numbers("a", np.array(many))
+    _, setting = caught.value.hint.split("data.classes: ")
+    assert [str(name) for name in load(f"classes: {setting}", "")["classes"]] == many
     for values in ([0, -1], [0, 1 << 31], ["0", "99999999999"]):
         with pytest.raises(DataFault, match="row 1"):
             labels.numbers("a", np.array(values))

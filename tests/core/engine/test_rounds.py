@@ -96,6 +96,15 @@ def test_before_the_first_tick_all_of_wait_for_devices_is_left() -> None:
     assert machine.waiting().seconds == 18.0
 
 
+@pytest.mark.parametrize(("minimum", "left"), [(2, 1.0), (3, 91.0)])
+def test_a_round_that_lacks_reports_is_said_to_wait_until_its_deadline(minimum: int, left: float) -> None:
+    machine = opened(3, minimum=minimum, deadline=100.0)
+    feed(machine, Tick(1.0), Reported("d0", 1, 1), Reported("d1", 1, 1), Tick(9.0))
+    assert machine.waiting().seconds == left
+    feed(machine, Heard("d2"), Tick(11.0))  # three times what the others needed is less than ten seconds
+    assert machine.stage is (Stage.REDUCING if minimum == 2 else Stage.OPEN)
+
+
 def test_the_last_report_closes_the_round_and_reports_are_reduced_in_device_order() -> None:
     machine = opened(3)
     assert feed(machine, Reported("d2", 1, 1), Reported("d0", 1, 1)) == []

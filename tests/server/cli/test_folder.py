@@ -3,15 +3,17 @@
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedserver.__main__ import main
 from fedserver.cli import text
-from fedserver.cli.models.folder import _lineage
+from fedserver.cli.models.folder import _lineage, write_folder
 from fedserver.cli.models.weights import load
 from fedserver.rpc.client import OperatorClient
+from shoal.core.errors import BadPayload
 from shoal.core.server_kit.history.records import ClusterRound, RoundHistory
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, spec
@@ -37,6 +39,12 @@ def test_a_folder_has_models_settings_a_card_and_checksums(tmp_path: Path) -> No
         assert export("--folder", str(folder), "--out", "x") == export() == 3
         status = client.show("toy")
         final = {key: client.fetch(weights) for key, weights in status.models.items()}
+        for name in ("../elsewhere", "..", str(tmp_path / "elsewhere"), "a\nb"):
+            hostile = replace(status, models={**status.models, name: status.models["global"]})
+            with pytest.raises(BadPayload, match="cannot be the name of a file"):
+                write_folder(client, hostile, tmp_path / "new" / "folder")
+        assert not (tmp_path / "new").exists()
+        assert not (tmp_path / "elsewhere").exists()
     assert same_models({"global": load(folder / "global" / "model.safetensors")}, final)
     sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
     assert sorted(sums) == ["README.md", "config.json", "global/config.json", "global/model.safetensors"]

@@ -169,6 +169,13 @@ def test_what_the_models_have_is_said_where_noise_was_added() -> None:
     assert text.privacy(mixed)[-1] == text.private_data(mixed)["weights"] == WEIGHTS
 
 
+def test_what_several_devices_have_released_is_one_row_also_where_one_released_more() -> None:
+    some, more = (OPEN_WAYS["weights"],), (OPEN_WAYS["paper"], OPEN_WAYS["weights"])
+    released = {"d0": Statement(Cost(RHO), unprotected=some), "d1": Statement(Cost(RHO), unprotected=more)}
+    _, *rows, _ = text.privacy_table(released).splitlines()
+    assert sorted(row[:9] for row in rows) == ["1 device ", "2 devices", "2 devices"]
+
+
 def test_clusters_in_which_nobody_is_are_not_listed() -> None:
     assert text.status(RunStatus(OVER, {"global": ()})) == text.summary(OVER)
 

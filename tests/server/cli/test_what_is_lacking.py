@@ -27,7 +27,7 @@ def said(*line: object) -> tuple[int, str]:
 def test_a_simulation_without_pytorch_names_what_to_install() -> None:
     code, text = said("-c", WITHOUT_TORCH, "simulate", "--dataset", "digits")
     assert (code, "error[missing-package]" in text) == (3, True), text
-    assert 'pip install "shoal-fed[client,server]"' in text
+    assert "pip install torch scikit-learn kneed" in text
 
 
 def test_a_port_that_is_taken_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:

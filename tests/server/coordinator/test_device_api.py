@@ -60,6 +60,22 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
     scenario(story, tmp_path)
 
 
+def test_who_copies_a_devices_folder_is_told_by_the_status(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        one = await hands(coordinator, 0)
+        for _ in range(3):
+            assert coordinator.notices() == ()
+            other = await hands(coordinator, 0)
+            for _ in range(2):
+                with pytest.raises(SessionLost):
+                    await one.link.next_task(0.0)
+            one = other
+        (notice,) = coordinator.notices()
+        assert "take turns as d0" in notice
+
+    scenario(story, tmp_path)
+
+
 def test_a_device_that_fell_silent_finds_its_task_again_when_it_fetches(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, policy=ALONE)

@@ -1,6 +1,8 @@
 """Over gRPC: who asks for too much is asked to come again later, and devices at work do not notice."""
 
 import asyncio
+import gc
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,3 +111,32 @@ def test_devices_that_wait_take_no_place_of_those_that_work(
         await asyncio.gather(*polls, return_exceptions=True)
 
     over_grpc(story, tmp_path)
+
+
+def test_a_refused_request_is_let_go_before_any_collection_of_garbage(tmp_path: Path) -> None:
+    size, times = 3 << 20, 8
+
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        link = WireLink(channel, "d0")
+        call: Any = channel.unary_unary("/fed.v1.DeviceService/Report")
+        junk = b"\x0b" + bytes(size)  # a group, which the contract has none of
+
+        async def send() -> None:
+            with pytest.raises(aio.AioRpcError) as caught:
+                await call(junk, metadata=link.metadata)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+        await send()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(times):
+            await send()
+        # Of the last one, gRPC may still be sending the answer.
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * size
+
+    gc.disable()
+    tracemalloc.start()
+    try:
+        over_grpc(story, tmp_path)
+    finally:
+        tracemalloc.stop()
+        gc.enable()

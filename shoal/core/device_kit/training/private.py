@@ -206,7 +206,7 @@ def _unchanged(model: nn.Module, before: Gradients) -> None:
 def _missing(error: ImportError) -> DeviceFault:
     return DeviceFault(
         f"training with a privacy guarantee needs Opacus, which is not installed here: {error}",
-        'pip install "shoal-fed[client,dp]" on this device',
+        "on this device: pip install opacus",
     )
 
 

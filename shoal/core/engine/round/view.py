@@ -1,8 +1,10 @@
 """What can be asked of a run at any time: questions that change nothing."""
 
+import math
 from collections.abc import Iterable
 
 from shoal.core.algorithm import Plan, State
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.round.open_round import OpenRound
 from shoal.core.engine.round.opening import Opening
 from shoal.core.engine.round.waiting import Waiting
@@ -27,6 +29,7 @@ class View:
     _resume: tuple[tuple[DeviceId, ...], ...]
     _tasks: OpenRound
     _opening: Opening
+    _policy: RoundPolicy
     _abandoned: int
     _why: str
     _now: float
@@ -73,7 +76,8 @@ class View:
                 return Waiting(f"{self._failing()}the next round opens after a pause", (), pause)
             return self._opening.waiting(known, self.state, self._now)
         if self.stage is Stage.OPEN:
-            end = min(self._ends, self._opening.ends_for_the_slow(self._tasks))
+            enough = len(self.reported) >= self._least()
+            end = min(self._ends, self._opening.ends_for_the_slow(self._tasks)) if enough else self._ends
             whom = self._tasks.outstanding or self._tasks.silent
             text = f"{self._failing()}{self.progress()}"
             return Waiting(text, tuple(sorted(whom)), max(0.0, end - self._now))
@@ -87,6 +91,13 @@ class View:
         many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
         last = ", the last" if self._abandoned > 1 and self._why else ""
         return f"{many} abandoned{last}{f' because {self._why}' if self._why else ''}; "
+
+    def _least(self) -> int:
+        """How many reports the open round needs."""
+        quorum = math.ceil(self.plan.quorum * self._tasks.goal)
+        waited = self._now >= min(self._tasks.began + self._policy.wait_for_devices, self._ends)
+        minimum = self._policy.least(self.state) if waited else self._policy.minimum  # one may come back
+        return max(min(minimum, len(self.plan.tasks)), quorum)
 
     def _pause_left(self) -> float:
         """Seconds until a round may open after one that was abandoned; one that is open on disk does not
