@@ -33,7 +33,7 @@ def test_what_differs_from_stretch_to_stretch_by_itself_has_not_moved() -> None:
         one, other = {"latents": found[:384]}, {"latents": found[384:]}
         wrong += chance(one, other) <= LEVEL
         right += chance(one, {"latents": other["latents"] + 2.0}) <= LEVEL
-    assert wrong <= 4, "exchanges of blocks alone are wrong 15 times"
+    assert wrong <= 4, "exchanges of blocks by themselves are wrong 15 times"
     assert right >= 45
 
 
