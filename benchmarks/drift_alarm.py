@@ -183,7 +183,7 @@ def fleet(seeds: list[int]) -> None:
                     return day + 1.0
         return np.inf
 
-    print("\n| devices | all have moved | a third has | false alarms: 1 in 100 and 1 in 20 say so |")
+    print("\n| devices | all have moved | a third has | false alarms: 1 in 100 and 1 in 10 say so |")
     print("|---|---|---|---|")
     for devices in (20, 50, 100, 400):
         cells = []

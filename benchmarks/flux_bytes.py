@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from fedserver.store.integrity.records import RunSpec
 
 from benchmarks.least_server import HOST
 from benchmarks.processes import clients, joined, started
 from fedserver.authority.setup import init
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.records import RunSpec
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.types import Scalar

@@ -52,7 +52,7 @@ async def played(seed: int, which: str) -> dict[str, Any]:
                 found, run, [*others, LAST] if which == "early" else others, LAST if which == "late" else ""
             )
             before, accuracy = models_of(run), mean_of(run)
-            (price,) = (await found.api.withdraw(LAST, "", False, ())).found.runs
+            (price,) = (await found.api.withdraw(LAST, "", False, ())).runs
             await found.api.withdraw(LAST, "", True, ("run",) if price.back_to else ())
             run = found.coordinator.runs["run"] if price.back_to else await begun(found, "again", seed)
             asked = run.engine.state.progress

@@ -16,11 +16,11 @@ COPY fedserver fedserver
 COPY fedclient fedclient
 RUN python -m venv /opt/shoal && lock=requirements/client.lock \
  && if [ -n "$PIP_EXTRA_INDEX_URL" ]; then \
-      /opt/shoal/bin/pip install --no-cache-dir --no-deps "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $lock)" \
-      && awk '/^[a-z]/ { keep = !/^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } keep' $lock > without-torch.lock \
+      /opt/shoal/bin/pip install --no-cache-dir --no-deps "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' "$lock")" \
+      && awk '/^[a-z]/ { keep = !/^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ } keep' "$lock" > without-torch.lock \
       && lock=without-torch.lock; \
     fi \
- && /opt/shoal/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/build.lock -r $lock \
+ && /opt/shoal/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/build.lock -r "$lock" \
  && /opt/shoal/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/shoal/bin/pip check
 
@@ -29,7 +29,7 @@ RUN useradd --system --uid 7412 --home-dir /var/lib/shoal-device shoal-device \
  && install -d -o shoal-device -g shoal-device -m 0700 /var/lib/shoal-device
 COPY --from=build /opt/shoal /opt/shoal
 ENV PATH=/opt/shoal/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER shoal-device
+USER 7412
 VOLUME /var/lib/shoal-device
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["fedclient"]

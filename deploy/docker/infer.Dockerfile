@@ -23,7 +23,7 @@ RUN python -m venv /tools && python -m venv --without-pip /opt/shoal \
  && /tools/bin/pip --python /opt/shoal/bin/python install --no-cache-dir --no-compile --no-deps /wheel/*.whl \
  && find /opt/shoal -type d -name tests -prune -exec rm -rf {} + \
  && rm -f /opt/shoal/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.* \
- && cd / && /opt/shoal/bin/python -m fedclient.light.ready
+ && env --chdir=/ /opt/shoal/bin/python -m fedclient.light.ready
 RUN ./least-root /opt/shoal /image \
  && install -d -o 7412 -g 7412 -m 0700 /image/var/lib/shoal-device \
  && echo 'shoal-device:x:7412:7412::/var/lib/shoal-device:/none' > /image/etc/passwd \
@@ -32,7 +32,7 @@ RUN ./least-root /opt/shoal /image \
 FROM scratch
 COPY --from=build /image /
 ENV PATH=/opt/shoal/bin HOME=/var/lib/shoal-device LANG=C.UTF-8 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER shoal-device
+USER 7412
 VOLUME /var/lib/shoal-device
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["fedclient"]

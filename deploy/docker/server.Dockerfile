@@ -20,7 +20,7 @@ RUN useradd --system --uid 7411 --home-dir /var/lib/shoal shoal \
  && install -d -o shoal -g shoal -m 0700 /var/lib/shoal /srv/shoal
 COPY --from=build /opt/shoal /opt/shoal
 ENV PATH=/opt/shoal/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER shoal
+USER 7411
 VOLUME /var/lib/shoal
 EXPOSE 50051 50052
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \

@@ -64,7 +64,7 @@ class Container:
         found = json.loads(output("buildah", "inspect", "--type", "image", image))["OCIv1"]["config"]
         self._config, (place,) = found, found["Volumes"]
         users = (line.split(":") for line in Path(self._root, "etc/passwd").read_text().splitlines())
-        (user,) = (each for each in users if each[0] == found["User"])
+        (user,) = (each for each in users if each[2] == found["User"])
         self._user, self._group = int(user[2]), int(user[3])
         state = folder / "state"
         state.mkdir(parents=True)

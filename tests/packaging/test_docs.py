@@ -1,5 +1,6 @@
 """The documentation site builds in strict mode, and every page of docs/ is in it."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -56,3 +57,9 @@ def test_the_paths_that_a_page_names_exist(page: str) -> None:
     paths = re.findall(rf"`((?:{folders})/[\w/.]*)`", (ROOT / page).read_text())
     assert len(paths) > 10
     assert not [path for path in paths if "nova" not in path and not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_uses_exists(path: Path) -> None:
+    """Pages name them, and no test runs them."""
+    assert importlib.import_module(f"benchmarks.{path.stem}").__doc__

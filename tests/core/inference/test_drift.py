@@ -25,6 +25,18 @@ def test_samples_of_one_source_are_taken_for_others_at_the_stated_rate(memory: f
     assert wrong <= 6, "more than 6 of 150 have a probability of less than 1 in 1,000"
 
 
+def test_what_differs_from_stretch_to_stretch_by_itself_has_not_moved() -> None:
+    """Each sample remembers 95 % of the one before it; what has moved besides is still found."""
+    rng, wrong, right = np.random.default_rng(43), 0, 0
+    for _ in range(60):
+        found = series(rng, 432, 0.95)
+        one, other = {"latents": found[:384]}, {"latents": found[384:]}
+        wrong += chance(one, other) <= LEVEL
+        right += chance(one, {"latents": other["latents"] + 2.0}) <= LEVEL
+    assert wrong <= 4, "exchanges of blocks by themselves are wrong 15 times"
+    assert right >= 45
+
+
 def test_a_shift_is_found_in_the_one_view_that_has_it() -> None:
     rng = np.random.default_rng(43)
     one, other = rng.normal(size=(100, 3)), rng.normal(size=(100, 3))
