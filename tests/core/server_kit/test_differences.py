@@ -80,6 +80,22 @@ def test_names_are_told_apart_from_samples_under_noise_and_what_noise_hides_is_n
         assert found(few, turn=1) in (UNKNOWN, NAMES)
 
 
+def test_exchanged_names_are_seen_beside_classes_that_look_alike() -> None:
+    """Two classes lie in one place, so that nothing tells which of them is which."""
+    places, names = np.array([0.0, 0.8, 3.0, 3.0]), np.array([1, 0, 2, 3])
+
+    def described(seed: int, second: bool) -> Descriptor:
+        chance = np.random.default_rng(seed)
+        labels = chance.integers(0, CLASSES, 400)
+        latents = places[labels][:, None] + chance.normal(size=(400, DIMS))
+        moments = moments_of(latents, names[labels] if second else labels, CLASSES)
+        return release(moments, PrivacySettings(), "0" * 64, chance)
+
+    for first in range(0, 200, 10):
+        (found,) = kinds(lambda seed, second, first=first: described(first + seed, second))  # type: ignore[misc]
+        assert (found.kind, found.strength) == (NAMES, 0.5)
+
+
 def test_a_pair_in_doubt_is_named_only_as_the_sure_ones_are() -> None:
     """c1 is where c0 is but for two classes; its others are nearly there. c2 and c3 are elsewhere."""
     moved = np.array([1.5, 1.5, 0.3, 0.3])[:CLASSES]
