@@ -212,7 +212,12 @@ def _what_tells_most(
     cells = worth.cells_of([*tables.TABLES.values()], base, seeds)
     due = worth.in_order(cells, path, lambda cell: path(cell).exists())
     every, left = {path(cell) for _, cell in cells}, {*map(path, due)}
-    console.say(f"{len(cells)} cells are {len(every)} experiments, {len(left)} of them to be run")
+    kept = campaign.finished([cell for _, cell in cells], out)
+    ran = {path(cell): _seconds(kept[cell.name]) for _, cell in cells if cell.name in kept}
+    console.say(
+        f"{len(cells)} cells are {len(every)} experiments, {len(left)} of them to be run; the others took "
+        f"{sum(ran.values()) / 3600:.1f} hours"
+    )
 
     def show(cell: Any, result: Mapping[str, Any]) -> None:
         console.say(f"{cell.name}: {_seconds(result):.0f} s")

@@ -7,7 +7,9 @@ import pytest
 
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.inference.describing import moments_of
-from shoal.core.privacy.release import release
+from shoal.core.privacy.release import release, release_sums
+from shoal.core.privacy.sums import sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.fleet.differences import (
     INPUTS,
     LABELS,
@@ -20,7 +22,7 @@ from shoal.core.server_kit.fleet.differences import (
     in_words,
     what_separates,
 )
-from tests.core.server_kit.described import CLASSES, DIMS, device, private
+from tests.core.server_kit.described import BALANCED, CLASSES, DIMS, device, private
 
 HOMES = {f"d{number}": f"c{number % 2}" for number in range(6)}
 
@@ -80,6 +82,22 @@ def test_names_are_told_apart_from_samples_under_noise_and_what_noise_hides_is_n
         assert found(few, turn=1) in (UNKNOWN, NAMES)
 
 
+def test_exchanged_names_are_seen_beside_classes_that_look_alike() -> None:
+    """Two classes lie in one place, so that nothing tells which of them is which."""
+    places, names = np.array([0.0, 0.8, 3.0, 3.0]), np.array([1, 0, 2, 3])
+
+    def described(seed: int, second: bool) -> Descriptor:
+        chance = np.random.default_rng(seed)
+        labels = chance.integers(0, CLASSES, 400)
+        latents = places[labels][:, None] + chance.normal(size=(400, DIMS))
+        moments = moments_of(latents, names[labels] if second else labels, CLASSES)
+        return release(moments, PrivacySettings(), "0" * 64, chance)
+
+    for first in range(0, 200, 10):
+        (found,) = kinds(lambda seed, second, first=first: described(first + seed, second))  # type: ignore[misc]
+        assert (found.kind, found.strength) == (NAMES, 0.5)
+
+
 def test_a_pair_in_doubt_is_named_only_as_the_sure_ones_are() -> None:
     """c1 is where c0 is but for two classes; its others are nearly there. c2 and c3 are elsewhere."""
     moved = np.array([1.5, 1.5, 0.3, 0.3])[:CLASSES]
@@ -98,6 +116,27 @@ def test_a_pair_in_doubt_is_named_only_as_the_sure_ones_are() -> None:
 
     assert named("c0", "c1") == SOME_INPUTS
     assert named("c0", "c1", "c2", "c3") == UNKNOWN
+
+
+def test_noise_leaves_a_single_pair_in_doubt_without_a_name() -> None:
+    """The first two classes are elsewhere, and the others nearly where they were, or exactly there."""
+    homes = {f"d{number}": f"c{number % 2}" for number in range(8)}
+
+    def named(nearly: float) -> str:
+        def described(number: int, second: bool) -> Descriptor:
+            chance = np.random.default_rng(number)
+            labels = chance.integers(0, CLASSES, 8000)
+            places = 0.15 * labels + 0.1 * second * np.array([1.5, 1.5, nearly, nearly])[labels] - 0.3
+            latents = places[:, None] + 0.1 * chance.normal(size=(8000, DIMS))
+            agreed = terms(BALANCED, 8000, CLASSES)
+            exact = sums_of([(latents, labels)], 1.5, DIMS, agreed.classes)
+            return release_sums(exact, BALANCED, agreed, "0" * 64, chance.bytes)
+
+        made = {name: described(int(name[1:]), home == "c1") for name, home in homes.items()}
+        return differences(made, homes)[0].kind
+
+    assert named(0.0) == SOME_INPUTS
+    assert named(0.4) == UNKNOWN
 
 
 def test_chance_names_no_difference() -> None:

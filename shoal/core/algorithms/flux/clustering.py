@@ -205,7 +205,8 @@ def regrouped(
     description. A group continues the cluster to which most of its devices' present data belong, whatever
     devices that cluster had before: a model goes where its data have gone. If two groups claim one cluster,
     the one to which it belongs less is new, and continues that cluster's model. Unchanged data give the same
-    descriptors, and so the same groups.
+    descriptors, and so the same groups. The model of a cluster that no device's data fit any more is not
+    kept: data that come back later, or a newcomer's, get another one. FEROMA keeps them.
 
     The encoder and the scaler stay those of the first clustering: old and new centroids lie in one space.
 

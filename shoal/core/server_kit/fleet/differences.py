@@ -43,6 +43,9 @@ MOVED = 0.35
 """A class has moved if the squared distance of its means is above this, in variances of a sample."""
 SAME = 0.1
 """Classes lie in one place if the mean of these distances is below this."""
+REST = 0.08
+"""Classes have other names if this share of their distances is left, or less, once they are renamed. Chosen
+at seed 41."""
 CLEAR, ERROR = 3.0, 1e-3
 """Standard errors by which a distance must exceed what chance does, and how often chance may make shares
 differ as much."""
@@ -91,11 +94,14 @@ def differences(
     every = list(combinations(sorted(found), 2))
     compared = [_compared(found[first], found[second]) for first, second in every]
     # The clusters of a fleet mostly differ in one way: what is not sure of a pair counts if the sure ones say
-    # the same.
+    # the same. If there are none, it counts without noise only, which joins unlike groups in one cluster.
     sure = Counter(kind for kind, _, doubtful in compared if kind and not doubtful)
+    noisy = any(cluster.errors.any() for cluster in found.values())
     usual = sure.most_common(1)[0][0] if sure else ""
     return [
-        Difference(*pair) if doubtful and usual not in ("", kind) else Difference(*pair, kind, strength)
+        Difference(*pair)
+        if doubtful and usual not in ({kind} if noisy else {"", kind})
+        else Difference(*pair, kind, strength)
         for pair, (kind, strength, doubtful) in zip(every, compared, strict=True)
     ]
 
@@ -214,11 +220,12 @@ def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> t
 
 
 def _renamed(distances: FloatArray, doubt: FloatArray) -> float:
-    """The share of classes that lie where another class of the other cluster lies; 0 unless all classes then
-    lie where they should, which they do not if the samples differ as well."""
+    """The share of classes that have moved to where another class of the other cluster lies; 0 unless all
+    classes then lie where they should, which they do not if the samples differ as well. Where a cluster holds
+    several groups, only some of its classes have moved."""
     rows, columns = linear_sum_assignment(distances)
-    other = rows != columns
-    if other.sum() < 2 or distances[rows, columns].mean() > SAME:
+    matched, own = distances[rows, columns], np.diagonal(distances)
+    moved = (rows != columns) & (own > np.maximum(MOVED, np.diagonal(doubt)))
+    if moved.sum() < 2 or matched.mean() > SAME or matched[moved].sum() > REST * own[moved].sum():
         return 0.0
-    apart, sure = np.diagonal(distances)[other].mean(), np.diagonal(doubt)[other].mean()
-    return float(other.mean()) if apart > max(MOVED, sure) else 0.0
+    return float(moved.mean())
