@@ -171,7 +171,12 @@ def memory(server: Server) -> float:
 def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str, float]:
     """A run that asks this many of the devices in each round."""
     policy = RoundPolicy(devices=asked, minimum=asked, deadline=LONGEST)
-    parameters: dict[str, Scalar] = {"rounds": rounds, "evaluate": False, "aggregation": "mean", "inputs": "raw"}
+    parameters: dict[str, Scalar] = {
+        "rounds": rounds,
+        "evaluate": False,
+        "aggregation": "mean",
+        "inputs": "raw",
+    }
     spec = RunSpec(f"asked-{asked}", "fedavg", parameters=parameters, policy=policy)
     began, done, marks = time.monotonic(), list[RoundHistory](), list[tuple[float, float, int]]()
     with OperatorClient(state) as operator:
