@@ -32,6 +32,7 @@ from fedserver.store.content.sums import Sums, blocks_of
 from fedserver.store.content.upload import Upload
 from fedserver.store.database import Database
 from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
+from shoal.core.exchange.parts import MAX_MODELS
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import Manifest, layout, manifest_of, pack, unpack
 from shoal.core.server_kit.aggregation.parallel import Piece, in_memory
@@ -39,6 +40,9 @@ from shoal.core.types import Array, Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, sync, temporary
 
+MOST = MAX_MODELS + 2
+"""Uploads of one device that are kept: the models that an answer can have, a graph and an encoder. Empty ones
+take no bytes of its room, and a file each."""
 LOCKS = 64
 """How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
 removed for an upload, and uploads of different blobs rarely wait for each other."""
@@ -327,7 +331,8 @@ class Blobs:
     def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> Upload:
         """Continue an upload at byte `start`; a call that was receiving the same upload is cut off.
 
-        room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that.
+        room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that, and
+        beyond `MOST`.
         Raises BadPayload if `start` is beyond the bytes that have arrived.
         """
         part = self._part(device, blob)
@@ -345,10 +350,10 @@ class Blobs:
                 )
             others = _sizes(part.parent)
             others.pop(part, None)
-            taken = blob.size + sum(size for _, size in others.values())
+            taken, count = blob.size + sum(size for _, size in others.values()), 1 + len(others)
             for path, (_, size) in sorted(others.items(), key=lambda each: (each[1][0], each[0])):
-                if taken > room:
-                    taken -= size
+                if taken > room or count > MOST:
+                    taken, count = taken - size, count - 1
                     path.unlink(missing_ok=True)
                     self._forget(path.name)
             target = self.arrived(device, blob.sha256)

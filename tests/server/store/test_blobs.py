@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedserver.store.content import blobs as content
 from fedserver.store.content import mapped as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
@@ -195,6 +196,17 @@ def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
     blobs.receive("d", new, 0, 500).close()
     assert blobs.uploaded("d", old) == 0
     assert blobs.uploaded("other", old) == 300
+
+
+def test_uploads_that_bring_nothing_do_not_pile_up(
+    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "MOST", 3)
+    for value in range(10):
+        blob, _ = sample(blobs, float(value))
+        blobs.receive("d", blob, 0, ROOM).close()
+    (folder,) = tmp_path.glob("partial/*")
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_a_disk_that_fails_is_said_so(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
