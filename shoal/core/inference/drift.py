@@ -33,7 +33,7 @@ APART = 3.0
 seeds 38 to 42; where samples remember more than a sixth of their group, no length helps."""
 REMEMBERED = 0.2
 """What neighbors have in common above which the ring is cut, too. That takes 100 samples in all, and finds
-less where data move in the midst of the new samples. Chosen as `APART` was."""
+less where data move in the midst of the new samples. Chosen as `APART` was; elec2 had been looked at."""
 LEAST = 16
 """Samples of a group below which nothing is compared."""
 EXCHANGES = 999
