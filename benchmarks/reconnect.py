@@ -135,7 +135,7 @@ async def joined(state: Path, folder: Path, count: int) -> list[Device]:
     async def one(number: int) -> Device:
         own = DeviceFolder(folder / f"{number}")
         async with turns:
-            identity, _ = await join(own, line, f"device-{number:04}", Quiet())
+            identity, _ = await join(own, line, f"device-{number:05}", Quiet())
         return Device(lambda: SecureLink(Keyring(own.identity), identity, lambda text: None))
 
     return await asyncio.gather(*map(one, range(count)))
@@ -143,7 +143,7 @@ async def joined(state: Path, folder: Path, count: int) -> list[Device]:
 
 def plain(address: str, count: int) -> list[Device]:
     """Devices that only say who they are."""
-    return [Device(lambda name=f"device-{number:04}": RpcLink(address, name)) for number in range(count)]  # type: ignore[misc]
+    return [Device(lambda name=f"device-{number:05}": RpcLink(address, name)) for number in range(count)]  # type: ignore[misc]
 
 
 @contextmanager
@@ -249,13 +249,13 @@ async def measured(count: int, cases: list[float], secure: bool) -> list[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=int, default=500, help="at most 1000")
+    parser.add_argument("--devices", type=int, default=500, help="at most 10000")
     parser.add_argument("--away", default="1,60", help="seconds without a server, one case for each")
     parser.add_argument("--insecure-loopback", action="store_true", help="in plain text, without mutual TLS")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()
-    if not 1 <= options.devices <= 1000:
-        parser.error("--devices is 1 to 1000")
+    if not 1 <= options.devices <= 10000:
+        parser.error("--devices is 1 to 10000")
     cases = list(map(float, options.away.split(",")))
     found = asyncio.run(measured(options.devices, cases, not options.insecure_loopback))
     if options.json:

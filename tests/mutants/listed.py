@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     mutant(
         "a round goes on with fewer devices than the minimum",
-        "shoal/core/engine/rounds.py",
+        "shoal/core/engine/round/view.py",
         "return max(min(minimum, len(self.plan.tasks)), quorum)",
         "return 1",
         ROUNDS,
