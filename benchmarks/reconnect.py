@@ -45,7 +45,7 @@ from shoal.shell.console import Console
 ESTABLISHED = "01"
 LOOK = 0.1
 """Seconds from one look at the connections to the next."""
-LONGEST = 300.0
+LONGEST = 900.0
 """Seconds after which a fleet is not waited for any more."""
 HOST = "127.0.0.1"
 AT_ONCE = 8
