@@ -112,11 +112,23 @@ def drawn(name: str, seed: int, folder: Path | None) -> tuple[dict[str, Any], Fl
         mine, test, apart = rest[:samples], rest[samples:], np.flatnonzero(own[: len(x) // 2])[:MOST]
         fleet[f"device-{number}"] = (x[mine], y[mine], x[test], y[test])
         hidden[f"device-{number}"] = (x[apart], y[apart])
+    if not numbers:
+        hidden = as_numbered(hidden, fleet)
     facts = {
         "training": training, "devices": len(fleet), "samples": samples, "test": shown, "classes": classes,
         "algorithm": str(chance.choice(["fedavg", "flux"])),
     }  # fmt: skip
     return facts, Fleet(fleet, regression=numbers), hidden
+
+
+def as_numbered(hidden: dict[str, Rows], fleet: dict[str, tuple[np.ndarray, ...]]) -> dict[str, Rows]:
+    """The samples for the truth, their classes numbered as in a fleet: without those that no device has."""
+    there = np.unique(np.concatenate([part for _, y, _, shown in fleet.values() for part in (y, shown)]))
+    found = {}
+    for name, (x, y) in hidden.items():
+        known = np.isin(y, there)
+        found[name] = (x[known], np.searchsorted(there, y[known]))
+    return found
 
 
 def tried(name: str, seed: int, folder: Path | None) -> dict[str, Any]:

@@ -89,11 +89,11 @@ def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
         "model c0: updates too long to count in full: x0 (50 times the usual length), x1 (51 times the"
     )
     assert cut.endswith("and 2 more")
-    said = "model c0: more samples than count, against the other devices"
-    assert heavy == f"{said}: x0, x1, x2, x3, x4 and 2 more"
+    said = "model c0: not all of the samples of {} count, as most devices have fewer"
+    assert heavy == said.format("x0, x1, x2, x3, x4 and 2 more")
     alone = [*honest, trained("x", 1, 0, examples=1000)]
     _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
-    assert guard.remarks == (f"{said}: x",)
+    assert guard.remarks == (said.format("x"),)
 
 
 def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_model() -> None:

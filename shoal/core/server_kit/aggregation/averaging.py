@@ -215,7 +215,7 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
         found.append(f"model {key}: updates too long to count in full: {listed(lengths)}")
     if combined.capped:
         found.append(
-            f"model {key}: more samples than count, against the other devices: {listed(combined.capped)}"
+            f"model {key}: not all of the samples of {listed(combined.capped)} count, as most devices have fewer"
         )
     return tuple(found)
 
