@@ -214,9 +214,8 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
         ]
         found.append(f"model {key}: updates too long to count in full: {listed(lengths)}")
     if combined.capped:
-        found.append(
-            f"model {key}: not all of the samples of {listed(combined.capped)} count, as most devices have fewer"
-        )
+        heavy = listed(combined.capped)
+        found.append(f"model {key}: not all of the samples of {heavy} count, as most devices have fewer")
     return tuple(found)
 
 
