@@ -13,10 +13,10 @@ from shoal.core.exchange.messages import Trained
 from shoal.core.types import DeviceId
 
 RISE, LEAST = 0.25, 0.1
-"""A held-out loss jumps if it rises from one round to the next by more than this share of itself, and of the
-device's first one; a loss of training, if by more than the first share. In 15 runs whose data stayed (digits,
-MNIST, breast cancer, elec2; seeds 40 and 41) no device's did, with 6 held-out samples either; where rotations
-were drawn again, those of 6 to 8 of 10 devices."""
+"""A loss jumps if it rises from one round to the next by more than the first share of itself and the second one
+of the device's first held-out loss, since what is left of a loss after much training rises and falls by many
+times itself. Chosen at seeds 40 and 41: of ten devices whose rotations are drawn again, 7 jump; of ten with 100
+images of MNIST, which stay, one."""
 MOST = 0.5
 """Where more devices than this share have moved, the groups are no longer groups of data."""
 
@@ -47,7 +47,7 @@ class Moving:
             >>> def round(*losses: float) -> dict[str, Trained]:
             ...     return {"a": Trained({}, 9, losses[0], held_out=HeldOut(0.5, losses[1], 9))}
             >>> calm = Moving().heard(round(0.5, 1.0)).heard(round(0.3, 0.8))
-            >>> [calm.heard(round(*each)).moved for each in ((0.2, 0.9), (0.2, 1.4), (0.4, 1.4))]
+            >>> [calm.heard(round(*each)).moved for each in ((0.2, 0.9), (0.2, 1.4), (0.6, 1.4))]
             [(), (), ('a',)]
         """
         losses, moved = dict(self.losses), {*self.moved}
@@ -58,9 +58,8 @@ class Moving:
             if before is None:
                 losses[device] = Losses(now, now, update.loss)
                 continue
-            least = RISE * abs(before.held_out) + LEAST * abs(before.first)
-            jumps = now - before.held_out > least
-            if jumps and update.loss - before.training > RISE * abs(before.training):
+            rises = (now - before.held_out, before.held_out), (update.loss - before.training, before.training)
+            if all(rise > RISE * abs(was) + LEAST * abs(before.first) for rise, was in rises):
                 moved.add(device)
             losses[device] = replace(before, held_out=now, training=update.loss)
         return Moving(losses, tuple(sorted(moved)))
