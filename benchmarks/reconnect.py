@@ -56,7 +56,7 @@ AT_ONCE = 8
 class Device:
     """dial: its link, with a connection of its own. tries: hellos, answered or not.
 
-    back: when it was welcomed, by the loop's clock; 0 while it is away.
+    back: when it was first welcomed since the server returned, by the loop's clock; 0 before.
     """
 
     dial: Callable[[], RpcLink]
@@ -68,8 +68,7 @@ class Device:
         link, backoff, clock = self.dial(), Backoff(), asyncio.get_running_loop().time
         welcome = None
 
-        def away(text: str) -> None:
-            self.back = 0.0
+        def quietly(text: str) -> None: ...
 
         async def hello() -> Any:
             self.tries += 1
@@ -83,15 +82,15 @@ class Device:
             while True:
                 try:
                     if welcome is None:
-                        welcome = await patiently(hello, backoff, float("inf"), away)
+                        welcome = await patiently(hello, backoff, float("inf"), quietly)
                         backoff.first = max(FIRST_WAIT, welcome.spread)
-                        self.back = clock()
-                    idle = await patiently(next_task, backoff, float("inf"), away)
+                        self.back = self.back or clock()
+                    idle = await patiently(next_task, backoff, float("inf"), quietly)
                     await asyncio.sleep(backoff.between(idle.earliest, idle.latest))
                 except (SessionLost, Refused) as error:
                     if error.code != SessionLost.code:
                         raise
-                    welcome, self.back = None, 0.0
+                    welcome = None
         finally:
             await link.close()
 
