@@ -37,6 +37,7 @@ from shoal.simulation.learners import guess, layout_for, learner_of, probabiliti
 from shoal.simulation.progress import Progress, Shown
 from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
+from shoal.simulation.together import together as together_on_gpu
 from shoal.simulation.workers import workers as beside
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
-    helpers = nullcontext() if workers is None else beside(devices, workers, device)
+    together = together_on_gpu(devices, device)
+    helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(
