@@ -60,7 +60,8 @@ def main() -> None:
         one, all_ = (min(times) for times in seconds.values())
         print(
             f"{devices} devices: {one:.3f} s a round one after the other, {all_:.3f} s together, "
-            f"{one / all_:.1f} times as fast; weights differ by {farthest(*models):.1e} and moved by {moved:.1e}"
+            f"{one / all_:.1f} times as fast; weights moved by up to {moved:.1e}, and differ by up to "
+            f"{farthest(*models):.1e}"
         )
 
 

@@ -1,7 +1,7 @@
 """Federated training of a fleet in one process: `shoal.simulate`, and what the lab's experiments stand on.
 
 The same engine and the same halves of the algorithms run here, in the coordinator and over gRPC, and with the
-same seeds they give the same models, bit for bit.
+same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 """
 
 import time
@@ -79,7 +79,8 @@ def simulate(
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
     initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
     models, clusters and scale this run goes on, with its network if no model is given. device: where to
-    compute: auto, cpu or cuda. threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
+    compute: auto, cpu or cuda; on a GPU a round's devices train together, where their network allows it.
+    threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
     for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
     CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
     process. participation: the share of the devices, at least

@@ -182,7 +182,7 @@ class _Stack:
         self._taken = torch.zeros(len(parts), 1, device=self._device)
 
     def _pieces(self, row: Tensor) -> dict[str, Tensor]:
-        parts = zip(self._names, row.split(self._sizes), self._shapes, strict=True)
+        parts = zip(self._names, torch.split(row, self._sizes), self._shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
     def _loss(self, row: Tensor, others: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
@@ -191,8 +191,10 @@ class _Stack:
 
     def _gradients(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """(N, W) and (N,): gradients and losses of batches. rows: (N, B). counts: (N,)."""
-        x = self._x.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-        y = self._y.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        x, y = (
+            each.index_select(0, rows.flatten()).view(*rows.shape, *each.shape[1:])
+            for each in (self._x, self._y)
+        )
         filled = torch.arange(rows.shape[1], device=self._device) < counts[:, None]
         found: tuple[Tensor, Tensor] = self._slopes(
             self._weights, self._others, x, y, filled / counts[:, None].clamp(min=1)
@@ -208,7 +210,7 @@ class _Stack:
         self._now.add_(1)
 
     def _move(self, slopes: Tensor, anew: Tensor, moving: Tensor) -> None:
-        """The optimizer's step, of the rows that are `moving`. anew: (N, 1), whose optimizer starts afresh."""
+        """Take the optimizer's step in the rows that are `moving`. anew: (N, 1), where it forgets all."""
         asked, weights = self._settings, self._weights
         if asked.proximal:
             slopes = slopes + asked.proximal * (weights - self._start)
@@ -255,11 +257,11 @@ class _Stack:
             for _ in range(min(WARM, len(self._rows))):
                 self._step()
             if len(self._rows) > WARM:
-                self._recorded = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._recorded, stream=side, capture_error_mode="thread_local"):
+                self._recorded = recorded = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(recorded, stream=side, capture_error_mode="thread_local"):
                     self._step()
-            for _ in range(len(self._rows) - WARM):
-                self._recorded.replay()
+                for _ in range(len(self._rows) - WARM):
+                    recorded.replay()
         main.wait_stream(side)
 
     @torch.no_grad()
@@ -274,7 +276,7 @@ class _Stack:
 @cache
 def _side(device: torch.device) -> torch.cuda.Stream:
     """The stream on which steps are recorded: not the usual one, and always the same, which keeps memory."""
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _found(lesson: Lesson, plan: _Plan, losses: np.ndarray) -> float | Diverged:
