@@ -1,7 +1,7 @@
 """Training of several devices at once: each step of all of them is one step of the computer.
 
 A GPU takes as long to launch a step of a small network as of fifty. So the weights of the devices stand in
-the rows of one matrix, (N, W), and `torch.func` computes their gradients side by side, each on the batches
+the rows of one matrix, (N, W), and `torch.func` computes their losses side by side, each on the batches
 and with the optimizer that its device would have by itself. What comes out differs by rounding only.
 
 A device that has fewer samples, or fewer steps, has empty places in its batches, which weigh nothing, and at
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from shoal.core.device_kit.evaluation.evaluate import class_scores
 from shoal.core.device_kit.evaluation.regression import predictions
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.training.fit import fitted
+from shoal.core.device_kit.training.products import Products
 from shoal.core.device_kit.training.train import Lesson, check_weights
 from shoal.core.errors import Diverged, diverged
 
@@ -134,7 +135,7 @@ class _Stack:
         self._losses = torch.zeros(steps, len(lessons), device=self._device)
         self._x = torch.cat([each.samples.x for each in lessons])
         self._y = torch.cat([each.samples.goals for each in lessons])
-        self._slopes = vmap(grad_and_value(self._loss))
+        self._each = vmap(self._loss)
         self._recorded: torch.cuda.CUDAGraph | None = None
 
     def is_right(self) -> bool:
@@ -186,7 +187,8 @@ class _Stack:
         return {name: part.view(shape) for name, part, shape in parts}
 
     def _loss(self, row: Tensor, others: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-        found: Tensor = functional_call(self._network, {**self._pieces(row), **others}, (x, y, share))
+        with Products():
+            found: Tensor = functional_call(self._network, {**self._pieces(row), **others}, (x, y, share))
         return found
 
     def _gradients(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,10 +198,11 @@ class _Stack:
             for each in (self._x, self._y)
         )
         filled = torch.arange(rows.shape[1], device=self._device) < counts[:, None]
-        found: tuple[Tensor, Tensor] = self._slopes(
-            self._weights, self._others, x, y, filled / counts[:, None].clamp(min=1)
-        )
-        return found
+        with torch.enable_grad():
+            weights = self._weights.detach().requires_grad_()
+            losses = self._each(weights, self._others, x, y, filled / counts[:, None].clamp(min=1))
+            (slopes,) = torch.autograd.grad(losses.sum(), weights)  # of its own loss only, in each row
+        return slopes, losses.detach()
 
     @torch.no_grad()
     def _step(self) -> None:
