@@ -35,7 +35,7 @@ def played(fleet: Fleet, rounds: int, device: str, at_once: bool) -> tuple[float
         learning_rate=0.005,
         evaluate=False,
     )
-    return min(each.seconds for each in found.history), found
+    return min(each.seconds for each in found.history if each.trained), found
 
 
 def apart(first: Tensors, second: Tensors) -> float:

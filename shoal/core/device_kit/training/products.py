@@ -2,7 +2,7 @@
 
 With weights of its own for each device a convolution becomes one in groups. Libraries compute those of few
 channels slowly: on a GPU, LeNet-5 spends nearly all of a step there. So each window of an image becomes a
-row, and the layer one product for each device, which rounds less besides.
+column, and the layer a product, which rounds less besides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,8 @@ def product(
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
     x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     (down, across), (high, wide) = stride, weight.shape[2:]
-    windows = x.unfold(2, high, down).unfold(3, wide, across).permute(0, 2, 3, 1, 4, 5)  # (B, H, W, C, h, w)
-    found = windows.reshape(-1, size) @ weight.flatten(1).T
-    found = found if bias is None else found + bias
-    return found.view(*windows.shape[:3], len(weight)).permute(0, 3, 1, 2)
+    windows = x.unfold(2, high, down).unfold(3, wide, across).permute(0, 1, 4, 5, 2, 3)  # (B, C, h, w, H, W)
+    # One product for each image: sums over all places of all images at once would keep few processors busy.
+    found = weight.flatten(1).expand(len(x), -1, -1) @ windows.reshape(len(x), size, -1)
+    found = found.view(len(x), len(weight), *windows.shape[4:])
+    return found if bias is None else found + bias[:, None, None]

@@ -130,6 +130,7 @@ class _Stack:
             anew[1:] = False
         self._rows = (torch.stack(rows, 1) + begins[:, None]).to(self._device)  # (T, N, B)
         self._counts = torch.stack(counts, 1).to(self._device)  # (T, N)
+        self._even = bool((self._counts > 0).all())
         self._anew = anew.to(self._device)  # (T, N)
         self._now = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._losses = torch.zeros(steps, len(lessons), device=self._device)
@@ -179,8 +180,11 @@ class _Stack:
             if name not in names
         }
         self._start = self._weights.clone()
-        self._moments = self._weights.new_zeros(2, *self._weights.shape)
-        self._taken = torch.zeros(len(parts), 1, device=self._device)
+        shapes = [self._weights.shape] * 2 + [(len(parts), 1)]  # of Adam: two moments, and steps taken
+        self._moments = [
+            self._weights.new_zeros(shape)
+            for shape in (shapes[:1] if self._settings.optimizer == "sgd" else shapes)
+        ]
 
     def _pieces(self, row: Tensor) -> dict[str, Tensor]:
         parts = zip(self._names, torch.split(row, self._sizes), self._shapes, strict=True)
@@ -220,27 +224,22 @@ class _Stack:
         if asked.clip_norm:
             norms = slopes.norm(dim=1, keepdim=True)
             slopes = slopes * (asked.clip_norm / (norms + 1e-6)).clamp(max=1.0)
-        moved = weights
-        if asked.optimizer == "adamw":
-            moved = weights * (1.0 - asked.learning_rate * asked.weight_decay)
-        elif asked.weight_decay:
+        if asked.weight_decay and asked.optimizer != "adamw":
             slopes = slopes + asked.weight_decay * weights
-        first, second = self._moments.masked_fill(anew, 0.0)
-        taken = self._taken.masked_fill(anew, 0.0) + 1.0
-        if asked.optimizer == "sgd":
-            first = asked.momentum * first + slopes
-            moved = moved - asked.learning_rate * first
+        first, *more = (each.masked_fill(anew, 0.0) for each in self._moments)
+        if not more:
+            moments = [asked.momentum * first + slopes]
+            moved = weights - asked.learning_rate * moments[0]
         else:
+            second, taken = more[0], more[1] + 1.0
             first = BETAS[0] * first + (1.0 - BETAS[0]) * slopes
             second = BETAS[1] * second + (1.0 - BETAS[1]) * slopes.square()
             mean, square = first / (1.0 - BETAS[0] ** taken), second / (1.0 - BETAS[1] ** taken)
-            moved = moved - asked.learning_rate * mean / (square.sqrt() + EPSILON)
-        for old, new in (
-            (self._moments, torch.stack((first, second))),
-            (self._taken, taken),
-            (weights, moved),
-        ):
-            old.copy_(torch.where(moving, new, old))
+            shrunk = 1.0 - asked.learning_rate * asked.weight_decay * (asked.optimizer == "adamw")
+            moved = shrunk * weights - asked.learning_rate * mean / (square.sqrt() + EPSILON)
+            moments = [first, second, taken]
+        for old, new in zip((weights, *self._moments), (moved, *moments), strict=True):
+            old.copy_(new if self._even else torch.where(moving, new, old))
 
     def run(self) -> list[np.ndarray]:
         """Take all steps. The losses of each device's own."""
