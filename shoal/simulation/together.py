@@ -37,7 +37,7 @@ def together(devices: SimulatedDevices, device: str) -> "Together | None":
 
 
 class Together:
-    """It is told of tasks ahead, as `workers.Workers` is."""
+    """It is given tasks ahead, as `workers.Workers` is."""
 
     def __init__(self, devices: SimulatedDevices) -> None:
         self._devices, self._plainly = devices, devices.calls()
@@ -46,7 +46,7 @@ class Together:
         self._done: dict[DeviceId, Message | BaseException] = {}
 
     def calls(self) -> dict[DeviceId, Device]:
-        """The devices as `shoal.core.engine.simulate` takes them; it tells `begin` of tasks ahead."""
+        """The devices as `shoal.core.engine.simulate` takes them; it gives `begin` tasks ahead."""
         return {name: partial(self._perform, name) for name in self._devices.fleet}
 
     def begin(self, name: DeviceId, message: Message, seed: int) -> None:

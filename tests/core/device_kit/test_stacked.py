@@ -14,6 +14,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, tensors_of
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.training import stacked
+from shoal.core.device_kit.training.products import Products
 from shoal.core.device_kit.training.train import Lesson, alone
 from shoal.core.errors import Diverged
 from shoal.core.exchange.messages import TrainingSettings
@@ -29,13 +30,13 @@ class Small(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolution, self.linear = nn.Conv1d(1, 3, 2), nn.Linear(9, 3)
+        self.convolution, self.linear = nn.Conv2d(1, 3, (1, 2)), nn.Linear(9, 3)
         self.frozen = nn.Parameter(torch.rand(3), requires_grad=False)
         self.idle = nn.Linear(2, 2)
         self.register_buffer("shift", torch.rand(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.linear(F.relu(self.convolution(x[:, None])).flatten(1))
+        found: Tensor = self.linear(F.relu(self.convolution(x[:, None, None])).flatten(1))
         return found * self.frozen + self.shift
 
 
@@ -180,6 +181,22 @@ def test_what_cannot_be_computed_together_is_left_as_it_is(build: Callable[[], n
         for name, array in tensors_of(one.model).items():
             np.testing.assert_array_equal(array, weights[name])
     assert torch.equal(torch.get_rng_state(), chance)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 0)),
+        nn.Conv2d(3, 4, 5, bias=False),
+        nn.Conv2d(3, 4, 3, padding="same"),
+        nn.Conv2d(3, 6, 3, groups=3, dilation=2),
+    ],
+)
+def test_a_product_is_the_convolution(layer: nn.Conv2d) -> None:
+    x = torch.rand(5, 3, 9, 11, generator=torch.Generator().manual_seed(1))
+    with Products():
+        found = layer(x)
+    torch.testing.assert_close(found, layer(x))
 
 
 def test_of_one_kind_are_lessons_of_the_same_settings_shapes_and_weights_that_train() -> None:

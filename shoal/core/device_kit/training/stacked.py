@@ -125,13 +125,13 @@ class _Stack:
         rows, counts = zip(*(plan.within(steps, width) for plan in self.plans), strict=True)
         begins = torch.tensor([0, *(len(each.samples) for each in lessons[:-1])]).cumsum(0)
         batches = torch.tensor([plan.batches for plan in self.plans])
-        anew = torch.arange(steps)[:, None] % batches == 0
+        restarts = torch.arange(steps)[:, None] % batches == 0
         if not self._settings.restart_momentum:
-            anew[1:] = False
+            restarts[1:] = False
         self._rows = (torch.stack(rows, 1) + begins[:, None]).to(self._device)  # (T, N, B)
         self._counts = torch.stack(counts, 1).to(self._device)  # (T, N)
         self._even = bool((self._counts > 0).all())
-        self._anew = anew.to(self._device)  # (T, N)
+        self._restarts = restarts.to(self._device)  # (T, N)
         self._now = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._losses = torch.zeros(steps, len(lessons), device=self._device)
         self._x = torch.cat([each.samples.x for each in lessons])
@@ -213,11 +213,11 @@ class _Stack:
         counts = self._counts.index_select(0, self._now)[0]
         slopes, losses = self._gradients(self._rows.index_select(0, self._now)[0], counts)
         self._losses.index_copy_(0, self._now, losses[None])
-        self._move(slopes, self._anew.index_select(0, self._now).T, counts[:, None] > 0)
+        self._move(slopes, self._restarts.index_select(0, self._now).T, counts[:, None] > 0)
         self._now.add_(1)
 
-    def _move(self, slopes: Tensor, anew: Tensor, moving: Tensor) -> None:
-        """Take the optimizer's step in the rows that are `moving`. anew: (N, 1), where it forgets all."""
+    def _move(self, slopes: Tensor, restarts: Tensor, moving: Tensor) -> None:
+        """Take the optimizer's step in the rows that are `moving`. restarts: (N, 1), where it forgets all."""
         asked, weights = self._settings, self._weights
         if asked.proximal:
             slopes = slopes + asked.proximal * (weights - self._start)
@@ -226,7 +226,7 @@ class _Stack:
             slopes = slopes * (asked.clip_norm / (norms + 1e-6)).clamp(max=1.0)
         if asked.weight_decay and asked.optimizer != "adamw":
             slopes = slopes + asked.weight_decay * weights
-        first, *more = (each.masked_fill(anew, 0.0) for each in self._moments)
+        first, *more = (each.masked_fill(restarts, 0.0) for each in self._moments)
         if not more:
             moments = [asked.momentum * first + slopes]
             moved = weights - asked.learning_rate * moments[0]
