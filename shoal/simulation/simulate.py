@@ -1,7 +1,7 @@
 """Federated training of a fleet in one process: `shoal.simulate`, and what the lab's experiments stand on.
 
 The same engine and the same halves of the algorithms run here, in the coordinator and over gRPC, and with the
-same seeds they give the same models, bit for bit.
+same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 """
 
 import time
@@ -37,6 +37,7 @@ from shoal.simulation.learners import guess, layout_for, learner_of, probabiliti
 from shoal.simulation.progress import Progress, Shown
 from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
+from shoal.simulation.together import together as together_on_gpu
 from shoal.simulation.workers import workers as beside
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def simulate(
     parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
     initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
     models, clusters and scale this run goes on, with its network if no model is given. device: where to
-    compute: auto, cpu or cuda. threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
+    compute: auto, cpu or cuda; on a GPU a round's devices train together, where their network allows it.
+    threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
     for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
     CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
     process. participation: the share of the devices, at least
@@ -135,7 +137,8 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say)
-    helpers = nullcontext() if workers is None else beside(devices, workers, device)
+    together = together_on_gpu(devices, device)
+    helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.context import DeviceContext, choose_device
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.tuning import tune
 from shoal.core.engine.simulate import Device, Keep
@@ -136,6 +137,22 @@ class SimulatedDevices:
         """The devices as `shoal.core.engine.simulate` takes them."""
         return {name: self._call(name) for name in self.fleet}
 
+    def perform(
+        self, name: DeviceId, message: Message, seed: int, network: nn.Module | None = None
+    ) -> Message:
+        """A device's answer to a task. network: to work in, where devices do not take turns in the one."""
+        context = self._contexts[name] = self._present(name)
+        if network is not None:
+            context = context.within(network)
+        simulated = Simulated(self._device_half, context, name, self._memories, self._keep)
+        answer = simulated(message, seed)
+        self._trained[name] += trains(message)
+        return answer
+
+    def network(self) -> nn.Module:
+        """A network like the one in which the devices take turns, on the same processor."""
+        return self.learner.module(seed=0).to(choose_device(self._device))
+
     def accuracy(self, name: DeviceId, task: Message, newcomer: bool = False) -> float:
         """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
         return self.evaluated(name, task, newcomer).accuracy
@@ -223,13 +240,10 @@ class SimulatedDevices:
 
     def _call(self, name: DeviceId) -> Callable[[Message, int], Message]:
         def perform(message: Message, seed: int) -> Message:
-            self._contexts[name] = self._present(name)
-            simulated = Simulated(self._device_half, self._contexts[name], name, self._memories, self._keep)
             started = time.perf_counter()
-            answer = simulated(message, seed)
+            answer = self.perform(name, message, seed)
             if trains(message):
                 self.training_seconds += time.perf_counter() - started
-                self._trained[name] += 1
             return answer
 
         return perform

@@ -98,6 +98,12 @@ class DeviceContext(InferenceContext):
         context.in_scale_of(message)
         return context
 
+    def within(self, model: nn.Module) -> "DeviceContext":
+        """The same context at work in another network of its learner, where several are at work at once."""
+        context = copy.copy(self)
+        context.model, context.network = model, TorchNetwork(self.learner, model, self.device)
+        return context
+
     def in_scale_of(self, message: Message | None) -> None:
         """Give samples in the scale that the message's models carry, from now on."""
         sets = [] if message is None else [tensors for _, tensors in tensors_of(message)]

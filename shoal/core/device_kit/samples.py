@@ -106,9 +106,13 @@ class Batches:
         """The number of batches in an epoch."""
         return -(-len(self.samples) // self.size)
 
+    def order(self) -> Tensor:
+        """(n,) the numbers of the samples in the order of the next epoch, on the processor."""
+        return torch.randperm(len(self.samples), generator=self._chance)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = self.samples.x, self._goals
-        order = torch.randperm(len(x), generator=self._chance).to(x.device)
+        order = self.order().to(x.device)
         for start in range(0, len(order), self.size):
             rows = order[start : start + self.size]
             yield x.index_select(0, rows), y.index_select(0, rows)

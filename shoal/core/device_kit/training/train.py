@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -66,7 +68,24 @@ def train(
     Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss or
     the weights do not stay finite.
     """
-    settings = fitted(settings, len(samples))
+    return TRAINER.get()(Lesson(learner, model, samples, settings, seed))
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What `train` was asked for. model: trained where it is."""
+
+    learner: Learner
+    model: nn.Module
+    samples: Samples
+    settings: TrainingSettings
+    seed: int
+
+
+def alone(lesson: Lesson) -> float:
+    """`train`, here and now."""
+    learner, model, samples, seed = lesson.learner, lesson.model, lesson.samples, lesson.seed
+    settings = fitted(lesson.settings, len(samples))
     batches = Batches(samples, settings.batch_size, seed)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
@@ -77,6 +96,10 @@ def train(
     model.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
     check_weights(model, settings.learning_rate)
     return loss
+
+
+TRAINER: ContextVar[Callable[[Lesson], float]] = ContextVar("trainer", default=alone)
+"""Does what `train` is asked for. A simulation lets devices wait here, and trains several at once."""
 
 
 def check_weights(model: nn.Module, rate: float) -> None:

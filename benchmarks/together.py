@@ -1,0 +1,71 @@
+"""What it gains on a GPU that a round's devices train together: the same run both ways, in turns.
+
+LeNet-5 on random images, which speed takes no notice of: FedAvg, 2 epochs in batches of 64. Printed are
+seconds of the fastest round, and how far apart weights are, relative to how far training has moved them. On a
+processor (--device cpu) devices train together only here.
+
+    python -m benchmarks.together [--device cuda] [--devices 10,50] [--samples 2000] [--rounds 3]
+"""
+
+import argparse
+
+import numpy as np
+import torch
+
+from benchmarks.workers import fleet_of
+from shoal.core.device_kit.learner import initial_weights
+from shoal.core.types import Tensors
+from shoal.simulation import together
+from shoal.simulation.fleet import Fleet
+from shoal.simulation.simulate import SimulationResult, simulate
+
+
+def played(fleet: Fleet, rounds: int, device: str, at_once: bool) -> tuple[float, SimulationResult]:
+    """Seconds of the fastest round, since the first one prepares the GPU."""
+    together.GPUS = {device} if at_once else set()
+    found = simulate(
+        "fedavg",
+        fleet,
+        model="lenet5",
+        device=device,
+        rounds=rounds,
+        epochs=2,
+        batch_size=64,
+        optimizer="sgd",  # Adam's steps are as long where gradients are but rounding
+        learning_rate=0.005,
+        evaluate=False,
+    )
+    return min(each.seconds for each in found.history if each.trained), found
+
+
+def apart(first: Tensors, second: Tensors) -> float:
+    """The norm of the difference."""
+    return float(np.sqrt(sum(np.square(first[name] - second[name]).sum() for name in first)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.together", description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--devices", default="10,50")
+    for name, value in (("samples", 2000), ("rounds", 3), ("turns", 2)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    given = parser.parse_args()
+    print(torch.cuda.get_device_name() if given.device == "cuda" else given.device)
+    for devices in map(int, given.devices.split(",")):
+        fleet, seconds = fleet_of(devices, given.samples), dict[bool, list[float]]({False: [], True: []})
+        for _ in range(given.turns):
+            results = {}
+            for at_once, times in seconds.items():
+                found, results[at_once] = played(fleet, given.rounds, given.device, at_once)
+                times.append(found)
+        models = [results[at_once].models["global"] for at_once in seconds]
+        moved = apart(models[0], initial_weights(results[False].learner, results[False].model_seed))
+        one, all_ = (min(times) for times in seconds.values())
+        print(
+            f"{devices} devices: {one:.3f} s a round one after the other, {all_:.3f} s together, "
+            f"{one / all_:.1f} times as fast; weights are {apart(*models) / moved:.1e} apart"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Devices that train together, as they do on a GPU, make the run that they make one after the other."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shoal
+from shoal.core.device_kit.training import stacked
+from shoal.core.errors import Diverged, LearnerFault
+from shoal.simulation import together
+from shoal.simulation.simulate import SimulationResult, simulate
+from shoal_lab import datasets, fleets
+
+SEED = 8
+"""At some seeds rounding takes the input of a ReLU across 0, whatever rounds, and moves weights by 1e-3."""
+SETTINGS = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16, "epochs": 1}
+
+
+def fleet() -> shoal.Fleet:
+    return fleets.px(datasets.digits(), level=4, devices=5, seed=SEED)
+
+
+def played(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch, algorithm: str, **changes: Any
+) -> SimulationResult:
+    """A run in which devices train together or do not, whatever this machine has. One thread, which makes
+    the latter bits comparable."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr(together, "GPUS", {"cpu", "cuda"} if at_once else set())
+    return simulate(
+        algorithm, changes.pop("fleet", None) or fleet(), seed=SEED, device="cpu", **SETTINGS, **changes
+    )
+
+
+def taught(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many devices trained together each time, from now on."""
+    found, train = [], stacked.train
+
+    def counted(lessons: Any) -> Any:
+        results = train(lessons)
+        found.append(len(results or ()))
+        return results
+
+    monkeypatch.setattr(stacked, "train", counted)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["flux", "feroma", "ifca"])
+def test_the_run_is_the_same_but_for_rounding(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"clusters": 2} if algorithm == "ifca" else {}
+    single = played(False, monkeypatch, algorithm, **changes)
+    found = taught(monkeypatch)
+    result = played(True, monkeypatch, algorithm, **changes)
+    assert found == [5] * 5
+    assert result.clusters == single.clusters
+    assert result.rows() == single.rows()
+    for key, model in single.models.items():
+        for name, array in model.items():
+            np.testing.assert_allclose(result.models[key][name], array, rtol=0, atol=1e-4)
+
+
+def test_more_devices_than_fit_train_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "AT_ONCE", 2)
+    found = taught(monkeypatch)
+    single, result = (played(each, monkeypatch, "fedavg") for each in (False, True))
+    assert found == [2, 2] * 5  # the fifth device is alone
+    np.testing.assert_allclose(list(result.accuracy.values()), list(single.accuracy.values()), atol=0.02)
+
+
+def test_what_cannot_train_together_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10))
+
+    single, result = (played(each, monkeypatch, "fedavg", model=build) for each in (False, True))
+    for name, array in single.models["global"].items():
+        np.testing.assert_array_equal(result.models["global"][name], array)
+
+
+def test_a_device_that_diverges_ends_the_run_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {name: (one.stage(0).x, one.stage(0).y) for name, one in fleet().items()}
+    x, y = parts["device-003"]
+    far = shoal.Fleet({**parts, "device-003": (x * np.float32(1e30), y)})
+    said = []
+    for at_once in (False, True):
+        with pytest.raises(Diverged) as error:
+            played(at_once, monkeypatch, "fedavg", fleet=far)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    assert said[0].startswith("device-003: ")
+
+
+def test_an_error_of_a_device_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError("in the author's code")
+
+    with pytest.raises(LearnerFault, match="in the author's code"):
+        played(True, monkeypatch, "fedavg", model=lambda: Broken(192, 10))
