@@ -10,7 +10,7 @@ import grpc
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, session
+from fedserver.rpc.admission.identity import Context, Identify, session
 from fedserver.store.content.frames import Frame
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import LEAST, Progress
@@ -106,6 +106,6 @@ class _Arriving:
             yield data
 
 
-def blobs_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], BlobAccess]:
+def blobs_of_device(coordinator: Coordinator, identify: Identify) -> Callable[[Context], BlobAccess]:
     """The blobs of the device that calls."""
-    return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
+    return lambda context: DeviceApi(coordinator, identify(context), session(context))

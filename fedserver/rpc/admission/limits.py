@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedserver.config import Settings
-from fedserver.rpc.admission.identity import Callers, Context, address_of
+from fedserver.rpc.admission.identity import Context, Identify, address_of
 from fedserver.rpc.admission.messages import Behavior
 from shoal.core.engine.token_bucket import TokenBucket
 from shoal.core.errors import BadPayload, Busy, TooOften
@@ -90,9 +90,9 @@ class Admission:
     """
 
     def __init__(
-        self, callers: Callers, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+        self, identify: Identify, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
     ) -> None:
-        self._callers = callers
+        self._identify = identify
         self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
@@ -129,7 +129,7 @@ class Admission:
     def _device(self, method: str, context: Context) -> DeviceId:
         """Whose places a call takes. In plain text, a call for the server's health does not say who calls."""
         try:
-            return self._callers.identify(context)
+            return self._identify(context)
         except BadPayload:
             if method.startswith(OURS):
                 raise
