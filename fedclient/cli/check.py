@@ -23,6 +23,7 @@ NO_LATENT = "none; algorithms that describe data, such as FLUX, need one"
 @click.command(epilog="Example: fedclient check --config device.yaml")
 @verb
 @configured()
+@click.pass_obj
 def check(console: Console, settings: ClientConfig) -> Result:
     """Try the learner on one batch of the data.
 

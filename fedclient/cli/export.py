@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command(epilog="Example: fedclient export --learner learner.py --shape 1,28,28 --out graph.onnx")
 @verb
 @configured()
+@click.pass_obj
 @click.option("--learner", type=PATH, metavar="FILE", help="Learner.  [default: the one of the settings]")
 @click.option("--shape", metavar="SIZES", help="Shape of one sample.  [default: as in the settings' data]")
 @click.option(

@@ -39,15 +39,16 @@ def configured(
     """
 
     def add(function: Callable[..., Result]) -> Callable[..., Result]:
+        @click.pass_obj
         @functools.wraps(function)
-        def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
+        def wrapper(console: Console, /, path: Path | None, **options: Any) -> Result:
             flags = {name: options.pop(name) for name in names}
             settings = read(path, flags)
             if settings.updates is not None:
                 from fedclient.software.launching import launch
 
                 launch(settings, path, console, one_round(options))
-            return function(console, settings, **options)
+            return function(settings, **options)
 
         found: Callable[..., Result] = wrapper
         for name in reversed(names):

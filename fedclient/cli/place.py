@@ -23,6 +23,7 @@ EVERY, SHORTEST = 6 * 3600.0, 1.0
 @click.command(epilog="Example: fedclient place new.npz --config device.yaml")
 @verb
 @configured(*CALLING)
+@click.pass_obj
 @click.argument("data", type=PATH, required=False)
 @click.option("--run", default="", metavar="RUN", help="Run, release or channel to ask.  [default: stable]")
 @click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")

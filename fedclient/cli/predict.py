@@ -12,6 +12,7 @@ from shoal.shell.console import Console, Result, verb
 @click.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
 @verb
 @configured(*CALLING)
+@click.pass_obj
 @click.argument("data", type=PATH, required=False)
 @click.option(
     "--model",

@@ -23,6 +23,7 @@ def one_round(options: Mapping[str, Any]) -> Sequence[str]:
 @click.command(epilog="Example: fedclient run --config device.yaml --until-finished")
 @verb
 @configured(*CALLING, one_round=one_round)
+@click.pass_obj
 @click.option("--once", is_flag=True, help="Exit after one task.")
 @click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
 @click.option(

@@ -14,6 +14,7 @@ STATE = state_option("The server's state folder.")
 
 @click.command(epilog="Example: fedserver backup --state server /backups/monday")
 @verb
+@click.pass_obj
 @STATE
 @click.argument("target", type=PATH, metavar="BACKUP")
 def backup(console: Console, state: Path, target: Path) -> Result:
@@ -34,6 +35,7 @@ def backup(console: Console, state: Path, target: Path) -> Result:
 
 @click.command(epilog="Example: fedserver restore /backups/monday --state server")
 @verb
+@click.pass_obj
 @STATE
 @click.argument("source", type=PATH, metavar="BACKUP")
 def restore(console: Console, state: Path, source: Path) -> Result:
@@ -63,7 +65,7 @@ def restore(console: Console, state: Path, source: Path) -> Result:
     is_flag=True,
     help="Accept the restored state; later work that devices have seen is lost.",
 )
-def recover(console: Console, state: Path, accept: bool) -> Result:
+def recover(state: Path, accept: bool) -> Result:
     """Continue from a state folder that was restored from a backup. The server must be stopped.
 
     Without --accept, the command only prints what is in doubt. With --accept, open rounds are abandoned and

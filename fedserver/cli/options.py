@@ -78,9 +78,10 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @state_option("The server's state folder.")
     @connect_option
+    @click.pass_obj
     @functools.wraps(function)
     def wrapper(
-        console: Console, state: Path, connect: Path | None, patience: float | None = None, **options: Any
+        console: Console, /, state: Path, connect: Path | None, patience: float | None = None, **options: Any
     ) -> Result:
         from fedserver.rpc.client import OperatorClient
 
@@ -92,7 +93,7 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
 
             wait_for(folder, patience)
         with OperatorClient(folder) as client:
-            return function(console, client, **options)
+            return function(client, **options)
 
     return wrapper
 

@@ -18,6 +18,7 @@ STATE = state_option("The server's state folder.")
     "--blobs /srv/shoal",
 )
 @verb
+@click.pass_obj
 @STATE
 @click.option(
     "--database", metavar="URL", help="Move to this PostgreSQL database: postgresql://USER@HOST/NAME."

@@ -142,10 +142,12 @@ def _each(*options: Callable[[Function], Function]) -> Callable[[Function], Func
     epilog="Example: fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )
 @verb
+@click.pass_obj
 @options_of_files(required=True)
 @options_of_training
 def simulate(
     console: Console,
+    /,
     data: str,
     label: str | None,
     test: float,

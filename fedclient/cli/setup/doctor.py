@@ -15,7 +15,7 @@ from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.store.state import DeviceFolder
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
-from shoal.shell.console import Console, Result, one_line, verb
+from shoal.shell.console import Result, one_line, verb
 
 IMPORTS = 120.0
 """Seconds that a package may take to load, on a slow device."""
@@ -48,7 +48,7 @@ class Finding:
 @click.command(epilog="Example: fedclient doctor --config device.yaml")
 @verb
 @configured("server", "insecure_loopback", "state")
-def doctor(console: Console, settings: ClientConfig) -> Result:
+def doctor(settings: ClientConfig) -> Result:
     """Find out what keeps this device from working: packages, disk, identity, line, TLS and clock.
 
     Nothing is changed. Packages are imported in a process of their own, so that one that crashes does no

@@ -9,7 +9,7 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import connected
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.shell.console import Console, Result, continued, one_line, verb
+from shoal.shell.console import Result, continued, one_line, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -34,7 +34,6 @@ LATEST = 30
     "--devices", is_flag=True, help="Show what each device reported, too, and why others are missing."
 )
 def history(
-    console: Console,
     client: "OperatorClient",
     name: str,
     rounds: int,

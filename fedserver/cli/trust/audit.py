@@ -12,7 +12,7 @@ import click
 from fedserver.cli.options import state_option
 from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.shell.console import Console, Group, Result, one_line, verb
+from shoal.shell.console import Group, Result, one_line, verb
 
 STATE = state_option("The server's state folder; the server need not be running.")
 
@@ -39,7 +39,7 @@ def audit() -> None:
     metavar="NUMBER:HASH",
     help="Also check that the log contains this head, which an earlier verify printed.",
 )
-def verify(console: Console, state: Path, expect: str | None) -> Result:
+def verify(state: Path, expect: str | None) -> Result:
     """Verify that no line, including the last, was changed, removed or inserted.
 
     The file is compared with the database. Someone who can rewrite both can hide a change; to detect that,
@@ -84,7 +84,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
     metavar="N",
     help="Show at most the last N lines.",
 )
-def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
+def show(state: Path, event: str | None, device: str | None, last: int) -> Result:
     """Show the latest lines of the log, oldest first, without verifying them."""
     from fedserver.store.identities import audit as log
 
