@@ -73,16 +73,6 @@ def own_options() -> str:
     return f" --config {given['path'] or 'device.yaml'}{state}"
 
 
-every = click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to ask for a newer model.",
-)
-
-
 def give_up_after(default: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Add --give-up-after, None unless it was given. default: what help says of that case."""
     return click.option(

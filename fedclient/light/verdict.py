@@ -9,7 +9,6 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.errors import LearnerFault
 from shoal.core.inference.network import Scorer, class_scores, numbers, softmax
 from shoal.core.inference.odds import gain
-from shoal.core.types import Array
 
 TRIED = 256
 """Samples of the device that a model is tried on."""
@@ -36,31 +35,21 @@ def check(network: Scorer, data: Dataset, regression: bool, before: Checked | No
     Raises LearnerFault, with the reason, for a model that is not to be used.
     """
     x, y = network_input(data.x[:TRIED]), None if data.y is None else data.y[:TRIED]
+    said = numbers(network, x) if regression else softmax(class_scores(network, x, 0))
+    if not np.isfinite(said).all():
+        raise LearnerFault("the new model gives no numbers for some samples", STAYS)
     if regression:
-        values = numbers(network, x)
-        found = of_probabilities(np.ones((len(values), 1)), values, None)
-    else:
-        said = softmax(class_scores(network, x, 0))
-        known = y is not None and y.dtype.kind == "i"
-        found = of_probabilities(said, None, float((said.argmax(axis=1) == y).mean()) if known else None)
-    compare(found, before)
+        return Checked(0.0, None)
+    known = y is not None and y.dtype.kind == "i"
+    accuracy = float((said.argmax(axis=1) == y).mean()) if known else None
+    found = Checked(float(gain(said.astype(np.float64)).mean()), accuracy)
+    if before is not None:
+        _compare(found, before)
     return found
 
 
-def of_probabilities(said: Array, values: Array | None, accuracy: float | None) -> Checked:
-    """What is found of predictions: probabilities (n, C), or values (n,). Raises LearnerFault where some are
-    no numbers."""
-    if not np.isfinite(said if values is None else values).all():
-        raise LearnerFault("the new model gives no numbers for some samples", STAYS)
-    if values is not None:
-        return Checked(0.0, None)
-    return Checked(float(gain(said.astype(np.float64)).mean()), accuracy)
-
-
-def compare(found: Checked, before: Checked | None) -> None:
+def _compare(found: Checked, before: Checked) -> None:
     """Raise LearnerFault for a model that is worse than the earlier one, beyond chance."""
-    if before is None:
-        return
     if found.accuracy is not None and before.accuracy is not None:
         if found.accuracy < before.accuracy - SLACK:
             raise LearnerFault(
