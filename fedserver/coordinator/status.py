@@ -16,6 +16,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.exchange.messages import Evaluated
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 DEPOSED = (
@@ -177,9 +178,8 @@ def shared(visitors: Iterable[Visitor]) -> tuple[str, ...]:
     names = sorted(visitor.device for visitor in visitors if visitor.is_shared)
     if not names:
         return ()
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return (
-        f"several processes take turns as {', '.join(names[:MAX_NAMED])}{more}, and end each other's work:"
+        f"several processes take turns as {listed(names, MAX_NAMED)}, and end each other's work:"
         " stop all but one. A copy of a device's folder is the same device; another one joins by itself",
     )
 

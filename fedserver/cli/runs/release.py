@@ -15,6 +15,7 @@ from fedserver.coordinator.status_types import (
     WatchedCluster,
 )
 from shoal.core.rollout import Sum
+from shoal.core.texts import plural
 from shoal.core.types import ModelKey
 from shoal.shell.console import Group, Result, verb
 
@@ -212,7 +213,7 @@ def _watched(found: WatchedCluster) -> str:
 
 def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
     return [
-        f"  cluster {each.key}: {text.many(each.devices, 'device')}, {_accuracy(each.accuracy, each.error)}"
+        f"  cluster {each.key}: {plural(each.devices, 'device')}, {_accuracy(each.accuracy, each.error)}"
         for each in found
     ]
 

@@ -19,6 +19,7 @@ from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
 from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.texts import percent
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
 
@@ -304,7 +305,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
                 for number, accuracy in status.accuracies.items():
                     if number > measured:
                         console.say(
-                            f"{found.run}: after round {number}: held-out accuracy {text.percent(accuracy)}"
+                            f"{found.run}: after round {number}: held-out accuracy {percent(accuracy)}"
                         )
                         measured = number
                 step = (found.stage, found.round, found.title)
