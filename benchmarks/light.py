@@ -58,7 +58,7 @@ def main() -> None:
 def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
     """The demo's newcomers, with and without PyTorch."""
     learner = builtin(str(fleet.LEARNER["builtin"]), fleet.LEARNER["options"])
-    graph = export(learner, sample_of((1, 8, 8), False), {}).data
+    graph = export(learner, sample_of((1, 8, 8)), {}).data
     rows = []
     with stage.server():
         state = stage.folder / "server"
@@ -77,7 +77,7 @@ def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
 def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
     """One newcomer of LeNet-5, with and without PyTorch."""
     learner = builtin("lenet5", {})
-    graph = export(learner, sample_of((1, 28, 28), False), {}).data
+    graph = export(learner, sample_of((1, 28, 28)), {}).data
     chance = np.random.default_rng(SEED)
     stage = Stage(stage.folder / "lenet5", Console())
     (stage.folder / "logs").mkdir(parents=True)

@@ -78,7 +78,7 @@ def main() -> None:
         if given.only not in (None, name):
             continue
         learner = make()
-        graph = export(learner, sample_of(shape, False), {}).data
+        graph = export(learner, sample_of(shape), {}).data
         for seed in seeds:
             found = compared(learner, graph, shape, samples, seed)
             figures = "".join(
@@ -148,7 +148,7 @@ def placed(name: str, seed: int) -> tuple[str, str]:
         result = shoal.simulate(
             algorithm, shoal.Fleet(read), model=learner, seed=seed, device="cpu", **parameters
         )
-        graph = export(learner, sample_of(new.x.shape[1:], False), {}).data
+        graph = export(learner, sample_of(new.x.shape[1:]), {}).data
         views, server, found = Views.of(new), result.card.server(), list[str]()
         trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed))
         light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise)
