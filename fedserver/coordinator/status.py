@@ -29,7 +29,7 @@ MAX_NAMED = 3
 """How many devices are named in a notice."""
 
 
-MOST_SAID = 400
+MAX_SAID = 400
 """Characters of the reason of a failed run in a notice."""
 
 
@@ -78,7 +78,7 @@ def failed(runs: Iterable[Run]) -> tuple[str, ...]:
     if newest is None or newest.standing is not Standing.FAILED:
         return ()
     cure = f"fedserver run resume {newest.run}, once its cause is removed, or fedserver run rm {newest.run}"
-    return (f"run {newest.run} has failed: {newest.reason[:MOST_SAID]}; {cure}",)
+    return (f"run {newest.run} has failed: {newest.reason[:MAX_SAID]}; {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:

@@ -43,7 +43,7 @@ from shoal.simulation.workers import workers as beside
 if TYPE_CHECKING:
     from shoal.core.inference.graph.model import Graph
 
-FEW_TESTS, MOST_NAMED = 5, 3
+FEW_TESTS, MAX_NAMED = 5, 3
 """Test samples below which a device's accuracy is remarked on, and how many such devices are named."""
 
 
@@ -432,7 +432,7 @@ def _few_tests(fleet: Fleet) -> str:
     found = {name: len(one.test) for name, one in fleet.items() if len(one.test) < FEW_TESTS}
     if not found or len(found) == len(fleet):  # of all, the verdict says it
         return ""
-    shown = listed([f"{name} ({count})" for name, count in found.items()], MOST_NAMED)
+    shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
     return f"an accuracy on so few test samples says little: {shown}"
 
 

@@ -20,7 +20,7 @@ REPLACED = 8
 """How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
 
 
-QUARREL, SECONDS = 3, 300.0
+MAX_REPLACED, REPLACED_SECONDS = 3, 300.0
 """Where this many replaced sessions were used within this many seconds, several processes are taken to use
 one name: one that says hello again, as after a lost connection, may leave a call of its former session."""
 
@@ -141,7 +141,7 @@ class Visitor:
     @property
     def is_shared(self) -> bool:
         """Whether several processes seem to use the name of this device in turn."""
-        return sum(time.monotonic() - at < SECONDS for at in self.late.values()) >= QUARREL
+        return sum(time.monotonic() - at < REPLACED_SECONDS for at in self.late.values()) >= MAX_REPLACED
 
     def end(self) -> None:
         self.session = ""

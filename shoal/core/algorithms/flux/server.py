@@ -31,7 +31,7 @@ from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.congruence import congruent
-from shoal.core.server_kit.clustering.moving import Moving
+from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from shoal.core.exchange.messages import Trained
 from shoal.core.types import DeviceId
 
-RISE, LEAST = 0.25, 0.1
+MIN_RISE, MIN_RISE_OF_FIRST = 0.25, 0.1
 """A held-out loss jumps if it rises from one round to the next by more than this share of itself, and of the
 device's first one; a loss of training, if by more than the first share. In 15 runs whose data stayed (digits,
 MNIST, breast cancer, elec2; seeds 40 and 41) no device's did, with 6 held-out samples either; where rotations
 were drawn again, those of 6 to 8 of 10 devices."""
-MOST = 0.5
+MAX_MOVED = 0.5
 """Where more devices than this share have moved, the groups are no longer groups of data."""
 
 
@@ -58,9 +58,9 @@ class Moving:
             if before is None:
                 losses[device] = Losses(now, now, update.loss)
                 continue
-            least = RISE * abs(before.held_out) + LEAST * abs(before.first)
+            least = MIN_RISE * abs(before.held_out) + MIN_RISE_OF_FIRST * abs(before.first)
             jumps = now - before.held_out > least
-            if jumps and update.loss - before.training > RISE * abs(before.training):
+            if jumps and update.loss - before.training > MIN_RISE * abs(before.training):
                 moved.add(device)
             losses[device] = replace(before, held_out=now, training=update.loss)
         return Moving(losses, tuple(sorted(moved)))
@@ -73,4 +73,4 @@ class Moving:
     @property
     def most(self) -> bool:
         """Whether the data of most devices have moved that could be asked."""
-        return len(self.moved) > MOST * len(self.losses)
+        return len(self.moved) > MAX_MOVED * len(self.losses)
