@@ -84,6 +84,7 @@ class Device:
                 try:
                     if welcome is None:
                         welcome = await patiently(hello, backoff, float("inf"), away)
+                        assert welcome is not None
                         backoff.first = max(FIRST_WAIT, welcome.spread)
                         self.back = clock()
                     idle = await patiently(next_task, backoff, float("inf"), away)
