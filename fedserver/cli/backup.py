@@ -9,13 +9,11 @@ from fedserver.cli.options import PATH, state_option
 from shoal.core.errors import ConfigError, Refused
 from shoal.shell.console import Console, Result, verb
 
-STATE = state_option("The server's state folder.")
-
 
 @click.command(epilog="Example: fedserver backup --state server /backups/monday")
 @verb
 @click.pass_obj
-@STATE
+@state_option
 @click.argument("target", type=PATH, metavar="BACKUP")
 def backup(console: Console, state: Path, target: Path) -> Result:
     """Copy the state folder to BACKUP, which must not exist. The server may be running."""
@@ -36,7 +34,7 @@ def backup(console: Console, state: Path, target: Path) -> Result:
 @click.command(epilog="Example: fedserver restore /backups/monday --state server")
 @verb
 @click.pass_obj
-@STATE
+@state_option
 @click.argument("source", type=PATH, metavar="BACKUP")
 def restore(console: Console, state: Path, source: Path) -> Result:
     """Restore BACKUP into a new state folder. Every blob is verified.
@@ -59,7 +57,7 @@ def restore(console: Console, state: Path, source: Path) -> Result:
 
 @click.command(epilog="Example: fedserver recover --state server --accept")
 @verb
-@STATE
+@state_option
 @click.option(
     "--accept",
     is_flag=True,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Examples: fedserver page --state server; fedserver page --link")
 @verb
-@state_option("The server's state folder.")
+@state_option
 @connect_option
 @click.option(
     "--listen",

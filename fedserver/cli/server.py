@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
 @verb
-@state_option("The state folder to create.")
+@state_option
 @click.option(
     "--host",
     "hosts",
@@ -73,7 +73,7 @@ def init(
 
 @click.command(epilog="Example: fedserver up --state server")
 @verb
-@state_option("The server's state folder.")
+@state_option
 @click.option(
     "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
 )
