@@ -15,6 +15,7 @@ import argparse
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,14 +42,16 @@ def latents(experiment: Experiment) -> list[Samples]:
     """For each device its latents by the encoder of a run of FLUX, and its classes."""
     fleet, _ = fleet_of(experiment)
     learner = learner_of(None, None, {}, fleet)
-    more = {"rounds": experiment.rounds, "seed": experiment.seed, "model_seed": 42, "device": "cpu"}
-    result = shoal.simulate("flux", fleet, model=learner, **more)
+    rounds, seed = experiment.rounds, experiment.seed
+    result = shoal.simulate(
+        "flux", fleet, model=learner, rounds=rounds, seed=seed, model_seed=42, device="cpu"
+    )
     assert isinstance(result, SimulationResult)
     found = []
     for name in fleet:
         part = fleet[name].stage(0)
         context = result.devices.context(name, part)
-        context.network.load(result.state.clustering.encoder)
+        context.network.load(cast(Any, result.state).clustering.encoder)
         latents = np.concatenate(
             [context.network.latents(each) for each in batches(context.network, context.inputs(["train"]))]
         )

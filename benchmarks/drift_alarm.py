@@ -17,8 +17,8 @@ At home: reference and new samples go through a network that was trained on othe
 Delay: the median of how many new samples there were when the difference was first found, of those in `LOOKS`.
 
 In the fleet: devices answer at random times, once in 92 days, as `shoal.core.privacy.noise.response` makes
-them; the days until `shoal.core.server_kit.moved` raises an alarm, and false ones in cluster-years in which
-nothing happens.
+them; the days until `shoal.core.server_kit.drift_answers` raises an alarm, and false ones in cluster-years in
+which nothing happens.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from torch import nn
 from shoal.core.inference.drift import LEVEL, chance
 from shoal.core.models import mlp
 from shoal.core.privacy.noise.response import EVERY_DAYS, WATCHING, wrong
-from shoal.core.server_kit.moved import TOLERATED, Day, movement
+from shoal.core.server_kit.drift_answers import TOLERATED, Day, movement
 from shoal.core.types import Array
 from shoal_lab.datasets import natural
 

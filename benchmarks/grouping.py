@@ -153,7 +153,7 @@ def encoded(dataset: str, folder: str) -> tuple[list[Samples], FloatArray]:
 def _raw(dataset: str, folder: str) -> tuple[FloatArray, FloatArray]:
     if dataset == "hapt":
         people = [stage for person in natural.load("hapt", folder, 30) for stage in person.stages]
-        inputs = np.concatenate([np.asarray(data.x).reshape(len(data.y), -1) for data in people])
+        inputs = np.concatenate([np.asarray(data.x).reshape(len(data), -1) for data in people])
         return inputs / inputs.std(), np.concatenate([np.asarray(data.y) for data in people])
     train, _ = images.load(dataset, folder or None)
     pixels = np.asarray(train.x, np.float64)
@@ -217,9 +217,8 @@ def described(cell: Cell, fleet: Sequence[Samples], chance: np.random.Generator)
             continue
         radius = float(projector["radius"]) if projector else NOISE_RADIUS
         agreed = terms(settings, len(labels), CLASSES + 2)
-        exact = sums_of(
-            [(points, labels if agreed.classes else None)], radius, points.shape[1], agreed.classes
-        )
+        known = labels.astype(int) if agreed.classes else None
+        exact = sums_of([(points, known)], radius, points.shape[1], agreed.classes)
         found.append(release_sums(exact, settings, agreed, "0" * 64, chance.bytes))
     return found
 

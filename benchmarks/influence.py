@@ -123,7 +123,7 @@ def covering(seeds: Sequence[int]) -> Iterator[Cell]:
     }
     chance = np.random.default_rng(0)
     while pairs:
-        tries = [[each[chance.integers(len(each))] for each in factors] for _ in range(200)]
+        tries = [[each[int(chance.integers(len(each)))] for each in factors] for _ in range(200)]
         met = [
             {(i, a, j, b) for (i, a), (j, b) in itertools.combinations(enumerate(row), 2)} & pairs
             for row in tries
@@ -161,16 +161,18 @@ def fleets(seeds: Sequence[int]) -> Iterator[Cell]:
 def _source(name: str, data_dir: str) -> tuple[Dataset, Dataset, Learner]:
     """Training and test samples of one distribution, and a small network for them."""
     if name == "digits":
-        return (*(Dataset(unit(part.x), part.y) for part in digits()), learner())
+        train, test = (Dataset(unit(part.x), part.y) for part in digits())
+        return train, test, learner()
     if name == "hapt":
         found = next(Path(data_dir).rglob("hapt-windows-*.npz"), Path("hapt"))
         people = natural.load("hapt", found.parent, 30)
         pair = _joined([each.stages[0] for each in people]), _joined([each.test for each in people])
     else:
         pair = images.load(name, data_dir)
-    flat = [Dataset(np.float32(part.x.reshape(len(part), -1)), part.y) for part in pair]
+    flat = [Dataset(part.x.reshape(len(part), -1).astype(np.float32), part.y) for part in pair]
     top = max(1.0, float(np.abs(flat[0].x).max()))
     train, test = (Dataset(part.x / np.float32(top if name != "hapt" else 1.0), part.y) for part in flat)
+    assert train.y is not None
     size = {"inputs": train.x.shape[1], "hidden": (32,), "classes": int(train.y.max()) + 1}
     return train, test.subset(np.arange(0, len(test), max(1, len(test) // 1000))), builtin("mlp", size)
 
@@ -198,6 +200,7 @@ def _honest(cell: Cell, chance: np.random.Generator) -> list[Part]:
     devices has four fifths of its samples from the classes 5 to 9, and the others from 0 to 4. late: three
     devices come half-way. rotated: two groups, and four rotations: four."""
     train, test = digits()
+    assert train.y is not None
     order, kind = chance.permutation(len(train)), cell.data
     alike = np.full(cell.devices, min(60, len(train) // cell.devices))
     sizes = np.tile([20, 40, 80, 300], 3) if kind == "sizes" else alike
@@ -235,12 +238,13 @@ def tried(cell: Cell, data_dir: str) -> float:
     }
     known = {name: value for name, value in changes.items() if name in card.settings}
     half, device_half, memories = card.server(), card.device(), dict[DeviceId, Tensors]()
-    attack = None if cell.attack == ABSENT else replace((ATTACKS | HIDING)[cell.attack], claims=cell.claim)
+    attack = None if cell.attack == ABSENT else replace({**ATTACKS, **HIDING}[cell.attack], claims=cell.claim)
     parts, network = parts_of(cell, data_dir)
     shared, contexts = network.module(seed=0), dict[DeviceId, DeviceContext]()
     for number, (own, test) in enumerate(parts):
         liar = number < cell.liars
         if liar and attack and attack.mislabels:
+            assert own.y is not None
             own = Dataset(own.x, own.y.max() - own.y)
         noise, name = np.random.default_rng((cell.seed, number)), f"{'z' if liar else 'd'}{number:03}"
         contexts[name] = DeviceContext(
@@ -429,7 +433,7 @@ def page(cells: Sequence[Cell], known: Mapping[Cell, float]) -> str:
         table=table(listed, known),
         more=table([cell for cell in of if cell not in bounded], known),
         open="\n".join([OPEN, "", *(f"- **{name}**: {text}" for name, text in open_), "\n"]) if open_ else "",
-        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in (ATTACKS | HIDING).items()),
+        attacks="\n".join(f"| {name} | {attack.meaning} |" for name, attack in {**ATTACKS, **HIDING}.items()),
     )
 
 

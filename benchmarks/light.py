@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import yaml
@@ -57,8 +57,8 @@ def main() -> None:
 
 def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
     """The demo's newcomers, with and without PyTorch."""
-    learner = builtin(str(fleet.LEARNER["builtin"]), fleet.LEARNER["options"])
-    graph = export(learner, sample_of((1, 8, 8), False), {}).data
+    learner = builtin(str(fleet.LEARNER["builtin"]), cast(Any, fleet.LEARNER["options"]))
+    graph = export(learner, sample_of((1, 8, 8)), {}).data
     rows = []
     with stage.server():
         state = stage.folder / "server"
@@ -77,7 +77,7 @@ def demo(stage: Stage, python: str) -> list[dict[str, Any]]:
 def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
     """One newcomer of LeNet-5, with and without PyTorch."""
     learner = builtin("lenet5", {})
-    graph = export(learner, sample_of((1, 28, 28), False), {}).data
+    graph = export(learner, sample_of((1, 28, 28)), {}).data
     chance = np.random.default_rng(SEED)
     stage = Stage(stage.folder / "lenet5", Console())
     (stage.folder / "logs").mkdir(parents=True)
@@ -86,7 +86,7 @@ def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
         folder = stage.folder / name
         folder.mkdir()
         x = chance.integers(0, 256, (SAMPLES, 1, 28, 28)).astype(np.uint8) // (1 + number % 2)
-        labels = {} if name == "newcomer" else {"y": chance.integers(0, 10, SAMPLES)}
+        labels: dict[str, Any] = {} if name == "newcomer" else {"y": chance.integers(0, 10, SAMPLES)}
         np.savez(folder / "data.npz", x=x, **labels)
         settings = {
             "learner": LENET,
@@ -169,9 +169,13 @@ def served(folder: Path, python: str) -> tuple[float, float]:
     assert process.stderr is not None
     said, most = process.stderr, 0
     seen = threading.Event()
-    threading.Thread(
-        target=lambda: [seen.set() for text in said if b"is used from now on" in text], daemon=True
-    ).start()
+
+    def look() -> None:
+        if any(b"is used from now on" in text for text in said):
+            seen.set()
+        said.read()  # so that its pipe never fills
+
+    threading.Thread(target=look, daemon=True).start()
     while not seen.is_set() and process.poll() is None:
         most = max(most, sum(map(proportional, family(process.pid))))
         time.sleep(LOOK)

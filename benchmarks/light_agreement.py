@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def main() -> None:
         if given.only not in (None, name):
             continue
         learner = make()
-        graph = export(learner, sample_of(shape, False), {}).data
+        graph = export(learner, sample_of(shape), {}).data
         for seed in seeds:
             found = compared(learner, graph, shape, samples, seed)
             figures = "".join(
@@ -109,14 +109,15 @@ def compared(
         {name: 2 * value for name, value in initial_weights(learner, 100 * seed + number).items()}
         for number in range(max(WAYS.values()) + 1)
     )
-    light = InferenceContext(OnnxNetwork(read_graph(graph), 1), data, chance)
+    network = OnnxNetwork(read_graph(graph), 1)
+    light = InferenceContext(network, data, chance)
     trained = DeviceContext(learner, data, "cpu", 0, chance)
     odds, clusters = None, list[tuple[str, str]]()
     for bits, count in WAYS.items() if light.network.classifier else ():
         names = " ".join((*(f"c{number}" for number in range(count)), "all"))
         question = compact(Choose((*models[:count], models[-1]), names, (1.0,) * count))
         assert question.bits == bits
-        here, there = newcomer.perform(question, light), newcomer.perform(question, trained)
+        here, there = (cast(Any, newcomer.perform(question, each)) for each in (light, trained))
         odds = max(odds or 0.0, _furthest(np.array(here.odds), np.array(there.odds)))
         clusters.append((there.assignment.cluster, here.assignment.cluster))
     light.network.load(models[0])
@@ -126,7 +127,7 @@ def compared(
         np.concatenate([each.network.scores(batch) for batch in batches(each.network, x)])
         for each in (light, trained)
     )
-    described = "latent" in light.network.graph.outputs
+    described = "latent" in network.graph.outputs
     return {
         "scores": _furthest(scores, wanted),
         **(_described(trained, light, models[0], chance) if described else dict.fromkeys(LATENT)),
@@ -148,7 +149,7 @@ def placed(name: str, seed: int) -> tuple[str, str]:
         result = shoal.simulate(
             algorithm, shoal.Fleet(read), model=learner, seed=seed, device="cpu", **parameters
         )
-        graph = export(learner, sample_of(new.x.shape[1:], False), {}).data
+        graph = export(learner, sample_of(new.x.shape[1:]), {}).data
         views, server, found = Views.of(new), result.card.server(), list[str]()
         trained = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(seed))
         light = InferenceContext(OnnxNetwork(read_graph(graph), 1), views, trained.noise)

@@ -110,6 +110,8 @@ def deployed(folder: Path) -> shoal.Result:
         train, test = own.stage(0), own.test
         place = folder / name
         shutil.copytree(folder / "fleet", place)
+        assert train.y is not None
+        assert test.y is not None
         np.savez(place / "data.npz", x=train.x, y=train.y, x_test=test.x, y_test=test.y)
     return result
 

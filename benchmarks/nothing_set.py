@@ -76,10 +76,12 @@ def mnist(samples: int, seed: int, folder: Path | None) -> list[Rows]:
 
 
 def elec2(samples: int, seed: int, folder: Path | None) -> list[Rows]:
-    found = []
+    found = list[Rows]()
     for number, one in enumerate(natural.load("elec2", folder, DEVICES)):
         chance = np.random.default_rng((seed, number)).permutation(len(one.stages[0]))[:samples]
         own, test = one.stages[0].subset(chance), one.test.subset(slice(0, 1000))
+        assert own.y is not None
+        assert test.y is not None
         found.append((own.x, own.y, test.x, test.y))
     return found
 
@@ -91,7 +93,8 @@ def cancer(samples: int, seed: int, folder: Path | None) -> list[Rows]:
 
 
 def wine(samples: int, seed: int, folder: Path | None) -> list[Rows]:
-    return list(dealt(*bundled.load_wine(return_X_y=True), samples, seed, 50))
+    x, y = bundled.load_wine(return_X_y=True)
+    return list(dealt(x, y, samples, seed, 50))
 
 
 def diabetes(samples: int, seed: int, folder: Path | None) -> list[Rows]:
@@ -129,7 +132,8 @@ def trained(cell: Settings, setting: Settings, seed: int, folder: Path | None) -
     """One run: the mean accuracy of the devices, in percent, and its verdict."""
     source, changes = SOURCES[cell["set"]], dict(setting)
     fleet = fleet_of(source, cell["samples"], seed, folder, changes.pop("scaled", False))
-    network = {"model": small(fleet, source.numbers), "latent": "2"} if cell["network"] == "small" else {}
+    own: dict[str, Any] = {"model": small(fleet, source.numbers), "latent": "2"}
+    network = own if cell["network"] == "small" else {}
     started, accuracy, learned = time.perf_counter(), 0.0, None
     try:
         result = simulate(cell["algorithm"], fleet, seed=seed, rounds=ROUNDS, **network, **changes)

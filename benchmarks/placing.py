@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -254,7 +254,7 @@ def voted(
     keys = tuple(placing.clusters(state))
     context.account = noted = Noted(np.random.default_rng(1).bytes)
     vote(vote_on(keys, found, epsilon), context)
-    named = [keys[drawn(noted.scores, epsilon, np.random.default_rng(n).bytes)] for n in range(50)]
+    named = [keys[drawn(cast(Any, noted.scores), epsilon, np.random.default_rng(n).bytes)] for n in range(50)]
     shown = projected(context, found.encoder, found.projector, context.usable)
     exactly = keys[int(log_densities(shown, found.clusters).sum(axis=0).argmax())]
     return {

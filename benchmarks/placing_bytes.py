@@ -14,7 +14,7 @@ import argparse
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def main() -> None:
         question = choice(common, count, latents, learner_weights(asked.model, count))
         for way, (asking, given) in ways(question).items():
             made, server = timed(lambda: hashed(asking()), asked.repeats)  # noqa: B023 - called at once
-            perform = newcomer.choose if isinstance(made, Choose) else newcomer.perform
+            perform: Any = newcomer.choose if isinstance(made, Choose) else newcomer.perform
             _, device = timed(lambda: perform(made, context), asked.repeats)  # noqa: B023
             fetched = bytes_of(made) + given * one
             print(f"{count:>8}{way:>10}{fetched:>14,}{fetched / one:>9.2f}{server:>11.3f}{device:>11.3f}")

@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -108,33 +108,33 @@ class Piece:
         figures: dict[str, Any] = {}
         trained: dict[tuple[str, ...], State] = {}
         for mode, change in MODES.items():
-            state = replace(warm.state, parameters=dataclasses.replace(parameters, **change))
+            state = replace(cast(State, warm.state), parameters=dataclasses.replace(parameters, **change))
             ready = self._until("cluster", state, devices, warm.rounds + 1)
             formed = self._until("clustered", ready.state, devices, ready.rounds + 1)
-            groups = tuple(cluster for _, cluster in sorted(formed.state.assignments.items()))
+            groups = tuple(cluster for _, cluster in sorted(cast(State, formed.state).assignments.items()))
             if groups not in trained:
-                trained[groups] = self._until("", formed.state, devices, formed.rounds + 1).state
-            final = replace(
-                formed.state, models=trained[groups].models, progress=trained[groups].progress, phase="done"
-            )
-            drawn = [
-                self._figures(ready.state, final, other) for other in others[: draws if mode != "off" else 1]
-            ]
+                done = self._until("", formed.state, devices, formed.rounds + 1)
+                trained[groups] = cast(State, done.state)
+            end, start = trained[groups], cast(State, formed.state)
+            final = replace(start, models=end.models, progress=end.progress, phase="done")
+            asked = cast(State, ready.state)
+            drawn = [self._figures(asked, final, other) for other in others[: draws if mode != "off" else 1]]
             figures[mode] = {figure: mean_of(drawn, figure) for figure in FIGURES}
         seconds = time.perf_counter() - started
         return {**asdict(self), "draws": draws, "seconds": seconds, "modes": figures}
 
-    def _until(self, phase: str, state: State, devices: SimulatedDevices, round: int) -> Outcome:
+    def _until(self, phase: str, state: Any, devices: SimulatedDevices, round: int) -> Outcome:
         """The run, from a state at the start of a round, up to a phase."""
         policy = RoundPolicy(minimum=self.clients)
-        outcome = simulate(Until(phase), state, devices.calls(), policy, self.seed, round=round, keep=spooled)
+        half: Any = Until(phase)
+        outcome = simulate(half, state, devices.calls(), policy, self.seed, round=round, keep=spooled)
         assert not outcome.failed, outcome.reason
         return outcome
 
     def _figures(self, ready: State, final: State, devices: SimulatedDevices) -> dict[str, float | None]:
         """Of one draw of the noise, which is the devices'. ready: when descriptors are asked for."""
         found = grouping(replace(ready, assignments=groups(ready, devices)), devices.fleet)
-        rows = [measure(server_half, final, devices, name, 0) for name in devices.fleet]
+        rows = [measure(cast(Any, server_half), final, devices, name, 0) for name in devices.fleet]
         placed = [row for row in rows if row["placed"] is not None]
         return {
             "ari": found["ari"],
@@ -162,7 +162,7 @@ class Until:
 def groups(ready: State, devices: SimulatedDevices) -> dict[str, str]:
     """Those that are found from descriptors with these devices' noise, without training anything."""
     calls = devices.calls()
-    plan, described = server_half.plan(ready, list(calls)), {}
+    plan, described = server_half.plan(ready, list(calls)), dict[str, Any]()
     assert plan is not None
     for device, task in plan.tasks.items():
         assert isinstance(task, Train)
@@ -171,6 +171,8 @@ def groups(ready: State, devices: SimulatedDevices) -> dict[str, str]:
         answer = calls[device](question, 0)
         assert isinstance(answer, Described)
         described[device] = answer.descriptor
+    assert isinstance(task, Train)
+    assert task.projector is not None
     return form_clusters(ready.parameters, 1, task.model, task.projector, described)[1]
 
 

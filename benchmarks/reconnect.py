@@ -83,6 +83,7 @@ class Device:
                 try:
                     if welcome is None:
                         welcome = await patiently(hello, backoff, float("inf"), quietly)
+                        assert welcome is not None
                         backoff.first = max(FIRST_WAIT, welcome.spread)
                         self.back = self.back or clock()
                     idle = await patiently(next_task, backoff, float("inf"), quietly)

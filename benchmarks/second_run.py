@@ -69,11 +69,12 @@ class Play:
 
     @classmethod
     def of(cls, data: str, folder: Path | None, seed: int) -> "Play":
-        asked: dict[str, Any] = {
+        sources: dict[str, dict[str, Any]] = {
             "digits": {"dataset": "digits"},
             "mnist": {"dataset": "mnist", "shift": "px", "level": 5, "clients": 10, "samples": 300},
             "hapt": {"dataset": "hapt", "clients": 12},
-        }[data]
+        }
+        asked = sources[data]
         experiment = Experiment(data_dir=folder, seed=seed, threads=1, **asked)
         fleet = _digits(seed) if data == "digits" else fleet_of(experiment)[0]
         learner = models.learner("", {}, fleet)
@@ -90,8 +91,7 @@ class Play:
         policy = RoundPolicy(minimum=len(self.fleet))
         found = simulate(server_half, state, self.devices.calls(), policy, seed, keep=spooled)  # type: ignore[arg-type]
         assert not found.failed, found.reason
-        done: State = found.state
-        return done
+        return cast(State, found.state)
 
     def figures(self, state: State) -> dict[str, float]:
         names = list(self.fleet)
@@ -112,7 +112,7 @@ class Play:
 def _digits(seed: int) -> Fleet:
     """Six devices of 239 images to describe and 60 to test on, and three angles."""
     parts = images.digits()
-    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])  # type: ignore[arg-type]
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
     order = np.random.default_rng(seed).permutation(len(x))
     holdings = []
     for number in range(6):

@@ -15,7 +15,7 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ from shoal.simulation.simulated import Simulated
 DEVICES, IMAGES, RUN = 9, 140, "secure"
 DIES = "device.performed:3"
 """After the third task of the device: keys, shares, and now its masked update, which it has computed."""
-PARAMETERS = {
+PARAMETERS: Mapping[str, bool | int | float | str] = {
     "rounds": 1,
     "evaluate": False,
     "aggregation": "mean",

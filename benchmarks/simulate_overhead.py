@@ -65,7 +65,7 @@ def simulated_round(learner: Learner, data: list[Dataset]) -> Callable[[], None]
         },
     )
     network = learner.module(seed=42)
-    nothing = Dataset(data[0].x[:0], data[0].y[:0])
+    nothing = data[0].subset(slice(0))
 
     def device(one: Dataset) -> Callable[[Message, int], Message]:
         context = DeviceContext(

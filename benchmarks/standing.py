@@ -58,7 +58,7 @@ def has_news(number: int, day: int) -> bool:
 
 def digits(seed: int) -> list[Fleet]:
     parts = images.digits()
-    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])  # type: ignore[arg-type]
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
     held, days = dict[int, Holding](), list[Fleet]()
     for day in range(DAYS):
         order = np.random.default_rng([seed, day]).permutation(len(x))
@@ -97,7 +97,7 @@ def play(days: Sequence[Fleet], rounds: int, seed: int) -> dict[str, float]:
             "default", {"rounds": rounds if rounds and day else ROUNDS, "classes": fleet.classes}
         )
         if state is None or not rounds:
-            bases = [state.basis] if state is not None and state.basis is not None else []
+            bases: list[Any] = [state.basis] if state is not None and state.basis is not None else []
             model = initial_weights(learner, seed + 1000 * day)
             first = begun_with(server_half.start(model, parameters), *bases)
         else:

@@ -75,7 +75,7 @@ class Owned:
             if isinstance(found, Failure):
                 self.failures.append(found.code)
                 raise DeviceFault(f"{found.code}: {found.message}")
-            reply = type(message).reply  # type: ignore[attr-defined]
+            reply = type(message).reply
             return decode(found, {reply.kind: reply}, self._store.load)
 
         return perform

@@ -34,7 +34,7 @@ from shoal_lab.datasets import images, natural
 Rows = tuple[np.ndarray, np.ndarray]
 MOST = 3000
 """Samples by which the truth is measured, at most."""
-MOST_CLASSES = 4
+MAX_CLASSES = 4
 """Classes that a fleet has, so that few samples can show something."""
 TRAININGS: dict[str, dict[str, Any]] = {
     "nothing set": {},
@@ -90,7 +90,7 @@ def drawn(name: str, seed: int, folder: Path | None) -> tuple[dict[str, Any], Fl
     chance, numbers = generator(seed, "verdicts", name), y.dtype.kind == "f"
     order = chance.permutation(len(x))
     x, y = x[order].astype(np.float32), y[order]
-    kept = chance.permutation(len(np.unique(y)))[:MOST_CLASSES] if not numbers else None
+    kept = chance.permutation(len(np.unique(y)))[:MAX_CLASSES] if not numbers else None
     if kept is not None:
         inside = np.isin(y, kept)
         x, y = x[inside], np.searchsorted(np.sort(kept), y[inside])
@@ -177,7 +177,7 @@ def true_gain(result: SimulationResult, hidden: dict[str, Rows]) -> float:
                 gains.append(1.0 - float(np.square(said.reshape(-1) - y).mean() / y.var()))
                 continue
             shares = [
-                np.bincount(each, minlength=MOST_CLASSES) / len(each) for each in labels if each is not None
+                np.bincount(each, minlength=MAX_CLASSES) / len(each) for each in labels if each is not None
             ]
             commonest = int(np.sum(shares, axis=0).argmax())
             gains.append(float((said.argmax(axis=1) == y).mean() - (y == commonest).mean()))

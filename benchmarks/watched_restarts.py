@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import reconnect
+from fedserver.authority.setup import init
 from fedserver.coordinator.status_types import DeviceStatus
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
@@ -138,7 +139,7 @@ async def light(place: Place, count: int) -> AsyncIterator[None]:
 
 async def measure(root: Path, count: int, restarts: int, without_data: bool) -> dict[str, Any]:
     place, fleet = Place(root), light if without_data else agents
-    reconnect.init(place.state, (reconnect.HOST,), f"{reconnect.HOST}:0", f"{reconnect.HOST}:0", "benchmark")
+    init(place.state, (reconnect.HOST,), f"{reconnect.HOST}:0", f"{reconnect.HOST}:0", "benchmark")
     watch, listen, returns = Watch(place.state, count), f"{reconnect.HOST}:0", list[float]()
     began = time.monotonic()
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ from shoal.shell.config import read_settings
 SelfCheck = Literal["none", "quick", "full"]
 """How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
 
-LEAST_BANDWIDTH = 1 << 15
+MIN_BANDWIDTH = 1 << 15
 """Bytes a second. With less, a chunk would take so long that the server could take the transfer for one that
 stands still."""
 KINDS = ("npz", "csv", "parquet", "idx", "images", "module")
@@ -205,9 +205,9 @@ class LimitsConfig:
     hours: str = ALL_DAY
 
     def __post_init__(self) -> None:
-        if self.bandwidth is not None and self.bandwidth < LEAST_BANDWIDTH:
+        if self.bandwidth is not None and self.bandwidth < MIN_BANDWIDTH:
             raise ConfigError(
-                f"bandwidth is {self.bandwidth} bytes a second, and the least is {LEAST_BANDWIDTH}",
+                f"bandwidth is {self.bandwidth} bytes a second, and the least is {MIN_BANDWIDTH}",
                 "use more, or remove it for no limit",
             )
         if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:

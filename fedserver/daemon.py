@@ -31,9 +31,9 @@ from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-MOST_DESCRIPTORS = 1 << 20
+MAX_DESCRIPTORS = 1 << 20
 """Open files and connections: more than any server has memory for."""
-ASK = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two attempts of a server that stands by to lead."""
 ADDRESS, JOIN = "address", "join-address"
 """The files in the state folder with the addresses at which devices call and join."""
@@ -88,7 +88,7 @@ async def _until_leading(
                 if str(error) != said:
                     said = str(error)
                     log.info("this server stands by: %s", said)
-                await asyncio.wait([stop], timeout=ASK)
+                await asyncio.wait([stop], timeout=POLL_SECONDS)
     finally:
         if standby is not None:
             await standby.stop()
@@ -143,7 +143,7 @@ async def _lead(
 def _allow_descriptors() -> None:
     """Raise the limit of open files and connections as far as this user may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

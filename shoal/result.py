@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.data import histogram
 from shoal.core.data.histogram import Statistics
 from shoal.core.errors import Missing, NotFound, ShoalError, brief, near
+from shoal.core.texts import percent, plural
 from shoal.core.types import ModelKey, Tensors
 from shoal.core.verdict import SURE, Verdict
 
@@ -452,15 +453,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def percent(share: float | None) -> str:
-    """A share as people read it."""
-    return "-" if share is None or share != share else f"{100 * share:.1f} %"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from shoal.core.privacy.budget import DELTA, EPSILON
 from shoal.core.privacy.terms import terms
 from shoal.shell.console import Console, Result, verb
 
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 """Classes that are listed with their counts."""
 PROBABILITIES = "probabilities: training has a softmax of its own, so leave out the network's"
 NO_LATENT = "none; algorithms that describe data, such as FLUX, need one"
@@ -23,6 +23,7 @@ NO_LATENT = "none; algorithms that describe data, such as FLUX, need one"
 @click.command(epilog="Example: fedclient check --config device.yaml")
 @verb
 @configured()
+@click.pass_obj
 def check(console: Console, settings: ClientConfig) -> Result:
     """Try the learner on one batch of the data.
 
@@ -100,9 +101,9 @@ def _classes(counts: Mapping[str, int] | None, number: int, names: Sequence[str]
     if counts is None:
         return "unlabeled: the data can be placed and classified, not trained on"
     known = {str(place): f" ({name})" for place, name in enumerate(names)}
-    shown = list(counts.items())[:MOST_CLASSES]
+    shown = list(counts.items())[:MAX_CLASSES]
     listed = ", ".join(f"{count} of class {label}{known.get(label, '')}" for label, count in shown)
-    return listed if number <= MOST_CLASSES else f"{listed}, and {number - MOST_CLASSES} more classes"
+    return listed if number <= MAX_CLASSES else f"{listed}, and {number - MAX_CLASSES} more classes"
 
 
 def _shape(sizes: list[int]) -> str:

@@ -10,7 +10,7 @@ from fedclient.cli.options import configured, own_options
 from fedclient.config import ClientConfig
 from fedclient.store.consent import EVERYTHING
 from fedclient.store.state import DeviceFolder
-from shoal.shell.console import Console, Result, printable, verb
+from shoal.shell.console import Result, printable, verb
 
 
 @click.command(epilog="Examples: fedclient consent --config device.yaml; fedclient consent give RUN")
@@ -20,9 +20,7 @@ from shoal.shell.console import Console, Result, printable, verb
 @click.argument("run", required=False, default="")
 @click.option("--everything", is_flag=True, help="With give: also what the run has not asked for yet.")
 @click.option("--unseen", is_flag=True, help="With revoke: also refuse a run that is not shown.")
-def consent(
-    console: Console, settings: ClientConfig, step: str | None, run: str, everything: bool, unseen: bool
-) -> Result:
+def consent(settings: ClientConfig, step: str | None, run: str, everything: bool, unseen: bool) -> Result:
     """Decide, run by run, what may leave this device without a privacy guarantee.
 
     Shows what each run asked for without a guarantee, what you allowed, and what it has spent. Where a run

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 @click.command(epilog="Example: fedclient export --learner learner.py --shape 1,28,28 --out graph.onnx")
 @verb
 @configured()
+@click.pass_obj
 @click.option("--learner", type=PATH, metavar="FILE", help="Learner.  [default: the one of the settings]")
 @click.option("--shape", metavar="SIZES", help="Shape of one sample.  [default: as in the settings' data]")
-@click.option(
-    "--whole-numbers", is_flag=True, help="With --shape: samples are whole numbers, such as tokens."
-)
 @click.option(
     "--out", metavar="FILE", type=PATH, default=Path("graph.onnx"), show_default=True, help="File to write."
 )
@@ -33,7 +31,6 @@ def export(
     settings: ClientConfig,
     learner: Path | None,
     shape: str | None,
-    whole_numbers: bool,
     out: Path,
 ) -> Result:
     """Write the learner's network as an ONNX graph without weights, for devices without PyTorch.
@@ -50,7 +47,7 @@ def export(
         from fedclient.work.runtime import open_learner
         from shoal.core.device_kit.tracing import export as exported
         from shoal.core.device_kit.tracing import noted
-    samples = _samples(settings.data, shape, whole_numbers)
+    samples = _samples(settings.data, shape)
     console.progress("exporting, and comparing ONNX Runtime with PyTorch")
     data = settings.data
     about = noted(data.divide_by, data.columns, data.classes) if data else noted()
@@ -71,7 +68,7 @@ def export(
     return Result(facts, f"{made}\n{agreed}")
 
 
-def _samples(data: DataConfig | None, shape: str | None, whole_numbers: bool) -> "Tensor":
+def _samples(data: DataConfig | None, shape: str | None) -> "Tensor":
     """Samples to export with: of this shape, or as in the settings."""
     import torch
 
@@ -84,7 +81,7 @@ def _samples(data: DataConfig | None, shape: str | None, whole_numbers: bool) ->
             sizes = tuple(int(size) for size in shape.split(","))
         except ValueError:
             raise ConfigError(f"{shape!r} is no shape", "give sizes, such as 1,28,28") from None
-        return sample_of(sizes, whole_numbers)
+        return sample_of(sizes)
     if data is None:
         raise ConfigError("the shape of a sample is not known", "give --shape, such as 1,28,28, or --config")
     return torch.from_numpy(network_input(load(data, labels=False).train.x[:2]))

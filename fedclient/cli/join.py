@@ -15,6 +15,7 @@ NEXT = {"train": "run", "infer-only": "place", "observer": "watch"}
 @click.command(epilog="Example: fedclient join shoal1:... --device attic")
 @verb
 @configured("device", "state")
+@click.pass_obj
 @click.argument("string", metavar="STRING")
 def join(console: Console, settings: ClientConfig, string: str) -> Result:
     """Get an identity with STRING, the join string that `fedserver token create` printed.

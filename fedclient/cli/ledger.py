@@ -4,7 +4,7 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 
 @click.command(epilog="Examples: fedclient ledger --config device.yaml; fedclient ledger --verify")
@@ -13,7 +13,7 @@ from shoal.shell.console import Console, Result, verb
 @click.option(
     "--verify", is_flag=True, help="Only verify that no line and no stored release was changed or removed."
 )
-def ledger(console: Console, settings: ClientConfig, verify: bool) -> Result:
+def ledger(settings: ClientConfig, verify: bool) -> Result:
     """Show what this device released with a privacy guarantee, what that cost, and what is left.
 
     Each release is shown with its cost, and the true epsilon for each version of the data and in total.

@@ -39,15 +39,16 @@ def configured(
     """
 
     def add(function: Callable[..., Result]) -> Callable[..., Result]:
+        @click.pass_obj
         @functools.wraps(function)
-        def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
+        def wrapper(console: Console, /, path: Path | None, **options: Any) -> Result:
             flags = {name: options.pop(name) for name in names}
             settings = read(path, flags)
             if settings.updates is not None:
                 from fedclient.software.launching import launch
 
                 launch(settings, path, console, one_round(options))
-            return function(console, settings, **options)
+            return function(settings, **options)
 
         found: Callable[..., Result] = wrapper
         for name in reversed(names):
@@ -70,16 +71,6 @@ def own_options() -> str:
     given = click.get_current_context().params
     state = f" --state {given['state']}" if given["state"] is not None else ""
     return f" --config {given['path'] or 'device.yaml'}{state}"
-
-
-every = click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to ask for a newer model.",
-)
 
 
 def give_up_after(default: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from fedclient.placing.placement import PlacementResult
 
 GIVE_UP_AFTER = 10.0
-EVERY, SHORTEST = 6 * 3600.0, 1.0
+EVERY_SECONDS, MIN_SECONDS = 6 * 3600.0, 1.0
 """Seconds between two requests of `--follow`; a server gives a device ten placements a day by default."""
 
 
 @click.command(epilog="Example: fedclient place new.npz --config device.yaml")
 @verb
 @configured(*CALLING)
+@click.pass_obj
 @click.argument("data", type=PATH, required=False)
 @click.option("--run", default="", metavar="RUN", help="Run, release or channel to ask.  [default: stable]")
 @click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")
@@ -30,8 +31,8 @@ EVERY, SHORTEST = 6 * 3600.0, 1.0
 @click.option("--follow", is_flag=True, help="Ask again from time to time, until the command is stopped.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=SHORTEST),
-    default=EVERY,
+    type=click.FloatRange(min=MIN_SECONDS),
+    default=EVERY_SECONDS,
     show_default=True,
     metavar="SECONDS",
     help="With --follow: seconds between two requests. A server gives a device a few placements a day.",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedclient.cli.options import CALLING, PATH, configured, every
+from fedclient.cli.options import CALLING, PATH, configured
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
@@ -12,6 +12,7 @@ from shoal.shell.console import Console, Result, verb
 @click.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
 @verb
 @configured(*CALLING)
+@click.pass_obj
 @click.argument("data", type=PATH, required=False)
 @click.option(
     "--model",
@@ -25,33 +26,20 @@ from shoal.shell.console import Console, Result, verb
     type=PATH,
     help="Write classes and probabilities to this file: .npz, or else csv.",
 )
-@click.option("--follow", is_flag=True, help="Do it again whenever there is a better model, until stopped.")
-@every
 def predict(
     console: Console,
     settings: ClientConfig,
     data: Path | None,
     model: Path | None,
     out: Path | None,
-    follow: bool,
-    every: float,
 ) -> Result:
     """Classify DATA, by default the file of the settings, with the model that `fedclient place` fetched.
 
     If `fedclient place` found several models that may be the right one, each has a share in the
     probabilities; with --model, only that model is used.
 
-    With data.regression, numbers are predicted instead of classes. With --follow, a device without a learner
-    asks for its model every 60 seconds; the file is replaced once a new model has passed a check on the data.
+    With data.regression, numbers are predicted instead of classes.
     """
-    if follow:
-        import asyncio
-
-        from fedclient.light.commands import follow as followed
-
-        if model is not None or out is None:
-            raise click.UsageError("--follow needs --out, and takes no --model")
-        return Result(asyncio.run(followed(settings, console, data, out, every)), "stopped")
     from fedclient.work.predict import classify
 
     together = model is None

@@ -6,13 +6,13 @@ import click
 
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 
 @click.command(epilog="Example: fedclient rekey --state state")
 @verb
 @configured("state")
-def rekey(console: Console, settings: ClientConfig) -> Result:
+def rekey(settings: ClientConfig) -> Result:
     """Give this device another key, as after someone may have read the present one. Stop its agent first.
 
     The former key proves it, and is revoked in the same moment. If the command is interrupted, run it again:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fedclient.cli.options import CALLING, configured, every, give_up_after, own_options
+from fedclient.cli.options import CALLING, configured, give_up_after, own_options
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
@@ -23,6 +23,7 @@ def one_round(options: Mapping[str, Any]) -> Sequence[str]:
 @click.command(epilog="Example: fedclient run --config device.yaml --until-finished")
 @verb
 @configured(*CALLING, one_round=one_round)
+@click.pass_obj
 @click.option("--once", is_flag=True, help="Exit after one task.")
 @click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
 @click.option(
@@ -30,7 +31,14 @@ def one_round(options: Mapping[str, Any]) -> Sequence[str]:
     metavar="ADDRESS",
     help="Do not train: answer predictions at 127.0.0.1:PORT or unix:PATH, with the model that fits.",
 )
-@every
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --serve: how often to ask for a newer model.",
+)
 @click.option("--run", "name", default="", metavar="RUN", help="With --serve: run to follow.")
 @give_up_after("60 with --once or --until-finished, else never")
 def run(

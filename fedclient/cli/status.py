@@ -17,7 +17,7 @@ from shoal import __version__
 from shoal.core.data.from_json import value_of
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
-from shoal.shell.console import Console, Result, one_line, verb
+from shoal.shell.console import Result, one_line, verb
 
 TASK = ("run", "round", "title", "outcome")
 
@@ -25,7 +25,7 @@ TASK = ("run", "round", "title", "outcome")
 @click.command(epilog="Example: fedclient status --config device.yaml --json")
 @verb
 @configured("server", "insecure_loopback", "state")
-def status(console: Console, settings: ClientConfig) -> Result:
+def status(settings: ClientConfig) -> Result:
     """Show what this device did last, and whether its server answers."""
     found = facts(settings)
     return Result(found, text(found))

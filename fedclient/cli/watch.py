@@ -16,6 +16,7 @@ from shoal.shell.console import Console, Result, one_line, verb
 @click.command(epilog="Example: fedclient watch --once --json")
 @verb
 @configured(*CALLING)
+@click.pass_obj
 @click.option("--once", is_flag=True, help="Print the state of the runs once and exit.")
 @give_up_after("10 with --once, else never")
 def watch(console: Console, settings: ClientConfig, once: bool, give_up_after: float | None) -> Result:

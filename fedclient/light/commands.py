@@ -1,4 +1,4 @@
-"""`fedclient run --serve` and `fedclient predict --follow`, put together from the parts."""
+"""`fedclient run --serve`, put together from the parts."""
 
 import asyncio
 from dataclasses import replace
@@ -9,23 +9,19 @@ from typing import Any
 from fedclient.agent.signals import until_signal
 from fedclient.config import ClientConfig
 from fedclient.light.follow import Follower, Place
-from fedclient.light.predict import predicted, read_graph_file
 from fedclient.light.remembering import Remembering
 from fedclient.light.serving import Endpoint, listening
 from fedclient.light.shadow import Shadow
-from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placing.placement import PlacementResult
 from fedclient.placing.service import newcomer, permitting, placed
 from fedclient.software import updates_of
 from fedclient.store.agent_log import AgentLog
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import GRAPH, MODEL, DeviceFolder, read_json
+from fedclient.store.state import MODEL, DeviceFolder, read_json
 from fedclient.work.data import state_of
-from fedclient.work.executor import Spawned, stopped_after
+from fedclient.work.executor import Spawned
 from fedclient.work.genuine import checked_apart
-from fedclient.work.predictions import read_mixture, write
 from fedclient.work.settings import light_config
-from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.choosing import Counted
 from shoal.shell.console import Become, Console
 
@@ -53,7 +49,8 @@ async def serve(
             endpoint.model = endpoint.model if refused else folder.model
             return refused
 
-        executor = _executor(settings, None)
+        data = newcomer(settings, None)
+        executor = Remembering(Spawned(data), lambda: state_of(data))
         place = _placing(settings, console, executor, run)
         store = BlobStore(folder.blobs)
 
@@ -83,43 +80,6 @@ async def serve(
             await endpoint.stop()
             await executor.stop()
     return {"address": address, "model": read_json(folder.model / "placement.json").get("model")}
-
-
-async def follow(
-    settings: ClientConfig, console: Console, data: Path | None, out: Path, every: float
-) -> dict[str, Any]:
-    """Write predictions to `out`, and again whenever there is a better model, until stopped."""
-    if settings.learner is not None:
-        raise ConfigError(
-            "this device has a learner, and only the graph of a run is followed", "remove `learner`"
-        )
-    folder, before = DeviceFolder(settings.state), list[Checked]()
-
-    async def use(model: Path) -> str:
-        with TemporaryDirectory(prefix="fedclient-predict-") as scratch:
-            graph, models = read_graph_file(model / GRAPH, model / MODEL), read_mixture(model / MODEL)
-            try:
-                found = await predicted(settings, data, graph, models, Path(scratch))
-                checked = of_probabilities(found.probabilities, found.values, found.accuracy)
-                compare(checked, before[-1] if before else None)
-            except ShoalError as error:
-                return str(error)
-        write(out, found)
-        before[:] = [checked]
-        return ""
-
-    with folder.locked():
-        executor = _executor(settings, data)
-        place = _placing(settings, console, executor, "")
-        follower = Follower(folder, BlobStore(folder.blobs), place, use, console.say)
-        async with stopped_after(executor):
-            await until_signal(follower.follow(every))
-    return {"out": str(out)}
-
-
-def _executor(settings: ClientConfig, file: Path | None) -> Remembering:
-    work = newcomer(settings, file)
-    return Remembering(Spawned(work), lambda: state_of(work))
 
 
 def _placing(settings: ClientConfig, console: Console, executor: Remembering, run: str) -> Place:

@@ -41,7 +41,7 @@ from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
 from shoal.core.inference.network import Mixed, Network, Scorer, class_scores, numbers, softmax
-from shoal.core.rollout import MOST_LABELED, MOST_PREDICTIONS, Counts
+from shoal.core.rollout import MAX_LABELED, MAX_PREDICTIONS, Counts
 from shoal.core.types import Array
 from shoal.shell.config import convert
 
@@ -129,7 +129,7 @@ class Predictions:
                 said = _classes(self._shadow, network_input(samples("x", x)))
                 alike = int((said == np.asarray(classes)).sum())
                 counts = self.counts
-                most = MOST_PREDICTIONS - counts.predictions
+                most = MAX_PREDICTIONS - counts.predictions
                 if len(said) <= most:
                     self.counts = replace(
                         counts, predictions=counts.predictions + len(said), agreed=counts.agreed + alike
@@ -145,7 +145,7 @@ class Predictions:
             if self._shadow is None or self.used is None:
                 return 0
             counts = self.counts
-            room = MOST_LABELED - counts.labeled
+            room = MAX_LABELED - counts.labeled
             inputs, y = inputs[:room], y[:room]
             if not len(y):
                 return 0

@@ -22,7 +22,7 @@ from shoal.core.types import RunId
 
 T = TypeVar("T")
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """The models of how many clusters this device takes at once, to choose among them."""
 
 
@@ -158,5 +158,5 @@ def _refuse_more(question: Payload) -> None:
     if question.kind == Watch.kind:
         raise BadPayload("the server asks whether this device's data have moved", "update the server")
     count = len(str(question.parts.get("names")).split(" "))
-    if question.kind == ChooseCompact.kind and not 2 <= count <= MOST_MODELS + 1:
-        raise BadPayload(f"the server gives {count} models", f"2 to {MOST_MODELS + 1} are taken")
+    if question.kind == ChooseCompact.kind and not 2 <= count <= MAX_MODELS + 1:
+        raise BadPayload(f"the server gives {count} models", f"2 to {MAX_MODELS + 1} are taken")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedclient.faults import TaskFailed
-from fedclient.placing.asking import MOST_MODELS, Asks, wanted
+from fedclient.placing.asking import MAX_MODELS, Asks, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
@@ -206,7 +206,7 @@ class Placer:
         """The placement and the models to use, without what they cost."""
         self._doing("asking the server for the models to choose among")
         light, own = self._light, self._own is not None
-        wish = Wish(MOST_MODELS, light, own=own, counted=counted, moved=self._moved)
+        wish = Wish(MAX_MODELS, light, own=own, counted=counted, moved=self._moved)
         answer = await self._ask(run, wish, accept_nearest)
         self._trial = answer.trial
         if isinstance(answer, Question) and answer.payload.kind == Tune.kind:

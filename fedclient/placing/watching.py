@@ -42,7 +42,7 @@ from shoal.core.types import Tensors
 from shoal.shell.disk import make_folder, write
 
 FOLDER, STATE = "watch", "state.json"
-LOOK, EVERY = DAY, EVERY_DAYS * DAY
+COMPARE_SECONDS, ANSWER_SECONDS = DAY, EVERY_DAYS * DAY
 """Seconds between two comparisons, and between two answers that leave."""
 
 
@@ -98,9 +98,9 @@ class Watcher:
         found, now = self.findings, self._clock()
         where = (placed.release or placed.run, placed.assignment.cluster)
         if where != (found.subject, found.cluster):
-            due = found.due or now + EVERY * secrets.randbelow(1 << 20) / (1 << 20)
+            due = found.due or now + ANSWER_SECONDS * secrets.randbelow(1 << 20) / (1 << 20)
             found = Findings(*where, due=due, waiting=found.waiting)
-        elif 0.0 <= now - found.looked < LOOK:
+        elif 0.0 <= now - found.looked < COMPARE_SECONDS:
             return
         try:
             found = await self._compared(replace(found, looked=now), placed, executor, store)
@@ -118,7 +118,7 @@ class Watcher:
         holder = self._settings.consents.holder  # others may share the ledger
         debits = paid(ledger_of(self._settings).entries(), WATCH)
         answers = [each.at for each in debits if each.holder == holder]
-        due = max(found.due, max(answers, default=0.0) + EVERY)
+        due = max(found.due, max(answers, default=0.0) + ANSWER_SECONDS)
         answer = f"{holder} {found.subject} {found.cluster} {len(answers)}"
         asked = bool(reference) and found.waiting is None and found.looked >= due
         question = Watch(store.load(placed.of_cluster), reference, answer if asked else "")
@@ -134,7 +134,9 @@ class Watcher:
         if said.said < 0:
             return found
         named = "" if placed.tried else found.cluster  # who has chosen by itself keeps its choice
-        return replace(found, waiting=Moved(found.subject, named, bool(said.said)), due=found.looked + EVERY)
+        return replace(
+            found, waiting=Moved(found.subject, named, bool(said.said)), due=found.looked + ANSWER_SECONDS
+        )
 
     def _reference(self, name: str) -> Tensors | None:
         """None where there is none, or it is damaged: then a new one is taken."""

@@ -31,7 +31,7 @@ from shoal.core.identity.release import LARGEST, LONGEST, MAKER, Release, public
 from shoal.shell import crash, disk
 
 NAME, STANDING = "software", "standing.json"
-AGAIN = "it is fetched again"
+FETCHED_AGAIN = "it is fetched again"
 
 
 class SoftwareFolder:
@@ -92,7 +92,7 @@ class SoftwareFolder:
     def _archive(self, version: str) -> Iterator[zipfile.ZipFile]:
         release = self.read(_bytes(self._statement(version), LONGEST))
         if release.version != version:
-            raise BadPayload(f"{self._statement(version)} is of version {release.version}", AGAIN)
+            raise BadPayload(f"{self._statement(version)} is of version {release.version}", FETCHED_AGAIN)
         wheel = _bytes(self.root / release.wheel, LARGEST)
         release.check(wheel)
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
@@ -143,7 +143,7 @@ def _bytes(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             return file.read(most + 1)
     except OSError as error:
-        raise BadPayload(f"{path}: {error.strerror}", AGAIN) from None
+        raise BadPayload(f"{path}: {error.strerror}", FETCHED_AGAIN) from None
 
 
 def _is_unpacked(archive: zipfile.ZipFile, path: Path) -> bool:

@@ -16,7 +16,7 @@ from shoal.core.errors import BadPayload, Missing, NotFound, ShoalError, Storage
 from shoal.core.identity.release import LONGEST, statements
 from shoal.shell import crash
 
-EVERY = 6 * 3600.0
+LOOK_SECONDS = 6 * 3600.0
 """Seconds between two looks, or half as many, so that a fleet does not come all at once."""
 
 
@@ -40,7 +40,7 @@ class Updates:
         try:
             standing = self._standing = self._standing or self._settled()
             if not standing.trial and clock() >= self._next_look:
-                self._next_look = clock() + EVERY * Random().uniform(0.5, 1.0)
+                self._next_look = clock() + LOOK_SECONDS * Random().uniform(0.5, 1.0)
                 await self._look(standing)
                 standing = self._standing = self._folder.standing()
             if standing.trial:

@@ -16,7 +16,7 @@ from shoal.core.errors import NoNewData
 from shoal.core.types import RunId
 from shoal.shell.disk import write
 
-MOST = 100
+MAX_SERIES = 100
 """Series that are kept: a hostile server must not fill the disk with names."""
 
 
@@ -47,7 +47,7 @@ class Trained:
         if known.get(series) != (run, data):
             known.pop(series, None)
             known[series] = run, data
-            write(self._file, json.dumps(dict(list(known.items())[-MOST:])).encode())
+            write(self._file, json.dumps(dict(list(known.items())[-MAX_SERIES:])).encode())
 
     def _read(self) -> dict[str, tuple[RunId, str]]:
         with suppress(OSError, ValueError, TypeError, AttributeError):

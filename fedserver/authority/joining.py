@@ -30,14 +30,14 @@ CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
 """The same for all addresses, and the longest wait in seconds. So at most 7,000 challenges
-are open: less than `MOST_NONCES`."""
+are open: less than `MAX_NONCES`."""
 RETRY = 10.0
 """Seconds after which a device that waits for approval asks again."""
 
 
 NONCE_LIFE = 60.0
 """Seconds for which a nonce is valid."""
-MOST_NONCES = 8192
+MAX_NONCES = 8192
 """How many are open at a time; one more makes the oldest invalid. At most 512 KiB of memory."""
 
 
@@ -50,7 +50,7 @@ class Nonces:
     def make(self) -> bytes:
         nonce = secrets.token_bytes(NONCE)
         self._ends[nonce] = time.monotonic() + NONCE_LIFE
-        while len(self._ends) > MOST_NONCES:
+        while len(self._ends) > MAX_NONCES:
             self._ends.popitem(last=False)
         return nonce
 

@@ -15,6 +15,7 @@ from fedserver.store.store import Storage
 from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import OPERATOR, Named
 from shoal.core.identity.joining import Role
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId
 
 MAX_NAMED = 3
@@ -82,10 +83,9 @@ class Peers:
         waiting = [each.device for each in self.known() if each.waits]
         if not waiting:
             return ()
-        more = f" and {len(waiting) - MAX_NAMED} more" if len(waiting) > MAX_NAMED else ""
         who = f"{len(waiting)} devices wait" if len(waiting) > 1 else "1 device waits"
         verb = "fedserver device approve " + (waiting[0] if len(waiting) == 1 else "--all")
-        return (f"{who} for approval, {', '.join(waiting[:MAX_NAMED])}{more}: {verb}",)
+        return (f"{who} for approval, {listed(waiting, MAX_NAMED)}: {verb}",)
 
     def role(self, device: DeviceId) -> Role:
         """What a known device may do."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shoal.core.engine.token_bucket import TokenBucket
 
 MINUTE = 60.0
-MOST_KEYS = 4096
+MAX_KEYS = 4096
 """How many callers are remembered; the one that has been silent for longest is forgotten."""
 
 
@@ -30,7 +30,7 @@ class RateLimit:
         times = self._times.setdefault(key, deque(maxlen=self._most))
         times.append(time.monotonic())
         self._times.move_to_end(key)
-        while len(self._times) > MOST_KEYS:
+        while len(self._times) > MAX_KEYS:
             self._times.popitem(last=False)
 
     def allow(self, key: str) -> bool:
@@ -52,6 +52,6 @@ class TokenBuckets:
         """Seconds until it is this key's turn; 0 if it may go on now."""
         bucket = self._buckets.setdefault(key, self._each())
         self._buckets.move_to_end(key)
-        while len(self._buckets) > MOST_KEYS:
+        while len(self._buckets) > MAX_KEYS:
             self._buckets.popitem(last=False)
         return bucket.delay(time.monotonic())

@@ -20,6 +20,7 @@ def algorithm() -> None:
 
 @algorithm.command("ls", epilog="Example: fedserver algorithm ls --json")
 @verb
+@click.pass_obj
 def list_(console: Console) -> Result:
     """List every algorithm and its variants, with the paper. Plug-ins that cannot be used are named."""
     cards = sorted(discover().values(), key=lambda card: card.name)
@@ -54,7 +55,7 @@ def list_(console: Console) -> Result:
 @verb
 @click.argument("name")
 @click.option("--all", "every", is_flag=True, help="Show every parameter and preset.")
-def show(console: Console, name: str, every: bool) -> Result:
+def show(name: str, every: bool) -> Result:
     """Show an algorithm: its paper, its variants, and the parameters that one may want to set.
 
     NAME may be a variant, whose own settings then count as the defaults.

@@ -9,12 +9,11 @@ from fedserver.cli.options import PATH, state_option
 from shoal.core.errors import ConfigError, Refused
 from shoal.shell.console import Console, Result, verb
 
-STATE = state_option("The server's state folder.")
-
 
 @click.command(epilog="Example: fedserver backup --state server /backups/monday")
 @verb
-@STATE
+@click.pass_obj
+@state_option
 @click.argument("target", type=PATH, metavar="BACKUP")
 def backup(console: Console, state: Path, target: Path) -> Result:
     """Copy the state folder to BACKUP, which must not exist. The server may be running."""
@@ -34,7 +33,8 @@ def backup(console: Console, state: Path, target: Path) -> Result:
 
 @click.command(epilog="Example: fedserver restore /backups/monday --state server")
 @verb
-@STATE
+@click.pass_obj
+@state_option
 @click.argument("source", type=PATH, metavar="BACKUP")
 def restore(console: Console, state: Path, source: Path) -> Result:
     """Restore BACKUP into a new state folder. Every blob is verified.
@@ -57,13 +57,13 @@ def restore(console: Console, state: Path, source: Path) -> Result:
 
 @click.command(epilog="Example: fedserver recover --state server --accept")
 @verb
-@STATE
+@state_option
 @click.option(
     "--accept",
     is_flag=True,
     help="Accept the restored state; later work that devices have seen is lost.",
 )
-def recover(console: Console, state: Path, accept: bool) -> Result:
+def recover(state: Path, accept: bool) -> Result:
     """Continue from a state folder that was restored from a backup. The server must be stopped.
 
     Without --accept, the command only prints what is in doubt. With --accept, open rounds are abandoned and

@@ -17,6 +17,7 @@ STEPS = """1. let the device join with this line:
 
 @click.command(epilog="Example: fedserver conformance")
 @verb
+@click.pass_obj
 def conformance(console: Console) -> Result:
     """Play the server for a foreign device, and say which rules of docs/protocol.md it keeps.
 

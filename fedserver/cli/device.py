@@ -11,7 +11,7 @@ from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, plain, table
 from fedserver.cli.withdrawn import shown
 from shoal.core.errors import NotFound, near
-from shoal.shell.console import Console, Group, Result, printable, verb
+from shoal.shell.console import Group, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
@@ -26,7 +26,7 @@ def device() -> None:
 @device.command("ls", epilog="Example: fedserver device ls --json")
 @verb
 @connected
-def list_(console: Console, client: "OperatorClient") -> Result:
+def list_(client: "OperatorClient") -> Result:
     """List every device that has ever joined, by name, with the fingerprint of its key."""
     found = client.devices()
     rows = [
@@ -49,7 +49,7 @@ def list_(console: Console, client: "OperatorClient") -> Result:
 @verb
 @connected
 @click.argument("name", metavar="DEVICE")
-def show(console: Console, client: "OperatorClient", name: str) -> Result:
+def show(client: "OperatorClient", name: str) -> Result:
     """Show a device: its state, its key's fingerprint, and which models it was given."""
     known, found = _find(client, name), list(client.placements(device=name))
     placements = f"\nmodels that it was given\n{listed(found, of_device=True)}" if found else ""
@@ -62,7 +62,7 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
 @click.argument("name", metavar="DEVICE", required=False, default="")
 @click.option("--all", "every", is_flag=True, help="Approve every device that waits.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def approve(console: Console, client: "OperatorClient", name: str, every: bool, yes: bool) -> Result:
+def approve(client: "OperatorClient", name: str, every: bool, yes: bool) -> Result:
     """Approve a device that waits, or several: with --all, or with a pattern for their names.
 
     First compare the fingerprints of their keys: `fedserver device ls` must print the same one as the device.
@@ -113,7 +113,7 @@ def _waiting(client: "OperatorClient", devices: "list[Known]") -> str:
 @click.argument("name", metavar="DEVICE")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
 @click.option("--waiting", is_flag=True, help="Only the key that waits to take the place of its key.")
-def revoke(console: Console, client: "OperatorClient", name: str, reason: str, waiting: bool) -> Result:
+def revoke(client: "OperatorClient", name: str, reason: str, waiting: bool) -> Result:
     """Revoke a device and its key for good: its open calls are cut, and its next call is refused.
 
     Prints the latest rounds in which its updates count, also of runs that are over; the runs' logs have them
@@ -140,9 +140,7 @@ def revoke(console: Console, client: "OperatorClient", name: str, reason: str, w
     "--replay", multiple=True, metavar="RUN", help="Go back to this run's models without it, and go on."
 )
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
-def withdraw(
-    console: Console, client: "OperatorClient", name: str, yes: bool, replay: tuple[str, ...], reason: str
-) -> Result:
+def withdraw(client: "OperatorClient", name: str, yes: bool, replay: tuple[str, ...], reason: str) -> Result:
     """Let the data of a device count no more: what that takes, and with --yes, that it is done.
 
     Shows which models of each run and release contain the device, and what it costs to make them without it.

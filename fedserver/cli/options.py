@@ -30,19 +30,16 @@ def seconds(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--state, as all verbs of the server have it."""
-    return click.option(
-        "--state",
-        type=PATH,
-        envvar="FEDSERVER_STATE",
-        default=Path("server"),
-        show_default=True,
-        show_envvar=True,
-        metavar="DIR",
-        help=help,
-    )
-
+state_option = click.option(
+    "--state",
+    type=PATH,
+    envvar="FEDSERVER_STATE",
+    default=Path("server"),
+    show_default=True,
+    show_envvar=True,
+    metavar="DIR",
+    help="The server's state folder.",
+)
 
 connect_option = click.option(
     "--connect",
@@ -76,11 +73,12 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
     A server whose process runs but does not answer yet is waited for; see `wait_option`.
     """
 
-    @state_option("The server's state folder.")
+    @state_option
     @connect_option
+    @click.pass_obj
     @functools.wraps(function)
     def wrapper(
-        console: Console, state: Path, connect: Path | None, patience: float | None = None, **options: Any
+        console: Console, /, state: Path, connect: Path | None, patience: float | None = None, **options: Any
     ) -> Result:
         from fedserver.rpc.client import OperatorClient
 
@@ -92,7 +90,7 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
 
             wait_for(folder, patience)
         with OperatorClient(folder) as client:
-            return function(console, client, **options)
+            return function(client, **options)
 
     return wrapper
 

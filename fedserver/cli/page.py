@@ -10,7 +10,7 @@ import click
 
 from fedserver.cli.options import connect_option, place, state_option
 from shoal.core.errors import ConfigError
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 if TYPE_CHECKING:
     from fedserver.page.serve import Running
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Examples: fedserver page --state server; fedserver page --link")
 @verb
-@state_option("The server's state folder.")
+@state_option
 @connect_option
 @click.option(
     "--listen",
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="The loopback address where the page is served.",
 )
 @click.option("--link", is_flag=True, help="Only print another link to the page that is served already.")
-def page(console: Console, state: Path, connect: Path | None, listen: str, link: bool) -> Result:
+def page(state: Path, connect: Path | None, listen: str, link: bool) -> Result:
     """Serve a live page of the fleet and its runs until SIGTERM or Ctrl-C, for people on this machine.
 
     The page only reads. It is a process of its own, beside `fedserver up`: if it ends, nothing else does, and

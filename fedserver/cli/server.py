@@ -11,7 +11,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected, state_option, wait_option
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
 @verb
-@state_option("The state folder to create.")
+@state_option
 @click.option(
     "--host",
     "hosts",
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     help="Name of the federation; it is part of every certificate.",
 )
 def init(
-    console: Console,
     state: Path,
     hosts: tuple[str, ...],
     listen: str | None,
@@ -74,7 +73,7 @@ def init(
 
 @click.command(epilog="Example: fedserver up --state server")
 @verb
-@state_option("The server's state folder.")
+@state_option
 @click.option(
     "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
 )
@@ -94,7 +93,7 @@ def init(
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Least severe messages to log to stderr.  [default: info]",
 )
-def up(console: Console, **flags: Any) -> Result:
+def up(**flags: Any) -> Result:
     """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
 
     Devices connect over TLS with certificates: create the server's first with `fedserver init`, which also
@@ -130,7 +129,7 @@ def up(console: Console, **flags: Any) -> Result:
 @verb
 @connected
 @wait_option
-def status(console: Console, client: "OperatorClient") -> Result:
+def status(client: "OperatorClient") -> Result:
     """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
 
     Exits with code 4 at once if no server is running.

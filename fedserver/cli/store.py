@@ -9,8 +9,6 @@ from fedserver.cli.options import state_option
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb
 
-STATE = state_option("The server's state folder.")
-
 
 @click.command(
     "migrate-store",
@@ -18,7 +16,8 @@ STATE = state_option("The server's state folder.")
     "--blobs /srv/shoal",
 )
 @verb
-@STATE
+@click.pass_obj
+@state_option
 @click.option(
     "--database", metavar="URL", help="Move to this PostgreSQL database: postgresql://USER@HOST/NAME."
 )

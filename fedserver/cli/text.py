@@ -14,6 +14,7 @@ from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
+from shoal.core.texts import listed, percent, plural, span
 from shoal.core.types import DeviceId
 from shoal.core.verdict import mean_with_error
 from shoal.shell.console import continued, one_line
@@ -111,7 +112,7 @@ def step(found: RunSummary) -> str:
 def summary(found: RunSummary) -> str:
     """A run in one line."""
     whom = "without" if found.stage == "waiting" else "from"
-    devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
+    devices = f", {whom} {listed(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
     return one_line(step(found) + waiting + _rest(found) + _next(found))
@@ -181,7 +182,7 @@ def status(found: RunStatus) -> str:
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [
-            f"cluster {key}: {many(len(own), 'device')}{_reached(found, own)}"
+            f"cluster {key}: {plural(len(own), 'device')}{_reached(found, own)}"
             for key, own in found.clusters.items()
         ]
     if found.devices:
@@ -190,7 +191,7 @@ def status(found: RunStatus) -> str:
     missing = found.missing.items()
     parts += [f"missing in the last round: {device}: {continued(why)}" for device, why in missing]
     for why, count in Counter(found.abandoned.values()).items():
-        parts.append(f"{many(count, 'round')} without a result: {continued(why)}")
+        parts.append(f"{plural(count, 'round')} without a result: {continued(why)}")
     return "\n".join(parts)
 
 
@@ -269,10 +270,6 @@ def setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 def clusters(found: Sequence[ClusterVersions]) -> str:
     """The models of a run. found: with versions by how many rounds of training are behind them."""
     if not found:
@@ -319,7 +316,7 @@ def server(found: ServerStatus) -> str:
 def privacy_table(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> str:
     """What devices have released and with which guarantee, one row for each kind of release."""
     counts = Counter(row for each in released.values() for row in _releases(each))
-    rows = [(many(count, "device"), *row) for row, count in counts.items()]
+    rows = [(plural(count, "device"), *row) for row, count in counts.items()]
     subject, _, guarantee = of_weights(released.values()).partition(": ")
     rows.append((subject, "-", guarantee))
     if central is not None:
@@ -360,30 +357,11 @@ def ago(at: float | None) -> str:
     return "-" if at is None else f"{span(max(0.0, time.time() - at))} ago"
 
 
-def span(seconds: float | None) -> str:
-    """A length of time; "-" for None."""
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def _duration(found: RunSummary) -> float | None:
     """How long a run has taken so far, or until it was over; None if that is unknown."""
     if found.created is None or (found.over and found.ended is None):
         return None
     return max(0.0, (found.ended or time.time()) - found.created)
-
-
-def many(count: int, what: str) -> str:
-    return f"{count} {what if count == 1 else what + 's'}"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def size(count: int) -> str:

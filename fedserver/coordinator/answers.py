@@ -7,6 +7,7 @@ server does not learn: only that it has done the task, or the code of the error 
 from collections.abc import Mapping
 
 from shoal.core.errors import NoConsent, NoNewData, OtherShape, OverBudget, TooFewSamples, Unprotected
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, RunId
 
 YES, UNKNOWN = "yes", ""
@@ -41,12 +42,12 @@ def said(answers: Mapping[DeviceId, str]) -> str:
     parts = [f"{len(able)} of {len(answers)} devices can take part"]
     if asking := by_answer.pop(ASK, []):
         theirs = "its owner" if len(asking) == 1 else "their owners"
-        parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {_named(asking)}")
+        parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {listed(asking, MAX_NAMED)}")
     if unchanged := by_answer.pop(NOTHING_NEW, []):
         have = "has" if len(unchanged) == 1 else "have"
-        parts.append(f"{len(unchanged)} {have} no new data: {_named(unchanged)}")
+        parts.append(f"{len(unchanged)} {have} no new data: {listed(unchanged, MAX_NAMED)}")
     for code, devices in by_answer.items():
-        parts.append(f"{len(devices)} cannot, as {code}: {_named(devices)}")
+        parts.append(f"{len(devices)} cannot, as {code}: {listed(devices, MAX_NAMED)}")
     if unknown:
         parts.append(f"{len(unknown)} {'has' if len(unknown) == 1 else 'have'} not answered yet")
     return "; ".join(parts)
@@ -55,8 +56,3 @@ def said(answers: Mapping[DeviceId, str]) -> str:
 def notice(run: RunId, answers: Mapping[DeviceId, str]) -> tuple[str, ...]:
     """For operators, where some refuse."""
     return (f"run {run}: {said(answers)}",) if {*answers.values()} - {YES, UNKNOWN, NOTHING_NEW} else ()
-
-
-def _named(devices: list[DeviceId]) -> str:
-    more = f" and {len(devices) - MAX_NAMED} more" if len(devices) > MAX_NAMED else ""
-    return ", ".join(devices[:MAX_NAMED]) + more

@@ -9,8 +9,9 @@ is right.
 
 import time
 
-HOUR, DAY = 3600.0, 86400.0
-JUMP = HOUR
+from shoal.core.texts import span
+
+JUMP = 3600.0
 """Seconds. A join string is valid for an hour unless an operator says something else."""
 
 
@@ -34,16 +35,12 @@ class Clock:
         """A sentence for operators, or none."""
         jump = time.time() - counted() - self._ahead
         if abs(jump) >= JUMP:
-            what = f"was set {'forward' if jump > 0 else 'back'} by {_span(abs(jump))} while it ran"
+            what = f"was set {'forward' if jump > 0 else 'back'} by {span(abs(jump))} while it ran"
         elif self._behind >= JUMP:
-            what = f"is {_span(self._behind)} behind the end of the audit log"
+            what = f"is {span(self._behind)} behind the end of the audit log"
         else:
             return ()
         return (
             f"the server's clock {what}: join strings end by it, and runs of a series begin by it. Set it; if"
             " it is right, restart the server",
         )
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / DAY:.1f} days" if seconds >= DAY else f"{seconds / HOUR:.1f} hours"

@@ -72,7 +72,7 @@ class Coordinator:
     published: the releases and channels. rollouts: what devices try beside them. starting: how runs begin.
     series: those that start by themselves. withdrawals: of devices whose data are to count no more.
     signatures: checks what devices sign for each other; in plain text they are believed.
-    attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
+    attention: sources of notices. quota: what newcomers may have in a day; in plain text, all.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:

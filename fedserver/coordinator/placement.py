@@ -36,7 +36,7 @@ from shoal.core.exchange.tensors import manifest_of
 from shoal.core.server_kit import placing
 from shoal.core.types import DeviceId, ModelKey
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """The models of how many clusters any newcomer may have at once, to choose among them."""
 
 SHOWN: dict[type, str] = {
@@ -132,9 +132,9 @@ def _found(source: Source, device: DeviceId, evidence: Evidence | Wish | None) -
         if task is not None:
             return task
     if isinstance(evidence, Ballot):
-        return placing.place(half, state, evidence, MOST_MODELS)
+        return placing.place(half, state, evidence, MAX_MODELS)
     if not isinstance(evidence, Evidence):
-        found = placing.place(half, state, evidence, MOST_MODELS)
+        found = placing.place(half, state, evidence, MAX_MODELS)
         return _compact(source, found) if isinstance(found, Choose) else found
     question = half.place(state, None)
     if isinstance(question, ClusterAssignment):
@@ -194,7 +194,7 @@ def _seal(source: Source, of: ReleaseRecord, key: str) -> Seal:
     """Its models as they are, and as newcomers get them who choose among them."""
     models = [*source.state.models.items()]
     with suppress(Refused):
-        asked = placing.place(source.server_half, source.state, Wish(MOST_MODELS), MOST_MODELS)
+        asked = placing.place(source.server_half, source.state, Wish(MAX_MODELS), MAX_MODELS)
         if isinstance(asked, Choose):
             few = _compact(source, asked).opened(manifest_of(asked.models[-1]))
             models += zip(few.keys, few.models, strict=True)

@@ -421,8 +421,12 @@ class Run:
             reported=len(self.engine.reported),
             abandoned=self._abandoned,
         )
-        if not self._abandoned:
-            await first_graph.take(self, closed.round, [*effect.state.models.values()])
+        builds = any(isinstance(task, Build) for task in self.engine.plan.tasks.values())
+        if builds and not self._abandoned and not self.spec.lends_graph:
+            models, reported = effect.state.models.values(), self.engine.reported
+            self.spec, lines = await first_graph.take(self.storage, self.spec, closed.round, reported, models)
+            for text, device in lines:
+                await self.note(text, device)
         with self._meter.phase(self.run, "checkpoint"):
             checkpoint, names = await self.storage.when_space(self._stored, effect.state)
         crash.point("server.state-stored")

@@ -16,6 +16,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.exchange.messages import Evaluated
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 DEPOSED = (
@@ -28,7 +29,7 @@ MAX_NAMED = 3
 """How many devices are named in a notice."""
 
 
-MOST_SAID = 400
+MAX_SAID = 400
 """Characters of the reason of a failed run in a notice."""
 
 
@@ -77,7 +78,7 @@ def failed(runs: Iterable[Run]) -> tuple[str, ...]:
     if newest is None or newest.standing is not Standing.FAILED:
         return ()
     cure = f"fedserver run resume {newest.run}, once its cause is removed, or fedserver run rm {newest.run}"
-    return (f"run {newest.run} has failed: {newest.reason[:MOST_SAID]}; {cure}",)
+    return (f"run {newest.run} has failed: {newest.reason[:MAX_SAID]}; {cure}",)
 
 
 async def unplaced(storage: Storage) -> list[str]:
@@ -177,9 +178,8 @@ def shared(visitors: Iterable[Visitor]) -> tuple[str, ...]:
     names = sorted(visitor.device for visitor in visitors if visitor.is_shared)
     if not names:
         return ()
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return (
-        f"several processes take turns as {', '.join(names[:MAX_NAMED])}{more}, and end each other's work:"
+        f"several processes take turns as {listed(names, MAX_NAMED)}, and end each other's work:"
         " stop all but one. A copy of a device's folder is the same device; another one joins by itself",
     )
 

@@ -162,7 +162,8 @@ class ReleaseGroup:
 
 @dataclass(frozen=True)
 class WatchedCluster:
-    """What devices say of their data that use a cluster's model: see `shoal.core.server_kit.moved.Movement`.
+    """What devices say of their data that use a cluster's model: see `Movement` of
+    `shoal.core.server_kit.drift_answers`.
 
     key: of the cluster; "" for devices that have chosen a model of the release by themselves. since: seconds
     since 1970; None: no more have moved than chance explains.

@@ -15,7 +15,7 @@ from shoal.core.errors import DiskFull, NotFound, ShoalError
 from shoal.core.exchange.choosing.watching import Moved
 from shoal.core.exchange.link import AT, run_of
 from shoal.core.privacy.noise.response import EVERY_DAYS
-from shoal.core.server_kit.moved import Day, movement
+from shoal.core.server_kit.drift_answers import Day, movement
 from shoal.core.types import DeviceId, ModelKey
 
 DAY = 86400.0

@@ -31,7 +31,7 @@ from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
 
-SETTLE = 5.0
+SETTLE_SECONDS = 5.0
 """Seconds after which it is looked again whether reports are combined."""
 
 
@@ -236,7 +236,7 @@ class Withdrawals:
     async def _out_of(self, run: Run, device: DeviceId, back_to: int, replayed: bool) -> None:
         while True:
             if run.active and run.engine.stage is Stage.REDUCING:
-                await run.settle(SETTLE)
+                await run.settle(SETTLE_SECONDS)
             try:
                 await self._in_turn(self._go_on_without(run, device, back_to, replayed))
                 return

@@ -10,10 +10,10 @@ import grpc
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, session
+from fedserver.rpc.admission.identity import Context, Identify, session
 from fedserver.store.content.frames import Frame
 from shoal.core.engine import timeouts
-from shoal.core.engine.timeouts import LEAST, Progress
+from shoal.core.engine.timeouts import MIN_BYTES, Progress
 from shoal.core.errors import Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as pb
@@ -95,7 +95,7 @@ class _Arriving:
             async with asyncio.timeout_at(self._progress.until()):
                 return await anext(self._messages, None)
         except TimeoutError:
-            problem = f"less than {LEAST} bytes of an upload came in {timeouts.STALL:.0f} s"
+            problem = f"less than {MIN_BYTES} bytes of an upload came in {timeouts.STALL:.0f} s"
             raise Unavailable(problem, "go on where it was cut") from None
 
     async def chunks(self, offset: int) -> AsyncIterator[Bytes]:
@@ -106,6 +106,6 @@ class _Arriving:
             yield data
 
 
-def blobs_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], BlobAccess]:
+def blobs_of_device(coordinator: Coordinator, identify: Identify) -> Callable[[Context], BlobAccess]:
     """The blobs of the device that calls."""
-    return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
+    return lambda context: DeviceApi(coordinator, identify(context), session(context))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, address_of, require_tls
+from fedserver.rpc.admission.identity import Context, Identify, address_of, require_tls
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
@@ -25,8 +25,8 @@ from shoal.core.exchange.parts import Evidence
 class Devices(DeviceServiceServicer):
     """addresses: where devices may find the leader."""
 
-    def __init__(self, coordinator: Coordinator, callers: Callers, addresses: tuple[str, ...] = ()) -> None:
-        self._coordinator, self._callers, self._addresses = coordinator, callers, addresses
+    def __init__(self, coordinator: Coordinator, identify: Identify, addresses: tuple[str, ...] = ()) -> None:
+        self._coordinator, self._identify, self._addresses = coordinator, identify, addresses
 
     async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
         welcome = await self._link("", context).hello(wire.hello_from_pb(request))
@@ -52,30 +52,30 @@ class Devices(DeviceServiceServicer):
         return device_pb.LeaveResponse()
 
     def _link(self, session: str, context: Context) -> DeviceApi:
-        return DeviceApi(self._coordinator, self._callers.identify(context), session)
+        return DeviceApi(self._coordinator, self._identify(context), session)
 
 
 class Placements(PlacementServiceServicer):
-    def __init__(self, coordinator: Coordinator, callers: Callers) -> None:
-        self._coordinator, self._callers = coordinator, callers
+    def __init__(self, coordinator: Coordinator, identify: Identify) -> None:
+        self._coordinator, self._identify = coordinator, identify
 
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, evidence = wire.place_from_pb(request)
-        link = DeviceApi(self._coordinator, self._callers.identify(context))
-        before = await self._callers.models_today(context)
-        answer = await link.place(run, evidence, request.accept_nearest)
+        device, quota = self._identify(context), self._coordinator.quota
+        before = await quota.spent(device)
+        answer = await DeviceApi(self._coordinator, device).place(run, evidence, request.accept_nearest)
         gives = isinstance(answer, Placement) or answer.payload.kind == ChooseCompact.kind
         # A device that follows a run asks every minute. Later versions of models that it has had today tell
         # it nothing new about anyone, as long as it shows no data for which to choose among them.
         shows = isinstance(evidence, Evidence)
-        if gives and (shows or await self._callers.models_today(context) > before):
-            await self._callers.placed(context)
+        if gives and (shows or await quota.spent(device) > before):
+            await quota.spend_placement(device)
         return wire.answer_to_pb(answer)
 
     async def GetSeal(
         self, request: placement_pb.GetSealRequest, context: Context
     ) -> placement_pb.GetSealResponse:
-        link = DeviceApi(self._coordinator, self._callers.identify(context))
+        link = DeviceApi(self._coordinator, self._identify(context))
         return wire.seal_to_pb(await link.seal(request.release))
 
 

@@ -16,8 +16,8 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.addresses import holder_of, host_and_port
 from fedserver.authority.authority_api import AuthorityApi
+from fedserver.authority.daily_quota import DailyQuota
 from fedserver.authority.joining import JoinService
-from fedserver.authority.model_quota import ModelQuota
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
@@ -25,7 +25,7 @@ from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.rpc.admission.attention import Attention
 from fedserver.rpc.admission.authorization import Authorization, RecordingServer
 from fedserver.rpc.admission.connections import Connections
-from fedserver.rpc.admission.identity import Callers, Unverified, Verified
+from fedserver.rpc.admission.identity import named, verified
 from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.admission.messages import Calls, Layer
 from fedserver.rpc.admission.operator_authorization import OperatorAuthorization
@@ -121,7 +121,8 @@ async def listen(
         coordinator.may_train, coordinator.labels_of = access.peers.may_train, access.peers.labels
         coordinator.signatures = coordinator.published.signs = access.peers.authority
         coordinator.attention += [access.peers.notices, coordinator.storage.identities.dead.notices]
-        coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
+        settings = coordinator.settings
+        coordinator.quota = DailyQuota(access.peers, settings.clusters, settings.placements)
     ports = _Ports(coordinator, access)
     # Typed as Any: all of a server that generated code asks for.
     devices: Any = RecordingServer(ports.for_devices(address, within))
@@ -129,9 +130,9 @@ async def listen(
     operators = [here] if access is None else [here, *ports.for_operators_elsewhere(access)]
     if access is not None and not addresses:  # devices that have known others forget them when they hear this
         addresses = (ports.listeners.address,)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.callers, addresses), devices)
-    add_PlacementServiceServicer_to_server(Placements(coordinator, ports.callers), devices)
-    add_blobs(Blobs(blobs_of_device(coordinator, ports.callers)), devices)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, ports.identify, addresses), devices)
+    add_PlacementServiceServicer_to_server(Placements(coordinator, ports.identify), devices)
+    add_blobs(Blobs(blobs_of_device(coordinator, ports.identify)), devices)
     operator_api, listeners = OperatorApi(coordinator), ports.listeners
     for server in operators:
         add_OperatorServiceServicer_to_server(Operators(operator_api), server)
@@ -156,11 +157,9 @@ class _Ports:
 
     def __init__(self, coordinator: Coordinator, access: Access | None) -> None:
         settings = coordinator.settings
-        self.callers: Callers = Unverified()
-        if access is not None:
-            self.callers = Verified(access.peers, settings.placements)
+        self.identify = named if access is None else verified
         self._coordinator, self._access, self._connections = coordinator, access, Connections()
-        self._admission = Admission(self.callers, settings.arrivals, settings.waiting)
+        self._admission = Admission(self.identify, settings.arrivals, settings.waiting)
         self._options = (*OPTIONS, *_ageing(settings.age))
         self.listeners = Listeners(self._connections, self._admission.places)
 

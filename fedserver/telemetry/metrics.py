@@ -35,10 +35,10 @@ log = logging.getLogger("shoal.server")
 
 TIMEOUT = 10.0
 """Seconds that a scrape waits for the server."""
-AT_ONCE, SILENCE = 8, 10.0
+AT_ONCE, SILENCE_SECONDS = 8, 10.0
 """How many connections are open at a time, and the seconds for which one may be silent."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-FRESH = 60.0
+FRESH_SECONDS = 60.0
 """Seconds after which the state of devices and their privacy is asked again: a large fleet has many rows."""
 
 
@@ -92,7 +92,7 @@ def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping
 class Scrape(WSGIRequestHandler):
     """One connection. timeout: seconds for which it may be silent."""
 
-    timeout = SILENCE
+    timeout = SILENCE_SECONDS
 
     def handle(self) -> None:
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -164,7 +164,7 @@ class Collector:
 
     async def _figures(self) -> Figures:
         coordinator = self._coordinator
-        if self._status is None or time.monotonic() - self._asked >= FRESH:
+        if self._status is None or time.monotonic() - self._asked >= FRESH_SECONDS:
             self._status, self._asked = await OperatorApi(coordinator).status(), time.monotonic()
             self._watched = await watched(coordinator.storage)
         known = await coordinator.storage.call(coordinator.storage.journal.trainers)

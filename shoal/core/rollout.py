@@ -9,7 +9,7 @@ here the capital is the mean of those of several constant bets, so that it depen
 on the order in which they come. It is supposed that the difference is the same on all devices of a cluster
 and at all times, and that no one chooses by what the two releases say which samples get labels.
 
-The counts of one device are bounded by `MOST_LABELED`, and a decision that depends on one device of three or
+The counts of one device are bounded by `MAX_LABELED`, and a decision that depends on one device of three or
 more is none.
 """
 
@@ -26,9 +26,9 @@ from shoal.core.types import DeviceId, ModelKey
 
 ALPHA = 0.05
 """The probability of a wrong decision over a whole rollout, at most: of each of the two."""
-MOST_LABELED = 10_000
+MAX_LABELED = 10_000
 """The samples with labels that one device counts in a rollout."""
-MOST_PREDICTIONS = 1 << 40
+MAX_PREDICTIONS = 1 << 40
 BETS = np.geomspace(1.0 / 1024.0, 0.9, 24)
 """The shares of the capital that are bet on each sample. The smallest fits differences of a tenth of a point,
 the largest those of nearly all samples."""
@@ -57,11 +57,11 @@ class Counts:
         possible = 0 <= self.both_right <= min(self.old_right, self.new_right) and right <= self.labeled
         if min(astuple(self)) < 0 or self.agreed > self.predictions or not possible:
             raise BadPayload(f"counts of a rollout that contradict each other: {self}", "update this device")
-        if self.predictions > MOST_PREDICTIONS or self.labeled > MOST_LABELED:
+        if self.predictions > MAX_PREDICTIONS or self.labeled > MAX_LABELED:
             raise BadPayload(
                 f"counts of a rollout that are too large: {self.predictions} predictions, {self.labeled} "
                 "labels",
-                f"at most {MOST_PREDICTIONS} and {MOST_LABELED} are taken",
+                f"at most {MAX_PREDICTIONS} and {MAX_LABELED} are taken",
             )
 
     def falls_below(self, earlier: "Counts") -> bool:

@@ -10,6 +10,7 @@ from shoal.shell.console import Console, Result, verb
 
 @click.command(epilog="Example: fedserver demo --directory runs/demo")
 @verb
+@click.pass_obj
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),

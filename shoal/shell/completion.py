@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 
 from shoal.core.errors import ConfigError
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(epilog="Examples: fedserver completion >> ~/.bashrc; fedclient completion >> ~/.bashrc")
 @verb
-def completion(console: Console) -> Result:
+def completion() -> Result:
     """Print the line that makes the shell of $SHELL complete verbs and options: bash, zsh or fish.
 
     Append it to the file that the shell reads at its start, which is ~/.bashrc, ~/.zshrc or

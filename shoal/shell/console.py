@@ -5,7 +5,7 @@
 
     @main.command()
     @verb
-    def status(console: Console) -> Result: ...
+    def status() -> Result: ...
 
 With `--json`, stdout holds exactly one object, {"schema", "status", "data", "error"}, and the text for people
 goes to stderr. Without it, the text goes to stdout and progress to stderr. Exit codes: that of the
@@ -145,15 +145,18 @@ def continued(text: str) -> str:
 
 
 def verb(function: Callable[..., Result]) -> Callable[..., int]:
-    """Make a click callback from a function that takes a Console first and returns a Result. Adds --json."""
+    """Make a click callback from a function that returns a Result. Adds --json.
+
+    A function that reports progress gets its Console first, by `@click.pass_obj`.
+    """
 
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
     @functools.wraps(function)
     def callback(*arguments: Any, as_json: bool, **options: Any) -> int:
-        console = Console()
+        console = click.get_current_context().obj = Console()
         try:
             with _stdout_kept_free() if as_json else contextlib.nullcontext():
-                result = function(console, *arguments, **options)
+                result = function(*arguments, **options)
         except Become as other:
             console.clear()
             sys.stdout.flush()

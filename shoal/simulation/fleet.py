@@ -17,7 +17,7 @@ from shoal.core.types import Array
 
 HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
 PARTS = ("x", "y", "x_test", "y_test")
-MOST_RARE = 20
+MAX_RARE = 20
 """Classes that may have less than two samples each, as in small examples."""
 
 
@@ -370,7 +370,7 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
 
 def _check_classes(names: Sequence[str], samples: int) -> None:
     """Raises DataFault where labels differ as those of numbers to predict do, or names of samples."""
-    if len(names) > MOST_RARE and samples < 2 * len(names):
+    if len(names) > MAX_RARE and samples < 2 * len(names):
         raise DataFault(
             f"the labels of {samples} samples have {len(names)} values, such as {labels.listed(names[:3])}",
             "for numbers to predict, set regression=True; a class needs samples from which it is learned",

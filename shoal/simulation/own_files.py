@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from shoal.simulation.fleet import Fleet
 
 
-def fleet_of(
-    pattern: str, label: str | None, test: float, held_out: float = 0.2, regression: bool = False
-) -> "Fleet":
+def fleet_of(pattern: str, label: str | None, test: float, regression: bool = False) -> "Fleet":
     """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault.
 
     Classes that are words, such as the names of folders of pictures, are numbered over all devices: see
@@ -36,7 +34,7 @@ def fleet_of(
                 devices[name] = _arrays(path, label, not regression)
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
-    return Fleet(dict(sorted(devices.items())), test=test, held_out=held_out, regression=regression)
+    return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
 
 
 def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:

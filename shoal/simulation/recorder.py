@@ -13,8 +13,9 @@ from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
 from shoal.core.server_kit.history.records import HELD_OUT, TRAIN
+from shoal.core.texts import percent, plural
 from shoal.core.types import DeviceId, ModelKey
-from shoal.result import Round, percent, plural
+from shoal.result import Round
 from shoal.simulation.progress import Progress
 
 

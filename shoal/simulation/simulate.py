@@ -28,6 +28,7 @@ from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import completed
+from shoal.core.texts import listed
 from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
@@ -43,7 +44,7 @@ from shoal.simulation.workers import workers as beside
 if TYPE_CHECKING:
     from shoal.core.inference.graph.model import Graph
 
-FEW_TESTS, MOST_NAMED = 5, 3
+FEW_TESTS, MAX_NAMED = 5, 3
 """Test samples below which a device's accuracy is remarked on, and how many such devices are named."""
 
 
@@ -434,9 +435,8 @@ def _few_tests(fleet: Fleet) -> str:
     found = {name: len(one.test) for name, one in fleet.items() if len(one.test) < FEW_TESTS}
     if not found or len(found) == len(fleet):  # of all, the verdict says it
         return ""
-    shown = ", ".join(f"{name} ({count})" for name, count in list(found.items())[:MOST_NAMED])
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"an accuracy on so few test samples says little: {shown}{more}"
+    shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
+    return f"an accuracy on so few test samples says little: {shown}"
 
 
 def _policy(devices: int, participation: float) -> RoundPolicy:

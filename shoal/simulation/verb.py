@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from shoal.core.algorithm import Written
 from shoal.core.errors import ConfigError, Missing
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
@@ -64,13 +63,6 @@ def options_of_training(function: Function) -> Function:
             help="Share of the devices that a round asks.",
         ),
         click.option(
-            "--held-out",
-            metavar="SHARE",
-            type=click.FloatRange(0.0, 1.0, max_open=True),
-            default=0.2,
-            help="Share of each device's training samples that it measures on during the run instead.",
-        ),
-        click.option(
             "--tuned",
             is_flag=True,
             show_default=False,
@@ -83,13 +75,6 @@ def options_of_training(function: Function) -> Function:
             default="",
             metavar="NAME",
             help="A built-in network, such as mlp.  [default: one that fits]",
-        ),
-        click.option(
-            "--option",
-            "options",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An option of the network, such as hidden=[200].",
         ),
         click.option(
             "--rounds",
@@ -142,10 +127,12 @@ def _each(*options: Callable[[Function], Function]) -> Callable[[Function], Func
     epilog="Example: fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )
 @verb
+@click.pass_obj
 @options_of_files(required=True)
 @options_of_training
 def simulate(
     console: Console,
+    /,
     data: str,
     label: str | None,
     test: float,
@@ -172,7 +159,7 @@ def on_files(data: str, label: str | None, test: float, regression: bool, learne
     """A run on the files of a pattern; see `options_of_files`."""
 
     def run(console: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-        return _own(console, fleet_of(data, label, test, settings["held_out"], regression), learner, settings)
+        return _own(console, fleet_of(data, label, test, regression), learner, settings)
 
     return run
 
@@ -195,7 +182,6 @@ def over_seeds(
     others = dict(settings)
     table, plot, seeds = others.pop("table"), others.pop("plot"), _numbers(others.pop("seeds"))
     others["changes"] = dict(map(parsed, others["changes"]))
-    others["options"] = dict(map(meant, others["options"]))
     if plot is not None:
         picture.check(plot)
     found = {}
@@ -238,7 +224,6 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
         settings["algorithm"],
         fleet,
         model=learner or settings["model"] or None,
-        options=settings["options"],
         preset=settings["preset"],
         seed=settings["seed"],
         device=settings["device"],
@@ -260,9 +245,3 @@ def _numbers(seeds: str) -> list[int]:
         return [int(part) for part in seeds.split(",")]
     except ValueError:
         raise ConfigError(f"--seed {seeds!r} is not a list of whole numbers", "write --seed 42,43") from None
-
-
-def meant(change: str) -> tuple[str, Any]:
-    """An option of a network, with the value that YAML reads."""
-    name, value = parsed(change)
-    return name, value.meant if isinstance(value, Written) else value

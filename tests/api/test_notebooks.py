@@ -12,7 +12,7 @@ from tests.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-MOST_LINES, MOST_BYTES = 10, 100_000
+MAX_LINES, MAX_BYTES = 10, 100_000
 
 
 def read(path: Path) -> Any:
@@ -58,7 +58,7 @@ def test_a_notebook_runs_and_is_committed_with_its_outputs(
 ) -> None:
     committed = read(path)
     assert all(cell.execution_count for cell in code(committed))
-    assert path.stat().st_size < MOST_BYTES
+    assert path.stat().st_size < MAX_BYTES
     # A second run shows as much as the committed one; figures may differ from machine to machine.
     assert len(texts(executed(path.stem))) == len(texts(committed))
 
@@ -66,7 +66,7 @@ def test_a_notebook_runs_and_is_committed_with_its_outputs(
 def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(executed: Callable[[str], Any]) -> None:
     notebook = executed("quickstart")
     lines = [line for cell in code(notebook) for line in cell.source.splitlines() if line.strip()]
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MAX_LINES
     result, placement, _ = texts(notebook)
     assert "4 clusters of 8 devices" in result
     homes = dict(line.split()[:2] for line in result.splitlines()[1:])

@@ -14,7 +14,7 @@ from fedclient.agent.allowance import Allowance
 from fedclient.cli.place import _mixture, _tried
 from fedclient.config import ClientConfig, WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing.asking import MOST_MODELS, Asker
+from fedclient.placing.asking import MAX_MODELS, Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
@@ -127,10 +127,10 @@ def test_models_of_another_network_and_too_many_are_refused(
     with pytest.raises(TaskFailed, match="not those of this device's network"):
         placed(server, newcomer, store)
     server.log.clear()
-    names = " ".join(f"c{number}" for number in range(MOST_MODELS + 2))
+    names = " ".join(f"c{number}" for number in range(MAX_MODELS + 2))
     many = {**server.question.payload.parts, "names": names}
     asked, server.question = server.question, Question("r1", Payload("choose_compact", many))
-    with pytest.raises(BadPayload, match=f"gives {MOST_MODELS + 2} models"):
+    with pytest.raises(BadPayload, match=f"gives {MAX_MODELS + 2} models"):
         placed(server, newcomer, store)
     assert server.calls("fetch") == []
     server.question = asked
@@ -364,6 +364,6 @@ def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
         Asker(Deciding(server), store, quiet, Allowance(1 << 20, give_up_after=0.05)), executor, quiet
     )
     found = asyncio.run(placer.place())
-    assert asked == [Wish(MOST_MODELS), None]
+    assert asked == [Wish(MAX_MODELS), None]
     assert found.assignment.cluster == "c0"
     assert found.tried == ()

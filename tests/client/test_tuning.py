@@ -11,7 +11,7 @@ from safetensors import safe_open
 from fedclient.agent.allowance import Allowance
 from fedclient.cli.place import _tuning
 from fedclient.config import WorkConfig
-from fedclient.placing.asking import MOST_MODELS, Asker
+from fedclient.placing.asking import MAX_MODELS, Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import PLACEMENT
@@ -63,7 +63,7 @@ def test_it_keeps_the_fine_tuned_model_and_sends_nothing(
 ) -> None:
     link = Asked(MemoryServer([]), model, SETTINGS)
     found = placed(link, work, store, work)
-    assert link.evidence == [Wish(MOST_MODELS, own=True)], "one call, which says nothing"
+    assert link.evidence == [Wish(MAX_MODELS, own=True)], "one call, which says nothing"
     assert (found.run, found.assignment.cluster, found.sent) == ("r1", "c1", 0)
     assert found.model is not None
     assert found.tuning is not None
@@ -133,4 +133,4 @@ def test_data_on_which_it_does_not_train_are_not_trained_on(
     link = Asked(MemoryServer([]), model, SETTINGS)
     with pytest.raises(BadPayload, match="other data than this device's own"):
         placed(link, work, store, None)
-    assert link.evidence == [Wish(MOST_MODELS)]
+    assert link.evidence == [Wish(MAX_MODELS)]

@@ -14,7 +14,7 @@ from fedclient.light.messages import Open
 from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Tried
-from fedclient.placing.watching import EVERY, FOLDER, LOOK, STATE, Findings, Watcher
+from fedclient.placing.watching import ANSWER_SECONDS, COMPARE_SECONDS, FOLDER, STATE, Findings, Watcher
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
@@ -58,7 +58,7 @@ class Device:
     """In a folder, with a clock that is set by hand."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        self.now, self.file = time.time() - EVERY - 9.0 * LOOK, folder / "new.npz"
+        self.now, self.file = time.time() - ANSWER_SECONDS - 9.0 * COMPARE_SECONDS, folder / "new.npz"
         self.settings = ClientConfig(
             state=folder / "state",
             device="d0",
@@ -70,7 +70,9 @@ class Device:
         model = self.store.keep(MODEL)
         self.placed = PlacementResult("r1", ClusterAssignment("c0"), model, release="r1@10", of_cluster=model)
 
-    def look(self, x: Array, later: float = LOOK, placed: PlacementResult | None = None) -> Findings:
+    def look(
+        self, x: Array, later: float = COMPARE_SECONDS, placed: PlacementResult | None = None
+    ) -> Findings:
         self.now += later
         np.savez(self.file, x=x)
         light = LightRuntime(work_config(self.settings, labels=False))
@@ -99,7 +101,11 @@ def test_new_samples_are_compared_with_those_that_came_with_the_model(tmp_path: 
     assert (moved.fresh, moved.since) == (60, device.now)
     assert moved.chance <= LEVEL
     assert device.look(OTHER).since == moved.since
-    assert device.look(MORE, later=LOOK / 2) == device.watcher.findings != device.look(MORE, later=LOOK)
+    assert (
+        device.look(MORE, later=COMPARE_SECONDS / 2)
+        == device.watcher.findings
+        != device.look(MORE, later=COMPARE_SECONDS)
+    )
     newer = device.look(OTHER, placed=replace(device.placed, release="r1@20"))
     assert (newer.since, newer.taken) == (0.0, device.now), "a newer model was made for the present data"
 
@@ -107,7 +113,7 @@ def test_new_samples_are_compared_with_those_that_came_with_the_model(tmp_path: 
 def test_one_answer_is_paid_for_and_waits_until_it_is_said(tmp_path: Path) -> None:
     device = Device(tmp_path)
     taken = device.look(USUAL)
-    assert device.now <= taken.due <= device.now + EVERY
+    assert device.now <= taken.due <= device.now + ANSWER_SECONDS
     assert device.look(OTHER, later=taken.due - device.now - 1.0).waiting is None
     found = device.answer()
     assert found.waiting is not None
@@ -116,8 +122,8 @@ def test_one_answer_is_paid_for_and_waits_until_it_is_said(tmp_path: Path) -> No
     device.watcher.sent(Moved("r1@5", "c0", True))
     assert device.watcher.findings.waiting == found.waiting, "another one was said"
     device.watcher.sent(found.waiting)
-    assert device.look(OTHER, later=EVERY - 60.0).waiting is None
-    assert device.look(OTHER, later=LOOK).waiting is not None
+    assert device.look(OTHER, later=ANSWER_SECONDS - 60.0).waiting is None
+    assert device.look(OTHER, later=COMPARE_SECONDS).waiting is not None
     assert device.answers() == 2
 
 
@@ -129,7 +135,7 @@ def test_a_lost_folder_gives_no_answer_before_it_is_due(tmp_path: Path) -> None:
         path.write_bytes(b"rotten")
     assert device.watcher.findings == Findings()
     device.look(USUAL)
-    assert device.look(OTHER, later=EVERY - 3.0 * LOOK).waiting is None
+    assert device.look(OTHER, later=ANSWER_SECONDS - 3.0 * COMPARE_SECONDS).waiting is None
     assert device.answers() == 1
 
 

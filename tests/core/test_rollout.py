@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import BadPayload
-from shoal.core.rollout import MOST_LABELED, PROMOTED, STOPPED, Counts, decide, summed, takes_part
+from shoal.core.rollout import MAX_LABELED, PROMOTED, STOPPED, Counts, decide, summed, takes_part
 
 NAMES = [f"d{number}" for number in range(40)]
 CLUSTERS = {"c0": NAMES[:30], "c1": NAMES[30:35], "c2": NAMES[35:36]}
@@ -21,7 +21,7 @@ def played(seed: int, gains: Sequence[float], differ: float, margin: float, devi
     shares = [((differ + gain) / 2, (differ - gain) / 2, 1.0 - differ) for gain in gains]
     totals = np.zeros((len(gains), devices, 3), int)
     for _ in range(20):
-        totals += np.array([chance.multinomial(MOST_LABELED // 20, each, devices) for each in shares])
+        totals += np.array([chance.multinomial(MAX_LABELED // 20, each, devices) for each in shares])
         clusters = {f"c{number}": [counts(*each) for each in own] for number, own in enumerate(totals)}
         if outcome := decide(clusters, margin, len(gains)).outcome:
             return outcome
@@ -54,10 +54,10 @@ def test_what_is_clear_is_found() -> None:
 
 
 def test_one_device_of_three_decides_nothing() -> None:
-    honest, liar = counts(30, 30, 940), counts(0, MOST_LABELED, 0)
+    honest, liar = counts(30, 30, 940), counts(0, MAX_LABELED, 0)
     assert decide({"c0": [honest, honest, liar]}, 0.01, 1).outcome == ""
     assert decide({"c0": [liar, liar, honest]}, 0.01, 1).outcome == STOPPED
-    good = counts(MOST_LABELED, 0, 0)
+    good = counts(MAX_LABELED, 0, 0)
     assert decide({"c0": [honest, honest, good]}, 0.01, 1).outcome == ""
 
 
@@ -85,7 +85,7 @@ def test_sums_have_bounds_that_hold_the_gain() -> None:
         {"labeled": 1, "old_right": 2},
         {"labeled": 1, "old_right": 1, "new_right": 1},
         {"labeled": 2, "both_right": 1},
-        {"labeled": MOST_LABELED + 1},
+        {"labeled": MAX_LABELED + 1},
         {"predictions": (1 << 40) + 1},
     ],
 )

@@ -87,8 +87,8 @@ class Watched:
 
 
 def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tmp_path: Path) -> None:
-    """Of `run --serve` and of `predict --follow`, side by side, while each round becomes a release."""
-    socket, out = tmp_path / "s", tmp_path / "classes.npz"
+    """Of `run --serve`, while each round becomes a release."""
+    socket, console = tmp_path / "s", Recorded()
     np.savez(tmp_path / "new.npz", x=SAMPLES)
 
     def answered() -> list[int] | None:
@@ -98,17 +98,7 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
             return None
         return said["classes"] if status == 200 else None
 
-    def written() -> list[int] | None:
-        if not out.exists():
-            return None
-        with np.load(out) as found:
-            return found["classes"].tolist()  # type: ignore[no-any-return]
-
-    def settings(name: str, address: str) -> ClientConfig:
-        data = DataConfig(npz=tmp_path / "new.npz")
-        return ClientConfig(
-            state=tmp_path / name, server=address, device=name, insecure_loopback=True, data=data
-        )
+    watched = Watched(answered)
 
     async def play(address: str, operator: OperatorClient) -> None:
         def use(rounds: int) -> None:
@@ -116,26 +106,24 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
                 pass
             operator.use_release(operator.create_release("toy").release)
 
-        consoles = {name: Recorded() for name in ("serving", "writing")}
-        device, other = settings("serving", address), settings("writing", address)
-        followers = (
-            asyncio.create_task(commands.serve(device, consoles["serving"], f"unix:{socket}", "", 0.2)),
-            asyncio.create_task(commands.follow(other, consoles["writing"], None, out, 0.2)),
+        device = ClientConfig(
+            state=tmp_path / "device",
+            server=address,
+            device="serving",
+            insecure_loopback=True,
+            data=DataConfig(npz=tmp_path / "new.npz"),
         )
-
-        watched: tuple[Watched, ...] = ()
+        serving = asyncio.create_task(commands.serve(device, console, f"unix:{socket}", "", 0.2))
 
         async def until(condition: Callable[[], bool]) -> None:
             while not condition():
-                for follower in followers:
-                    assert not follower.done(), follower.result()
-                for each in watched:
-                    assert not each.gaps
-                    assert classes(COLLAPSED) not in each.seen
+                assert not serving.done(), serving.result()
+                assert not watched.gaps
+                assert classes(COLLAPSED) not in watched.seen
                 await asyncio.sleep(0.01)
 
         async def until_used(weight: Array) -> None:
-            await until(lambda: all(each.seen[-1:] == [classes(weight)] for each in watched))
+            await until(lambda: watched.seen[-1:] == [classes(weight)])
 
         async def train(weight: Array, rounds: int) -> None:
             task = await trainer.task()
@@ -147,24 +135,21 @@ def test_a_newer_model_takes_over_without_a_gap_and_not_if_it_fails_its_check(tm
             async with aio.insecure_channel(address) as channel:
                 await asyncio.to_thread(use, 0)
                 trainer = await Hands(WireLink(channel, "trainer")).hello()
-                with Watched(answered) as by_http, Watched(written) as in_file:
-                    watched = (by_http, in_file)
+                with watched:
                     await until_used(FIRST)
                     await train(SECOND, 1)
                     await until_used(SECOND)
                     await train(COLLAPSED, 2)
-                    await until(lambda: all(refused(each.lines) for each in consoles.values()))
+                    await until(lambda: refused(console.lines))
                     kept = (DeviceFolder(device.state).model / MODEL).read_bytes()
                     assert model(SECOND)["weight"].tobytes() in kept
                     await train(LAST, 3)
                     await until_used(LAST)
         finally:
-            for follower in followers:
-                follower.cancel()
-                with suppress(asyncio.CancelledError):
-                    await follower
-        for each in watched:
-            assert (each.seen, each.gaps) == ([classes(FIRST), classes(SECOND), classes(LAST)], [])
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+        assert (watched.seen, watched.gaps) == ([classes(FIRST), classes(SECOND), classes(LAST)], [])
 
     with daemon(tmp_path / "server") as running, OperatorClient(tmp_path / "server") as operator:
         asked = spec(parameters={"rounds": 9}, policy=RoundPolicy(devices=1, minimum=1))

@@ -105,7 +105,7 @@ async def start_with_graph(coordinator: Coordinator) -> None:
     """A run from whose models devices without PyTorch can choose, too."""
     network = builtin(fleet.LEARNER["builtin"], fleet.LEARNER["options"])  # type: ignore[arg-type]
     hands = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
-    file = np.frombuffer(export(network, sample_of((1, 8, 8), False), {}).data, np.uint8)
+    file = np.frombuffer(export(network, sample_of((1, 8, 8)), {}).data, np.uint8)
     blob = hands.keep({"graph": file}).blob
     await hands.link.upload(blob, 0, pieces_of(hands.blobs[blob.sha256]))
     asked = replace(spec("first"), graph=blob.sha256, graph_bytes=blob.size)

@@ -13,11 +13,13 @@ from grpc import StatusCode, aio
 
 from fedclient.cli.status import facts, text
 from fedclient.config import ClientConfig, DataConfig
-from fedclient.light.commands import _executor
-from fedclient.placing.service import placed
+from fedclient.light.remembering import Remembering
+from fedclient.placing.service import newcomer, placed
 from fedclient.placing.watching import FOLDER, STATE, Findings, Watcher
 from fedclient.store.privacy_report import ledger_of
 from fedclient.store.state import DeviceFolder
+from fedclient.work.data import state_of
+from fedclient.work.executor import Spawned
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.choosing import Wish
@@ -54,7 +56,8 @@ def follows(settings: ClientConfig, x: Array) -> Findings:
         (settings.state / FOLDER / STATE).write_text(json.dumps(kept))
 
     async def step() -> None:
-        executor = _executor(settings, None)
+        work = newcomer(settings, None)
+        executor = Remembering(Spawned(work), lambda: state_of(work))
         try:
             await placed(settings, Console(), executor, "", True, 1.0, follows=True)
         finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.authorization import Authorization
-from fedserver.rpc.admission.identity import Callers, Unverified, Verified
+from fedserver.rpc.admission.identity import Identify, named, verified
 from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.admission.messages import Calls
 from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
@@ -58,11 +58,11 @@ class Server:
         shown = identities.shown if identities is not None else _nothing
         server = SimServer(process, shown, world.observe, world.bug)
         try:
-            callers: Callers = Unverified()
+            identify: Identify = named
             authorization: tuple[Authorization, ...] = ()
             if identities is not None and authority is not None:
                 peers = await identities.open(coordinator, authority)
-                callers, authorization = Verified(peers, 1), (Authorization(peers),)
+                identify, authorization = verified, (Authorization(peers),)
                 for device in world.devices():
                     await identities.join(peers, device)
             self.coordinator = coordinator
@@ -70,9 +70,9 @@ class Server:
             check(not recovery.unreadable, f"runs cannot be read: {recovery.unreadable}")
             known = {*coordinator.runs, *recovery.pending}
             check(world.invariants.started <= known, "I1: a run that was started is lost")
-            add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
-            add_blobs(Blobs(blobs_of_device(coordinator, callers)), server)
-            await server.start(Calls(Errors(), *authorization, Admission(callers)))
+            add_DeviceServiceServicer_to_server(Devices(coordinator, identify), server)
+            add_blobs(Blobs(blobs_of_device(coordinator, identify)), server)
+            await server.start(Calls(Errors(), *authorization, Admission(identify)))
             world.network.server = server
             process.on_death.append(self._stop_listening)
             operating = process.spawn(self.operate(OperatorApi(coordinator)))

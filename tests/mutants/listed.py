@@ -411,7 +411,7 @@ MUTANTS = (
     ),
     mutant(
         "the dealer answers for the shares that others return",
-        "shoal/core/privacy/secure/tally.py",
+        "shoal/core/privacy/secure/total.py",
         "                liars.add(by)",
         "                liars.add(dealer)",
         "tests/core/privacy/secure/test_liars.py",

@@ -14,7 +14,6 @@ from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError
 from shoal.shell.config import parsed
-from shoal.simulation.verb import meant
 
 RUN = """
 name: digits
@@ -130,14 +129,6 @@ def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: st
         ALGORITHM.configure("default", dict([parsed("rounds=off")]))
     with pytest.raises(ConfigError, match="no algorithm 'fluks'"):
         read_run(None, {"algorithm": "fluks"}).spec()
-
-
-def test_options_of_a_network_are_what_yaml_reads() -> None:
-    assert [meant(f"x={text}") for text in ("[200, 8]", "3", "relu")] == [
-        ("x", [200, 8]),
-        ("x", 3),
-        ("x", "relu"),
-    ]
 
 
 def test_where_the_store_is_and_which_servers_there_are(tmp_path: Path) -> None:

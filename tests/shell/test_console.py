@@ -24,6 +24,7 @@ def cli() -> None:
 
 @cli.command()
 @verb
+@click.pass_obj
 @click.option("--name", default="you")
 def greet(console: Console, name: str) -> Result:
     console.progress("greeting")
@@ -33,7 +34,7 @@ def greet(console: Console, name: str) -> Result:
 
 @cli.command()
 @verb
-def noisy(console: Console) -> Result:
+def noisy() -> Result:
     print("an author's print")
     os.write(1, b"a library's message\n")
     subprocess.run(["echo", "a child's words"], check=True)
@@ -43,7 +44,7 @@ def noisy(console: Console) -> Result:
 @cli.command()
 @verb
 @click.argument("how")
-def fail(console: Console, how: str) -> Result:
+def fail(how: str) -> Result:
     if how == "config":
         raise ConfigError("a.yaml: x is missing", "write x")
     if how == "learner":
@@ -60,7 +61,7 @@ def fail(console: Console, how: str) -> Result:
 @cli.command(deprecated="use greet")
 @verb
 @click.option("--loud", is_flag=True, deprecated="use --name")
-def hail(console: Console, loud: bool) -> Result:
+def hail(loud: bool) -> Result:
     return Result({"loud": loud}, "hail")
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from shoal.core.engine.timeouts import LEAST, STALL
+from shoal.core.engine.timeouts import MIN_BYTES, STALL
 from shoal.shell import sockets
 from shoal.shell.sockets import acknowledged, connections, end_of, while_moving
 from tests.histories.loop import SimLoop
@@ -67,7 +67,7 @@ def given_up(
     said: Callable[[float], int | None], monkeypatch: pytest.MonkeyPatch, every: float = 0.0
 ) -> float:
     """After how many seconds a step that never ends is given up. said: what the kernel says by the time.
-    every: gRPC accepts LEAST bytes this often, for 1,000 seconds."""
+    every: gRPC accepts MIN_BYTES bytes this often, for 1,000 seconds."""
     loop = SimLoop(Random(1), 0.0)
     monkeypatch.setattr(sockets, "acknowledged", lambda wanted: said(loop.now))
 
@@ -75,7 +75,7 @@ def given_up(
         async with while_moving(lambda end: True) as moved:
             while every and loop.now < 1000.0:
                 await asyncio.sleep(every)
-                moved(LEAST)
+                moved(MIN_BYTES)
             await loop.create_future()
 
     async def story() -> None:
@@ -89,9 +89,9 @@ def given_up(
 
 def test_a_sender_is_waited_for_as_long_as_its_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """In simulated time."""
-    for said in (lambda now: 7, lambda now: None, lambda now: int(LEAST * now / STALL * 0.9)):
+    for said in (lambda now: 7, lambda now: None, lambda now: int(MIN_BYTES * now / STALL * 0.9)):
         assert STALL <= given_up(said, monkeypatch) < STALL * 1.4
-    until = given_up(lambda now: int(LEAST * min(now, 1000.0) / STALL * 2.0), monkeypatch)
+    until = given_up(lambda now: int(MIN_BYTES * min(now, 1000.0) / STALL * 2.0), monkeypatch)
     assert 1000.0 < until < 1000.0 + 2.0 * STALL
     assert given_up(lambda now: None, monkeypatch, every=STALL * 0.9) == pytest.approx(
         1000.0 + STALL, rel=0.1

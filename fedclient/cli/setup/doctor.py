@@ -15,7 +15,8 @@ from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.store.state import DeviceFolder
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
-from shoal.shell.console import Console, Result, one_line, verb
+from shoal.core.texts import span
+from shoal.shell.console import Result, one_line, verb
 
 IMPORTS = 120.0
 """Seconds that a package may take to load, on a slow device."""
@@ -48,7 +49,7 @@ class Finding:
 @click.command(epilog="Example: fedclient doctor --config device.yaml")
 @verb
 @configured("server", "insecure_loopback", "state")
-def doctor(console: Console, settings: ClientConfig) -> Result:
+def doctor(settings: ClientConfig) -> Result:
     """Find out what keeps this device from working: packages, disk, identity, line, TLS and clock.
 
     Nothing is changed. Packages are imported in a process of their own, so that one that crashes does no
@@ -152,18 +153,10 @@ def _clock(reached: Endpoint) -> Finding:
     if reached.identity is None:
         return Finding("clock", "not compared: only a device that has joined can ask")
     ahead = time.time() - asyncio.run(_server_clock(reached))
-    text = f"{_span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the server's"
+    text = f"{span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the server's"
     return Finding(
         "clock", text, "" if abs(ahead) <= AHEAD else "set this device's clock, for example by NTP"
     )
-
-
-def _span(seconds: float) -> str:
-    """A length of time, as people say it."""
-    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 async def _server_clock(reached: Endpoint) -> float:

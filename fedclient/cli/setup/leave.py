@@ -13,7 +13,7 @@ from fedclient.store.agent_log import NAME
 from fedclient.store.state import STATUS, DeviceFolder, Outbox
 from shoal.core.errors import ConfigError, LedgerFault
 from shoal.shell import disk
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "consent")
 FILES = ("mark", STATUS, NAME, f"{NAME}.1")
@@ -23,7 +23,7 @@ FILES = ("mark", STATUS, NAME, f"{NAME}.1")
 @verb
 @configured("state")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
+def leave(settings: ClientConfig, yes: bool) -> Result:
     """Delete this device's identity, its models and its results.
 
     The privacy ledger stays: what the data have lost stays lost, and counts if the device joins again. The

@@ -8,7 +8,7 @@ from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from fedclient.store.agent_log import AgentLog
 from shoal.core.errors import NotFound
-from shoal.shell.console import Console, Result, printable, verb
+from shoal.shell.console import Result, printable, verb
 
 POLL_SECONDS = 0.5
 """Seconds between two looks of --follow."""
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.5
     help="Print the last N lines.",
 )
 @click.option("--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
-def logs(console: Console, settings: ClientConfig, lines: int, follow: bool) -> Result:
+def logs(settings: ClientConfig, lines: int, follow: bool) -> Result:
     """Print what `fedclient run` did on this device: its tasks, what it waited for, and what failed.
 
     The log is in the device's folder, takes at most 2 MB, and never leaves the device.

@@ -9,7 +9,7 @@ import click
 from fedclient.cli.options import PATH
 from shoal.core.errors import ConfigError
 from shoal.shell import disk
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 SAMPLES, SEED = 240, 42
 LEARNER = '''"""What this device trains: four measurements in, scores of two classes out.
@@ -46,7 +46,7 @@ FILES = ("learner.py", "device.yaml", "data.csv")
 @click.command(epilog="Example: fedclient new attic")
 @verb
 @click.argument("folder", type=PATH, metavar="FOLDER")
-def new(console: Console, folder: Path) -> Result:
+def new(folder: Path) -> Result:
     """Create FOLDER with a learner, a device.yaml and a small data set, which work at once.
 
     Then replace them, one after the other, with your own. Files that exist are never changed.

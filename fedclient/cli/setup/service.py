@@ -10,7 +10,7 @@ from fedclient.cli.options import PATH
 from fedclient.config import read
 from shoal.core.errors import ConfigError
 from shoal.shell import disk
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Group, Result, verb
 
 UNIT = """# Written by fedclient service install. A unit with fewer rights is in deploy/systemd.
 [Unit]
@@ -51,7 +51,7 @@ def service() -> None:
 @verb
 @click.option("-c", "--config", "path", type=PATH, required=True, help="Settings file, in YAML. Required.")
 @click.option("--state", type=PATH, metavar="FOLDER", help="Folder of this device.  [default: state]")
-def install(console: Console, path: Path, state: Path | None) -> Result:
+def install(path: Path, state: Path | None) -> Result:
     """Write a unit of systemd for your user, which runs `fedclient run` with these settings.
 
     The settings are read first. An existing unit is replaced.

@@ -24,6 +24,7 @@ from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
 from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.texts import percent
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import disk
 
@@ -176,7 +177,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
             f"{key}/model.safetensors",
             str(len(status.clusters.get(key, ()))),
             str(sum(each.examples for each in _members(status, key)) or "-"),
-            text.percent(_accuracy(status, key)),
+            percent(_accuracy(status, key)),
         )
         for key in status.models
     ]

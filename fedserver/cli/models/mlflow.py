@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXPERIMENT = "shoal"
 ANSWER = 60.0
 """Seconds for which an answer is awaited."""
-MOST_METRICS, MOST_PARAMETERS = 1000, 100
+MAX_METRICS, MAX_PARAMETERS = 1000, 100
 """In one call, by MLflow's rules."""
 PROXY = "mlflow-artifacts:/"
 """How the places of artifacts begin that a server takes itself."""
@@ -72,15 +72,15 @@ def _batches(status: RunStatus, rounds: list[RoundHistory]) -> Iterator[dict[str
         {"key": key, "value": str(value)[:500]}
         for key, value in {"algorithm": summary.algorithm, "preset": summary.preset, **settings}.items()
     ]
-    for start in range(0, len(parameters), MOST_PARAMETERS):
-        yield {"params": parameters[start : start + MOST_PARAMETERS]}
+    for start in range(0, len(parameters), MAX_PARAMETERS):
+        yield {"params": parameters[start : start + MAX_PARAMETERS]}
     metrics = [
         {"key": key, "value": value, "timestamp": _milliseconds(time.time()), "step": each.round}
         for each in rounds
         for key, value in _metrics(each).items()
     ]
-    for start in range(0, len(metrics), MOST_METRICS):
-        yield {"metrics": metrics[start : start + MOST_METRICS]}
+    for start in range(0, len(metrics), MAX_METRICS):
+        yield {"metrics": metrics[start : start + MAX_METRICS]}
 
 
 def _metrics(found: RoundHistory) -> dict[str, float]:

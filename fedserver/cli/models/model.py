@@ -24,7 +24,7 @@ def model() -> None:
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-def ls(console: Console, client: "OperatorClient", name: str) -> Result:
+def ls(client: "OperatorClient", name: str) -> Result:
     """List the models of a run, one of each cluster, with the versions of them that are kept.
 
     Each version is the model after a round of training; the last one is the current model. To return to one,
@@ -46,6 +46,7 @@ def _progress(client: "OperatorClient", name: str) -> dict[int, int]:
 @model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
 @verb
 @connected
+@click.pass_obj
 @click.argument("name", metavar="RUN|RELEASE")
 @click.option(
     "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
@@ -163,7 +164,7 @@ def export(
 @click.option(
     "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
 )
-def rollback(console: Console, client: "OperatorClient", name: str, after: int, key: str) -> Result:
+def rollback(client: "OperatorClient", name: str, after: int, key: str) -> Result:
     """Return to the models after N rounds of training.
 
     Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later

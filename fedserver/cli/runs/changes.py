@@ -10,7 +10,7 @@ from fedserver.cli.options import connected
 from fedserver.cli.runs.policy import policy_options
 from fedserver.coordinator.status_types import RunChange, RunStatus
 from shoal.core.errors import ConfigError, NotFound
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -44,7 +44,7 @@ def _shown(status: RunStatus) -> Result:
 @connected
 @click.argument("name", metavar="RUN")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
-def pause(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
+def pause(client: "OperatorClient", name: str, reason: str) -> Result:
     """Open no more rounds of a run, until it is resumed.
 
     A round that is open may end; meanwhile no deadline passes in it.
@@ -56,7 +56,7 @@ def pause(console: Console, client: "OperatorClient", name: str, reason: str) ->
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-def resume(console: Console, client: "OperatorClient", name: str) -> Result:
+def resume(client: "OperatorClient", name: str) -> Result:
     """Let a paused run, or one that has failed, go on.
 
     A failed run goes on with its last models, in the round in which it failed. Remove the cause first; see it
@@ -80,7 +80,6 @@ NOTHING = "there was nothing to delete"
 )
 @policy_options(defaults=False)
 def change(
-    console: Console,
     client: "OperatorClient",
     name: str,
     rounds: tuple[int, bool] | None,
@@ -125,7 +124,7 @@ def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int
     is_flag=True,
     help="Delete only the models of earlier rounds; without RUN, of all runs but the newest.",
 )
-def rm(console: Console, client: "OperatorClient", name: str, earlier: bool) -> Result:
+def rm(client: "OperatorClient", name: str, earlier: bool) -> Result:
     """Delete a run that is over: its models, its log and its rounds.
 
     Its releases are deleted with it; if a channel has one, nothing is deleted. What a run has measured of a

@@ -9,6 +9,7 @@ from fedserver.cli.runs.gain import gains
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.records import RunSpec
 from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.texts import percent, span
 from shoal.shell.console import Result
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ def side_by_side(client: "OperatorClient", names: Sequence[str]) -> Result:
             each["run"],
             each["algorithm"],
             each["stage"],
-            text.percent(each["accuracy"]),
-            text.percent(each["worst"]),
+            percent(each["accuracy"]),
+            percent(each["worst"]),
             str(each["clusters"]),
             str(each["progress"]),
-            text.span(each["seconds"]),
+            span(each["seconds"]),
             text.size(each["bytes_up"] + each["bytes_down"]),
         )
         for each in facts

@@ -9,7 +9,8 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import connected
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.shell.console import Console, Result, continued, one_line, verb
+from shoal.core.texts import percent
+from shoal.shell.console import Result, continued, one_line, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -34,7 +35,6 @@ LATEST = 30
     "--devices", is_flag=True, help="Show what each device reported, too, and why others are missing."
 )
 def history(
-    console: Console,
     client: "OperatorClient",
     name: str,
     rounds: int,
@@ -61,7 +61,7 @@ def _shown(rounds: Sequence[RoundHistory]) -> str:
             f"{each.reported} of {each.asked}",
             str(len(each.clusters)),
             "-" if each.loss is None else f"{each.loss:.4f}",
-            text.percent(each.accuracy),
+            percent(each.accuracy),
             f"{each.seconds:.1f}",
             text.size(each.bytes_up),
             text.size(each.bytes_down),
@@ -85,7 +85,7 @@ def _devices(rounds: Sequence[RoundHistory]) -> list[str]:
             device.device,
             device.cluster or "-",
             "-" if device.loss is None else f"{device.loss:.4f}",
-            text.percent(device.accuracy),
+            percent(device.accuracy),
             str(device.examples or "-"),
             _seconds(device.worked),
             _seconds(device.waited),

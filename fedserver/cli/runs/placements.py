@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from fedserver.cli.text import clock, percent, table
+from fedserver.cli.text import clock, table
 from fedserver.store.journal import placements as recorded
 from fedserver.store.journal.placements import PlacementRecord
+from shoal.core.texts import percent
 
 SHOWN = {
     recorded.NOTHING: "nothing",

@@ -15,8 +15,9 @@ from fedserver.coordinator.status_types import (
     WatchedCluster,
 )
 from shoal.core.rollout import Sum
+from shoal.core.texts import plural
 from shoal.core.types import ModelKey
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -43,7 +44,7 @@ def release() -> None:
 @connected
 @click.argument("run", metavar="RUN")
 @click.argument("name", required=False, default="")
-def create(console: Console, client: "OperatorClient", run: str, name: str) -> Result:
+def create(client: "OperatorClient", run: str, name: str) -> Result:
     """Make a release of a run as it is now, called RUN@NAME.
 
     Without NAME it is called after the rounds of training that are complete. No channel has it until
@@ -57,7 +58,7 @@ def create(console: Console, client: "OperatorClient", run: str, name: str) -> R
 @release.command(epilog="Example: fedserver release ls")
 @verb
 @connected
-def ls(console: Console, client: "OperatorClient") -> Result:
+def ls(client: "OperatorClient") -> Result:
     """List the releases, newest first, and what each channel has and had."""
     found, channels, rollouts = client.releases()
     data = {
@@ -73,7 +74,7 @@ def ls(console: Console, client: "OperatorClient") -> Result:
 @verb
 @connected
 @click.argument("name", metavar="RELEASE", required=False, default="")
-def show(console: Console, client: "OperatorClient", name: str) -> Result:
+def show(client: "OperatorClient", name: str) -> Result:
     """Show a release or what a channel has: devices, data, accuracy, privacy, code and settings.
 
     The accuracy of a group is the mean over its devices, with twice its standard error by how few the samples
@@ -120,7 +121,6 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
     help="With --share: how much less accurate it may be in a cluster.  [default: 1]",
 )
 def use(
-    console: Console,
     client: "OperatorClient",
     name: str,
     channel: str,
@@ -150,7 +150,7 @@ def use(
 @verb
 @connected
 @click.argument("name", metavar="RELEASE|CHANNEL")
-def rm(console: Console, client: "OperatorClient", name: str) -> Result:
+def rm(client: "OperatorClient", name: str) -> Result:
     """Delete a release that no channel has, or end a channel, whose releases stay."""
     client.remove_release(name)
     return Result({"removed": name}, f"{name} was removed")
@@ -213,7 +213,7 @@ def _watched(found: WatchedCluster) -> str:
 
 def _groups(found: Sequence[ReleaseGroup]) -> list[str]:
     return [
-        f"  cluster {each.key}: {text.many(each.devices, 'device')}, {_accuracy(each.accuracy, each.error)}"
+        f"  cluster {each.key}: {plural(each.devices, 'device')}, {_accuracy(each.accuracy, each.error)}"
         for each in found
     ]
 

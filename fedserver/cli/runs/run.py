@@ -19,6 +19,7 @@ from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
 from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.texts import percent
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
 
@@ -53,6 +54,7 @@ def run() -> None:
 @run.command(epilog="Example: fedserver run start digits --devices 8 --minimum 6")
 @verb
 @connected
+@click.pass_obj
 @click.argument("name", required=False)
 @click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
 @click.option("--like", "other", metavar="RUN", help="Ask for all that RUN was asked for.")
@@ -94,6 +96,7 @@ def run() -> None:
 )
 def start(
     console: Console,
+    /,
     client: "OperatorClient",
     path: Path | None,
     other: str | None,
@@ -219,7 +222,7 @@ def _parameters(spec: RunSpec) -> tuple[Algorithm, Any]:
     help="Only runs at this stage; active: those that are not over.",
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
-def ls(console: Console, client: "OperatorClient", stage: str | None, last: int | None) -> Result:
+def ls(client: "OperatorClient", stage: str | None, last: int | None) -> Result:
     """List the runs, newest first."""
     found = client.runs()
     runs = [each for each in found if stage in (None, each.stage, "over" if each.over else "active")][:last]
@@ -233,7 +236,7 @@ def ls(console: Console, client: "OperatorClient", stage: str | None, last: int 
 @click.option(
     "--newcomers", is_flag=True, help="Show what each newcomer was answered, how sure that is, and why."
 )
-def show(console: Console, client: "OperatorClient", names: tuple[str, ...], newcomers: bool) -> Result:
+def show(client: "OperatorClient", names: tuple[str, ...], newcomers: bool) -> Result:
     """Show a run: its parameters, progress, devices, newcomers and models, and what was released.
 
     Several runs are shown side by side: accuracy, clusters, rounds, bytes, time, and the settings in which
@@ -270,6 +273,7 @@ def _statistics(client: "OperatorClient", status: RunStatus) -> dict[str, histog
 @run.command(epilog="Example: fedserver run wait digits --timeout 600")
 @verb
 @connected
+@click.pass_obj
 @click.argument("name", metavar="RUN")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up after SECONDS.  [default: never]")
 def wait(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> Result:
@@ -301,7 +305,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
                 for number, accuracy in status.accuracies.items():
                     if number > measured:
                         console.say(
-                            f"{found.run}: after round {number}: held-out accuracy {text.percent(accuracy)}"
+                            f"{found.run}: after round {number}: held-out accuracy {percent(accuracy)}"
                         )
                         measured = number
                 step = (found.stage, found.round, found.title)
@@ -321,7 +325,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
 @connected
 @click.argument("name", metavar="RUN")
 @click.option("--follow", is_flag=True, help="Keep printing new lines until the run is over.")
-def logs(console: Console, client: "OperatorClient", name: str, follow: bool) -> Result:
+def logs(client: "OperatorClient", name: str, follow: bool) -> Result:
     """Print the log of a run, including which devices failed. Their owners see why in `fedclient status`."""
     lines: list[LogLine] = []
     while True:
@@ -339,7 +343,7 @@ def logs(console: Console, client: "OperatorClient", name: str, follow: bool) ->
 @connected
 @click.argument("name", metavar="RUN")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
-def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
+def stop(client: "OperatorClient", name: str, reason: str) -> Result:
     """Stop a run for good. Its last models can still be exported. No more runs of its series start."""
     status = client.stop_run(name, reason)
     return Result(text.data(status), text.summary(status.summary))

@@ -12,9 +12,7 @@ import click
 from fedserver.cli.options import state_option
 from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.shell.console import Console, Group, Result, one_line, verb
-
-STATE = state_option("The server's state folder; the server need not be running.")
+from shoal.shell.console import Group, Result, one_line, verb
 
 
 class LogBroken(ShoalError):
@@ -33,14 +31,14 @@ def audit() -> None:
 
 @audit.command(epilog="Example: fedserver audit verify --state server && echo whole")
 @verb
-@STATE
+@state_option
 @click.option(
     "--expect",
     metavar="NUMBER:HASH",
     help="Also check that the log contains this head, which an earlier verify printed.",
 )
-def verify(console: Console, state: Path, expect: str | None) -> Result:
-    """Verify that no line, including the last, was changed, removed or inserted.
+def verify(state: Path, expect: str | None) -> Result:
+    """Verify that no line, including the last, was changed, removed or inserted; without the server.
 
     The file is compared with the database. Someone who can rewrite both can hide a change; to detect that,
     keep the head that this command prints on another machine, and give it to --expect. Exits with code 1 if
@@ -71,7 +69,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 
 @audit.command(epilog="Example: fedserver audit show --event join-refused --last 20")
 @verb
-@STATE
+@state_option
 @click.option(
     "--event", type=click.Choice([event.value for event in Event]), help="Show only events of this kind."
 )
@@ -84,7 +82,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
     metavar="N",
     help="Show at most the last N lines.",
 )
-def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
+def show(state: Path, event: str | None, device: str | None, last: int) -> Result:
     """Show the latest lines of the log, oldest first, without verifying them."""
     from fedserver.store.identities import audit as log
 

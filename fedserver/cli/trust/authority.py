@@ -6,7 +6,7 @@ import click
 
 from fedserver.cli.device import fingerprint
 from fedserver.cli.options import connected
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -20,7 +20,7 @@ def authority() -> None:
 @authority.command(epilog="Example: fedserver authority rotate")
 @verb
 @connected
-def rotate(console: Console, client: "OperatorClient") -> Result:
+def rotate(client: "OperatorClient") -> Result:
     """Give the server another key, at once and without a restart.
 
     Devices come back by themselves, each with its own key, when they next connect: the former key has signed

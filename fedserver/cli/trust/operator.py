@@ -10,7 +10,7 @@ from fedserver.cli.text import clock, plain, table
 from fedserver.store.identities.records import Operator
 from shoal.core.errors import Taken
 from shoal.core.identity.joining import OperatorRole
-from shoal.shell.console import Console, Group, Result, verb
+from shoal.shell.console import Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -46,7 +46,6 @@ def operator() -> None:
 )
 @click.option("--out", type=PATH, metavar="FOLDER", help="The folder to create.  [default: NAME]")
 def add(
-    console: Console,
     client: "OperatorClient",
     name: str,
     role: str,
@@ -83,7 +82,7 @@ def add(
 @operator.command("ls", epilog="Example: fedserver operator ls")
 @verb
 @connected
-def list_(console: Console, client: "OperatorClient") -> Result:
+def list_(client: "OperatorClient") -> Result:
     """List the operators, by name."""
     found = client.operators()
     rows = [
@@ -100,7 +99,7 @@ def list_(console: Console, client: "OperatorClient") -> Result:
 @connected
 @click.argument("name", metavar="NAME")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the audit log.")
-def revoke(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
+def revoke(client: "OperatorClient", name: str, reason: str) -> Result:
     """End an operator's key and open calls, at once."""
     found, cut = client.revoke_operator(name, reason)
     return Result(

@@ -24,6 +24,7 @@ def token() -> None:
 @token.command(epilog="Example: fedserver token create --role infer-only --ttl 10m --device 'ward-*'")
 @verb
 @connected
+@click.pass_obj
 @click.option(
     "--role",
     type=click.Choice([role.value for role in Role]),
@@ -71,7 +72,7 @@ def create(
 @token.command("ls", epilog="Example: fedserver token ls --json")
 @verb
 @connected
-def list_(console: Console, client: "OperatorClient") -> Result:
+def list_(client: "OperatorClient") -> Result:
     """List all tokens, oldest first. Their join strings are not stored.
 
     Only an open token admits devices. The others are used up, expired or revoked, or locked after too many
@@ -93,7 +94,7 @@ def list_(console: Console, client: "OperatorClient") -> Result:
 @verb
 @connected
 @click.argument("name", metavar="TOKEN")
-def revoke(console: Console, client: "OperatorClient", name: str) -> Result:
+def revoke(client: "OperatorClient", name: str) -> Result:
     """Revoke a token: no further device can join with it.
 
     Devices that have joined with it are not affected; see `fedserver device revoke`.

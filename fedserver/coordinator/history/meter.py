@@ -10,7 +10,7 @@ from fedserver.store.records import Traffic
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 
-MOST_PHASES = 64
+MAX_PHASES = 64
 """Phases of one round that are traced: a round has five, and more only if its reports were damaged."""
 
 
@@ -82,7 +82,7 @@ class Meter:
         self.seconds[phase] += seconds  # type: ignore[assignment]
         if self.trace is not None:
             now = time.time()
-            self._phases.setdefault(run, deque(maxlen=MOST_PHASES)).append(Phase(phase, now - seconds, now))
+            self._phases.setdefault(run, deque(maxlen=MAX_PHASES)).append(Phase(phase, now - seconds, now))
 
     def round_over(self, run: RunId, closed: RoundHistory) -> None:
         """A round is over and stored."""

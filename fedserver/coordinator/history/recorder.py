@@ -31,9 +31,9 @@ from shoal.core.server_kit.history.records import (
 )
 from shoal.core.types import DeviceId, ModelKey
 
-LOGGED, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
+LOGGED_KINDS, MAX_LOGGED = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
 """The kinds of events that the log of a run has lines about, and how many of one round."""
-WHOLE = 100
+WHOLE_DIGEST_ROUNDS = 100
 """Each time after this number of rounds, the digest assigns all devices a cluster again."""
 MAX_NAMED = 10
 """How many missing devices a log line names; `run show` lists all."""
@@ -130,16 +130,16 @@ class Recorder:
             back_to=notes.back_to if record.abandoned else 0,
             positions=notes.positions,
         )
-        digest = digest_of(found, {} if record.round % WHOLE == 0 else self._assigned)
+        digest = digest_of(found, {} if record.round % WHOLE_DIGEST_ROUNDS == 0 else self._assigned)
         self._assigned |= digest.assigned
         return replace(found, digest=digest)
 
 
 def log_lines(closed: RoundHistory) -> list[str]:
     """The lines that the run's log has about a round that is over, its models and its clusters."""
-    texts = [event.text for event in closed.events if event.kind in LOGGED]
-    more = [f"... and {len(texts) - MOST} more changes"] if len(texts) > MOST else []
-    return [_summary(closed), *texts[:MOST], *more]
+    texts = [event.text for event in closed.events if event.kind in LOGGED_KINDS]
+    more = [f"... and {len(texts) - MAX_LOGGED} more changes"] if len(texts) > MAX_LOGGED else []
+    return [_summary(closed), *texts[:MAX_LOGGED], *more]
 
 
 def _summary(closed: RoundHistory) -> str:

@@ -21,9 +21,9 @@ from shoal.core.errors import DataFault, DiskFull, NotFound
 
 log = logging.getLogger("shoal.server")
 
-COPYING = 2.0
+COPY_SECONDS = 2.0
 """Seconds between two looks for models that have no copy yet."""
-CHECKING = 600.0
+CHECK_SECONDS = 600.0
 """Seconds between two passes over all that is stored."""
 BYTES_PER_SECOND = 32 << 20
 """How many bytes a pass reads per second."""
@@ -46,11 +46,11 @@ class Caretaker:
     async def work(self) -> None:
         passed, loop = 0.0, asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(COPYING)
+            await asyncio.sleep(COPY_SECONDS)
             if self._restoring() or self._storage.full:
                 continue
             await self.copy()
-            if loop.time() - passed >= CHECKING:
+            if loop.time() - passed >= CHECK_SECONDS:
                 if passed:
                     await self.check(BYTES_PER_SECOND)
                 passed = loop.time()

@@ -22,7 +22,7 @@ log = logging.getLogger("shoal.server")
 
 AT_ONCE, LATEST = 2, 1.0
 """How many of the largest chunks are written at a time, and the seconds that the first of them may wait."""
-MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
+MAX_REPEATS, PAUSE = 16, (60.0, 120.0)
 """How many times a device may upload the bytes that a round needs from it, since connections break and the
 last bytes are sent again; and after how many seconds it may try again. Each round counts from zero."""
 
@@ -103,9 +103,9 @@ async def upload(
                 lease, _ = _room_for(coordinator, visitor, blob)  # another task may need the same blob
             coordinator.heard(visitor)
             coordinator.meter.up(lease.task.run, visitor.device, size)
-            if visitor.takes(lease.task.run, lease.task.round, size) > MOST_REPEATS * room:
+            if visitor.takes(lease.task.run, lease.task.round, size) > MAX_REPEATS * room:
                 raise TooOften(
-                    f"device {visitor.device} sent {MOST_REPEATS} times the bytes that its task needs",
+                    f"device {visitor.device} sent {MAX_REPEATS} times the bytes that its task needs",
                     "check its network connection, its memory and its software",
                     PAUSE,
                 )

@@ -20,19 +20,25 @@ REPLACED = 8
 """How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
 
 
-QUARREL, SECONDS = 3, 300.0
+MAX_REPLACED, REPLACED_SECONDS = 3, 300.0
 """Where this many replaced sessions were used within this many seconds, several processes are taken to use
 one name: one that says hello again, as after a lost connection, may leave a call of its former session."""
 
 
 class Quota(Protocol):
-    """Which clusters' models a newcomer may have: see `fedserver.authority.model_quota`."""
+    """What a newcomer may have in a day: see `fedserver.authority.daily_quota`."""
 
     async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
         """Whether it may have these, beside those that it has had today."""
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
         """Count these. Raises TooOften."""
+
+    async def spent(self, device: DeviceId) -> int:
+        """How many clusters' models, of all runs, it has had today."""
+
+    async def spend_placement(self, device: DeviceId) -> None:
+        """Count that it is about to be given its model. Raises TooOften."""
 
 
 def unlabeled(device: DeviceId) -> Mapping[str, str]:
@@ -47,6 +53,12 @@ class Unlimited:
         return True
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
+        """Nothing is counted."""
+
+    async def spent(self, device: DeviceId) -> int:
+        return 0
+
+    async def spend_placement(self, device: DeviceId) -> None:
         """Nothing is counted."""
 
 
@@ -129,7 +141,7 @@ class Visitor:
     @property
     def is_shared(self) -> bool:
         """Whether several processes seem to use the name of this device in turn."""
-        return sum(time.monotonic() - at < SECONDS for at in self.late.values()) >= QUARREL
+        return sum(time.monotonic() - at < REPLACED_SECONDS for at in self.late.values()) >= MAX_REPLACED
 
     def end(self) -> None:
         self.session = ""

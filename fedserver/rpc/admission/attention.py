@@ -6,7 +6,7 @@ from collections import Counter
 MINUTE = 60.0
 NOTABLE = 60
 """Refused calls in a minute that deserve a line; a few are part of every day."""
-MOST_CALLERS = 1024
+MAX_CALLERS = 1024
 
 
 class Attention:
@@ -21,7 +21,7 @@ class Attention:
     def refused(self, caller: str) -> None:
         """A call was refused. caller: its network address."""
         self._turn()
-        if caller in self._now or len(self._now) < MOST_CALLERS:
+        if caller in self._now or len(self._now) < MAX_CALLERS:
             self._now[caller] += 1
         else:
             self._now["others"] += 1

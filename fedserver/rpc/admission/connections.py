@@ -1,7 +1,7 @@
 """The connections of this process: those that only bring refused calls are closed.
 
 A refused call costs the server more than its caller, and a caller may send as many of them over one
-connection as it likes. A new connection costs the caller more than the server. So after `MOST_REFUSED`
+connection as it likes. A new connection costs the caller more than the server. So after `MAX_REFUSED`
 refused calls in a row the connection is closed. gRPC has no call for that: the descriptor of the connection
 is found by the address at its other end, and shut down, which gRPC takes for a caller that went away.
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from shoal.shell.sockets import End, connections, end_of
 
-MOST_REFUSED = 16
+MAX_REFUSED = 16
 """Refused calls in a row on one connection."""
 PAUSE = 0.1
 """Seconds between two searches for connections to close; among many descriptors a search takes a while."""
@@ -60,7 +60,7 @@ class Connections:
         if len(self._refused) >= REMEMBERED:
             self._refused.clear()
         self._refused[peer] += 1
-        if self._refused[peer] >= MOST_REFUSED:
+        if self._refused[peer] >= MAX_REFUSED:
             del self._refused[peer]
             self._doomed.add(peer)
             self._wanted.set()

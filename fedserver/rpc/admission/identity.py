@@ -2,16 +2,15 @@
 
 import functools
 import ipaddress
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 from grpc import aio
 
-from fedserver.authority.peers import Peers
-from shoal.core.errors import BadPayload, TooOften, Unauthenticated
+from shoal.core.errors import BadPayload, Unauthenticated
 from shoal.core.identity.certificates import Named, certificate, named_by
-from shoal.core.identity.joining import Role, check_name
+from shoal.core.identity.joining import check_name
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -21,59 +20,18 @@ CACHED = 4096
 """Certificates whose reading is remembered: a device shows the same one at every call."""
 
 
-class Callers(Protocol):
-    """What the services ask about a caller."""
-
-    def identify(self, context: Context) -> DeviceId:
-        """Who calls. Raises BadPayload or Unauthenticated."""
-
-    async def models_today(self, context: Context) -> int:
-        """How many clusters' models the caller has had today; 0 where that is not counted."""
-
-    async def placed(self, context: Context) -> None:
-        """Count that the caller is about to be given its model. Raises TooOften."""
+Identify = Callable[[Context], DeviceId]
+"""Who calls: `named` in plain text, `verified` with certificates. Raises BadPayload or Unauthenticated."""
 
 
-class Unverified:
-    """Callers in plain text on this machine. They are believed when they say which device they are."""
-
-    def identify(self, context: Context) -> DeviceId:
-        return check_name(_entry(context, "shoal-device"), "a device, in shoal-device", BadPayload)
-
-    async def models_today(self, context: Context) -> int:
-        return 0
-
-    async def placed(self, context: Context) -> None:
-        """Placements are not counted here."""
+def named(context: Context) -> DeviceId:
+    """A caller in plain text on this machine is believed when it says which device it is."""
+    return check_name(_entry(context, "shoal-device"), "a device, in shoal-device", BadPayload)
 
 
-class Verified:
-    """Callers that `authorization` has admitted. placements: a day, for infer-only devices."""
-
-    def __init__(self, peers: Peers, placements: int) -> None:
-        self._peers, self._placements = peers, placements
-        self._storage = peers.storage
-
-    def identify(self, context: Context) -> DeviceId:
-        return peer_of(context).name
-
-    async def models_today(self, context: Context) -> int:
-        device = peer_of(context).name
-        if self._peers.role(device) is not Role.INFER_ONLY:
-            return 0
-        return await self._storage.call(self._storage.identities.registry.count_models_of_today, device)
-
-    async def placed(self, context: Context) -> None:
-        device = peer_of(context).name
-        if self._peers.role(device) is not Role.INFER_ONLY:
-            return
-        if not await self._storage.call(
-            self._storage.identities.registry.spend_placement, device, self._placements
-        ):
-            raise TooOften(
-                f"device {device} has had its {self._placements} placements of today",
-                "try again tomorrow; the server's setting is cadence.placements",
-            )
+def verified(context: Context) -> DeviceId:
+    """A caller that `authorization` has admitted."""
+    return peer_of(context).name
 
 
 def peer_of(context: Context) -> Named:

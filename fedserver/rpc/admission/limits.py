@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedserver.config import Settings
-from fedserver.rpc.admission.identity import Callers, Context, address_of
+from fedserver.rpc.admission.identity import Context, Identify, address_of
 from fedserver.rpc.admission.messages import Behavior
 from shoal.core.engine.token_bucket import TokenBucket
 from shoal.core.errors import BadPayload, Busy, TooOften
@@ -21,7 +21,7 @@ AT_ONCE, FURTHEST = 100.0, 45.0
 """Devices that may arrive at one moment, and the seconds after which the last of a crowd may."""
 OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
-CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
+CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
 """Calls of one device at a time; how many it may have while more than CROWDED_CALLS of all are open; and
 calls of all. A device that works needs three: for a task or a report, for uploads, and for heartbeats."""
 WAITS = 4
@@ -90,10 +90,10 @@ class Admission:
     """
 
     def __init__(
-        self, callers: Callers, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+        self, identify: Identify, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
     ) -> None:
-        self._callers = callers
-        self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
+        self._identify = identify
+        self._calls = Places("calls", CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
         self._arrivals = TokenBucket(arrivals, AT_ONCE, FURTHEST)
@@ -129,7 +129,7 @@ class Admission:
     def _device(self, method: str, context: Context) -> DeviceId:
         """Whose places a call takes. In plain text, a call for the server's health does not say who calls."""
         try:
-            return self._callers.identify(context)
+            return self._identify(context)
         except BadPayload:
             if method.startswith(OURS):
                 raise

@@ -29,7 +29,7 @@ LARGE = timeouts.answer(4 << 20)
 """Seconds for the largest message over the slowest line: gRPC shows a message only when it is complete."""
 LARGE_REQUESTS = ("/fed.v1.DeviceService/Report", "/fed.v1.PlacementService/Place")
 """Calls whose request may be that large. They are for callers that the registry knows."""
-MOST_SILENT = 16_384
+MAX_SILENT = 16_384
 
 
 class TooSlow(Unavailable):
@@ -55,7 +55,7 @@ class Calls(aio.ServerInterceptor):  # type: ignore[type-arg]
     wait for theirs.
     """
 
-    def __init__(self, *layers: Layer, within: float = timeouts.STALL, most: int = MOST_SILENT) -> None:
+    def __init__(self, *layers: Layer, within: float = timeouts.STALL, most: int = MAX_SILENT) -> None:
         self._layers, self._within, self._silent = layers, within, Silent(most)
         self._known: dict[str, Any] = {}
         self._unknown = grpc.stream_stream_rpc_method_handler(self._layered("", no_such_call))

@@ -20,9 +20,9 @@ from shoal.core.errors import ShoalError
 
 log = logging.getLogger("shoal.auth")
 
-CALLS, LEAST, CROWDED, ALL = 16, 4, 48, 64
-"""Calls of one operator at a time; how many one may have while more than CROWDED of all are open; and calls
-of all."""
+CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS = 16, 4, 48, 64
+"""Calls of one operator at a time; how many one may have while more than CROWDED_CALLS of all are open;
+and calls of all."""
 
 
 class OperatorAuthorization:
@@ -30,7 +30,7 @@ class OperatorAuthorization:
 
     def __init__(self, accounts: OperatorAccounts) -> None:
         self._accounts, self._noted = accounts, RateLimit(NOTED)
-        self._places = Places("calls", CALLS, LEAST, CROWDED, ALL, "operator")
+        self._places = Places("calls", CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS, "operator")
 
     def around(self, method: str, behavior: Behavior) -> Behavior:
         async def answered(request: Any, context: Context) -> Any:

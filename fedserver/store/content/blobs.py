@@ -40,7 +40,7 @@ from shoal.core.types import Array, Bytes, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, sync, temporary
 
-MOST = MAX_MODELS + 2
+MAX_UPLOADS = MAX_MODELS + 2
 """Uploads of one device that are kept: the models that an answer can have, a graph and an encoder. Empty ones
 take no bytes of its room, and a file each."""
 LOCKS = 64
@@ -224,7 +224,7 @@ class Blobs:
             if lost := self.damage(name):
                 raise LostTensors(lost)
         repair = partial(self.damage, name)
-        is_small = weights.blob.size < checked.MIN_BYTES and together <= checked.MOST_BYTES
+        is_small = weights.blob.size < checked.MIN_BYTES and together <= checked.MAX_BYTES
         opened = partial(StoredTensors, self.path(name), weights, self._blocks[name], repair, is_small)
         try:
             return opened()
@@ -332,7 +332,7 @@ class Blobs:
         """Continue an upload at byte `start`; a call that was receiving the same upload is cut off.
 
         room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that, and
-        beyond `MOST`.
+        beyond `MAX_UPLOADS`.
         Raises BadPayload if `start` is beyond the bytes that have arrived.
         """
         part = self._part(device, blob)
@@ -352,7 +352,7 @@ class Blobs:
             others.pop(part, None)
             taken, count = blob.size + sum(size for _, size in others.values()), 1 + len(others)
             for path, (_, size) in sorted(others.items(), key=lambda each: (each[1][0], each[0])):
-                if taken > room or count > MOST:
+                if taken > room or count > MAX_UPLOADS:
                     taken, count = taken - size, count - 1
                     path.unlink(missing_ok=True)
                     self._forget(path.name)

@@ -21,7 +21,7 @@ from shoal.shell.disk import TEMPORARY, storing, write_early
 
 MIN_BYTES = 1 << 20
 """Bytes of a model from which on its memory is worth the reading."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Bytes of smaller ones that are in memory together. Beyond that, each is read for each part of a tensor."""
 
 Repair = Callable[[], str]

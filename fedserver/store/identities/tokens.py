@@ -13,8 +13,8 @@ from shoal.core.identity.proof import key_of
 
 LONGEST = 24 * 3600.0
 """The longest validity of a token, in seconds."""
-MOST_USES = 10_000
-MOST_LABELS, LABEL = 16, 64
+MAX_USES = 10_000
+MAX_LABELS, LABEL = 16, 64
 WRONG = 5
 """How many wrong proofs lock a token."""
 
@@ -108,8 +108,8 @@ class Tokens:
 
 def check(terms: Terms) -> None:
     """Raises ConfigError if the terms are not allowed."""
-    if not 1 <= terms.uses <= MOST_USES:
-        raise ConfigError(f"a token cannot have {terms.uses} uses", f"use 1 to {MOST_USES}")
+    if not 1 <= terms.uses <= MAX_USES:
+        raise ConfigError(f"a token cannot have {terms.uses} uses", f"use 1 to {MAX_USES}")
     if not 0.0 < terms.ttl <= LONGEST:
         raise ConfigError(
             f"a token cannot be valid for {terms.ttl:g} s", "use more than 0 s and at most 24 h"
@@ -117,12 +117,12 @@ def check(terms: Terms) -> None:
     if not 1 <= len(terms.pattern) <= LABEL:
         raise ConfigError("a name pattern must have 1 to 64 characters", "use a pattern such as 'ward-*'")
     labels = terms.labels or {}
-    if len(labels) > MOST_LABELS or any(
+    if len(labels) > MAX_LABELS or any(
         not 1 <= len(text) <= LABEL for label in labels.items() for text in label
     ):
         raise ConfigError(
             "there are too many labels, or they are too long",
-            f"use at most {MOST_LABELS} labels, with names and values of 1 to {LABEL} characters",
+            f"use at most {MAX_LABELS} labels, with names and values of 1 to {LABEL} characters",
         )
 
 

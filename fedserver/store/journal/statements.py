@@ -11,7 +11,7 @@ from fedserver.store.records import ReleaseRecord
 from shoal.core.privacy.report import OPEN, Statement
 from shoal.core.types import DeviceId, RunId
 
-EVERY = 1 << 40
+ALL = 1 << 40
 """More rows than there are."""
 MANY = 5000
 """How many rows are read at a time of all runs, so that what else the store has to do waits only as long."""
@@ -32,9 +32,7 @@ class Statements:
         """By device, sorted, what it has released in this run."""
         counted, found = self._known.get(run, (0, {}))
         # Rows of a run are only added, in this order, until the run is removed.
-        rows = self._db.rows(
-            "released", "WHERE run = ? ORDER BY rowid LIMIT ? OFFSET ?", (run, EVERY, counted)
-        )
+        rows = self._db.rows("released", "WHERE run = ? ORDER BY rowid LIMIT ? OFFSET ?", (run, ALL, counted))
         if rows:
             found = dict(found)
             for each in map(release_of, rows):

@@ -1,20 +1,20 @@
 """What devices have said of their data: sums of randomized answers, by release, cluster and day.
 
-Which device has said what is not stored, only when it last said something: of each, one answer in `AGAIN`
-days counts. Sums go with the run, and after `KEPT` days.
+Which device has said what is not stored, only when it last said something: of each, one answer in
+`DAYS_BETWEEN` days counts. Sums go with the run, and after `DAYS_KEPT` days.
 """
 
 from dataclasses import dataclass
 
 from fedserver.store.database import Database
 from shoal.core.privacy.noise.response import EVERY_DAYS
-from shoal.core.server_kit.moved import Day
+from shoal.core.server_kit.drift_answers import Day
 from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.shell import crash
 
-AGAIN = int(EVERY_DAYS) - 2
+DAYS_BETWEEN = int(EVERY_DAYS) - 2
 """Days: two fewer than devices wait, since their clocks differ."""
-KEPT = 730
+DAYS_KEPT = 730
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Watched:
     def counts(self, device: DeviceId, day: int) -> bool:
         """Whether an answer of this device would count on that day."""
         rows = self._db.rows("answered", "WHERE device = ?", (device,))
-        return not rows or not 0 <= day - rows[0]["day"] < AGAIN
+        return not rows or not 0 <= day - rows[0]["day"] < DAYS_BETWEEN
 
     def add(self, new: Answer) -> bool:
         """Count an answer, unless this device has given one lately. Returns whether it counts."""
@@ -47,8 +47,8 @@ class Watched:
             if not self.counts(new.device, new.day):
                 return False
             if not self._db.query("SELECT 1 FROM watched WHERE day = ? LIMIT 1", (new.day,)):
-                self._db.execute("DELETE FROM watched WHERE day < ?", (new.day - KEPT,))
-                self._db.execute("DELETE FROM answered WHERE day < ?", (new.day - AGAIN,))
+                self._db.execute("DELETE FROM watched WHERE day < ?", (new.day - DAYS_KEPT,))
+                self._db.execute("DELETE FROM answered WHERE day < ?", (new.day - DAYS_BETWEEN,))
             self._db.execute(
                 "INSERT INTO answered (device, day) VALUES (?, ?)"
                 " ON CONFLICT (device) DO UPDATE SET day = excluded.day",

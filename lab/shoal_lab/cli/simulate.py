@@ -28,6 +28,7 @@ OF_EXPERIMENTS = (
     "fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )
 @verb
+@click.pass_obj
 @options_of_files(required=False)
 @click.option(
     "--dataset",
@@ -123,6 +124,7 @@ OF_EXPERIMENTS = (
 @options_of_training
 def simulate(
     console: Console,
+    /,
     data: str | None,
     label: str | None,
     test: float,

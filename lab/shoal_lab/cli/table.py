@@ -22,6 +22,7 @@ ALL = "all"
     "--methods flux,fedavg --columns 'px-*' --minutes 60",
 )
 @verb
+@click.pass_obj
 @click.option(
     "--paper",
     metavar="NAME",

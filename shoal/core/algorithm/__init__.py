@@ -28,7 +28,7 @@ from shoal.core.algorithm.halves import (
     without,
 )
 from shoal.core.algorithm.parameters import (
-    MOST_ROUNDS,
+    MAX_ROUNDS,
     NOISED,
     PRIVATE,
     CommonParameters,
@@ -48,7 +48,7 @@ from shoal.core.algorithm.settings import Setting, Written, setting
 __all__ = [
     "APART",
     "LASTING",
-    "MOST_ROUNDS",
+    "MAX_ROUNDS",
     "NOISED",
     "OWN_MODELS",
     "PRIVATE",

@@ -12,7 +12,7 @@ from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 from shoal.core.privacy.report import OPEN
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 """Of a run whose number of rounds is `auto`."""
 RHO_OF_ACCURACY = 0.01
 """What each accuracy costs that is measured beside DP-SGD, in zero-concentrated differential privacy: noise
@@ -37,7 +37,7 @@ left of the accuracy."""
 
 def most_rounds(parameters: Any) -> int:
     """How many rounds of training a run with these parameters has, or at most has where it is `auto`."""
-    rounds: int = MOST_ROUNDS if parameters.rounds == AUTO else parameters.rounds
+    rounds: int = MAX_ROUNDS if parameters.rounds == AUTO else parameters.rounds
     return rounds
 
 
@@ -51,7 +51,7 @@ def ends_by_itself(parameters: Any) -> bool:
 class CommonParameters:
     """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""
 
-    rounds: int = setting(MOST_ROUNDS, "Rounds of training in the whole run.", unit="rounds", at_least=1)
+    rounds: int = setting(MAX_ROUNDS, "Rounds of training in the whole run.", unit="rounds", at_least=1)
     epochs: int | Literal["auto"] = setting(
         AUTO,
         "Passes over a device's training part in a round. auto: 5, or as many as 40 steps take.",
@@ -137,9 +137,9 @@ class TrainingParameters(RoundParameters):
     # It is sound for a subclass to widen a frozen field; mypy assumes that the field can be assigned.
     rounds: int | Literal["auto"] = setting(  # type: ignore[assignment]
         AUTO,
-        f"Rounds of training in the whole run. auto: at most {MOST_ROUNDS}, but fewer once accuracy and loss "
+        f"Rounds of training in the whole run. auto: at most {MAX_ROUNDS}, but fewer once accuracy and loss "
         "on the devices' held-out parts are hardly better than some rounds before. With DP-SGD, and with "
-        f"secure aggregation, nothing is measured in a round of training, and auto is {MOST_ROUNDS}.",
+        f"secure aggregation, nothing is measured in a round of training, and auto is {MAX_ROUNDS}.",
         unit="rounds",
         at_least=1,
     )

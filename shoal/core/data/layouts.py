@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shoal.core.types import Array
 
-LEAST_SIDE = 8
+MIN_SIDE = 8
 """Pixels or readings: arrays of at least this many in both directions may be images of any format."""
 CHANNELS = (1, 3, 4)
 """Of images: gray, color, and color with transparency."""
@@ -83,7 +83,7 @@ def layouts_of(x: Array) -> list[Layout]:
     axes += [FLAT] if len(shape) > 1 else []
     axes += (
         [SQUARE]
-        if len(shape) == 1 and shape[0] >= LEAST_SIDE**2 and math.isqrt(shape[0]) ** 2 == shape[0]
+        if len(shape) == 1 and shape[0] >= MIN_SIDE**2 and math.isqrt(shape[0]) ** 2 == shape[0]
         else []
     )
     if x.dtype.kind in "iu" and x.dtype != np.uint8:
@@ -112,7 +112,7 @@ def are_images(shape: Sequence[int], dtype: npt.DTypeLike, low: float, high: flo
     """Whether samples (h, w) are taken for gray images, and not for windows of readings (channels, length).
 
     They are where all values are bytes or lie in 0 to 255, and the sides are equal or both at least
-    `LEAST_SIDE`. low, high: the least and the greatest value of all samples.
+    `MIN_SIDE`. low, high: the least and the greatest value of all samples.
 
     Example:
         >>> are_images((28, 28), np.uint8, 0, 255), are_images((6, 128), np.float32, -1.5, 1.5)
@@ -121,7 +121,7 @@ def are_images(shape: Sequence[int], dtype: npt.DTypeLike, low: float, high: flo
     if len(shape) != 2:
         return False
     pixels = np.dtype(dtype) == np.uint8 or (low >= 0 and high <= 255)
-    return bool(pixels and (shape[0] == shape[1] or min(shape) >= LEAST_SIDE))
+    return bool(pixels and (shape[0] == shape[1] or min(shape) >= MIN_SIDE))
 
 
 def channel_is_last(shape: Sequence[int]) -> bool:

@@ -28,7 +28,7 @@ from shoal.core.types import Array
 TRIED = 5
 """Copies of a sample in a batch. Layers for images also take one sample without a batch axis, so with one
 copy an image without a channel could be taken for a batch of rows."""
-MOST_SAID = 500
+MAX_SAID = 500
 """Characters of what a network said."""
 
 WORDS = (nn.Embedding, nn.EmbeddingBag)
@@ -174,7 +174,7 @@ def refused(found: Diagnosis) -> tuple[str, str]:
     """Where no layout works: what was tried and what the network said, and what to do."""
     tried = [each.layout.name for each in found.refusals[1:]]
     besides = f", also {', '.join(tried[:-1])}{' or ' if tried[1:] else ''}{tried[-1]}" if tried else ""
-    said = found.telling.said[:MOST_SAID]
+    said = found.telling.said[:MAX_SAID]
     where = line_of_author(found.telling.error)
     said = f"{besides}: {said}{f' ({where})' if where else ''}"
     return said, found.takes or "bring the samples into the shape that its first layer takes"

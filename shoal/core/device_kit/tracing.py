@@ -209,11 +209,11 @@ def _compare_on(graph: Graph, weights: Tensors, both: nn.Module, x: Tensor) -> N
                 )
 
 
-def sample_of(shape: tuple[int, ...], whole_numbers: bool) -> Tensor:
+def sample_of(shape: tuple[int, ...]) -> Tensor:
     """Two samples of this shape, to export with. Raises ConfigError."""
     if not shape or any(size < 1 for size in shape):
         raise ConfigError(f"{list(shape)} is no shape of a sample", "give one such as 1,28,28")
-    return torch.zeros(2, *shape, dtype=torch.int64 if whole_numbers else torch.float32)
+    return torch.zeros(2, *shape)
 
 
 def noted(

@@ -29,7 +29,7 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
 
-PIECES, FEWEST = 10, 5
+PIECES, MIN_PIECES = 10, 5
 """Into how many pieces the held-out part is cut, to see how sure its loss is, and the fewest of them."""
 ERRORS = 2.0
 """How many standard errors the gain has to have at least."""
@@ -73,7 +73,7 @@ def together(first: Samples, second: Samples) -> Samples:
 
 def sure(gains: FloatArray) -> bool:
     """Whether a gain is more than the choice of samples explains. gains: (P,), of P pieces of them."""
-    if len(gains) < FEWEST:
+    if len(gains) < MIN_PIECES:
         return False
     error = float(gains.std(ddof=1)) / math.sqrt(len(gains))
     return float(gains.mean()) >= ERRORS * error

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from shoal.core.engine.timeouts import DEVICE_TIMEOUT
 from shoal.core.errors import ConfigError
 
-MOST_PAUSES = 32.0
+MAX_PAUSES = 32.0
 """How many times `retry_after` a run waits at most."""
-MOST_OVERSAMPLE = 10.0
+MAX_OVERSAMPLE = 10.0
 """The largest oversampling factor: beyond it, nearly all of the work that devices do is thrown away."""
 
 
@@ -67,7 +67,7 @@ class RoundPolicy:
                 f"a round of {self.devices} devices cannot have a minimum of {self.minimum}",
                 "use a minimum of at least 1 and at most the number of devices",
             )
-        if not 1.0 <= self.oversample <= MOST_OVERSAMPLE:
+        if not 1.0 <= self.oversample <= MAX_OVERSAMPLE:
             raise ConfigError(f"oversample cannot be {self.oversample:g}", "use 1 to 10")
         if not (self.straggler_factor == 0.0 or 1.0 <= self.straggler_factor < math.inf):
             raise ConfigError(
@@ -92,4 +92,4 @@ class RoundPolicy:
             >>> RoundPolicy().pause(0), RoundPolicy().pause(1), RoundPolicy().pause(3)
             (0.0, 5.0, 20.0)
         """
-        return self.retry_after * min(2.0 ** (abandoned - 1), MOST_PAUSES) if abandoned else 0.0
+        return self.retry_after * min(2.0 ** (abandoned - 1), MAX_PAUSES) if abandoned else 0.0

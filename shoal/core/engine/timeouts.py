@@ -11,7 +11,7 @@ dropped."""
 ANSWER = 60.0
 """Seconds within which a call must be answered, after the wait that it asks for; else it is tried again."""
 STALL = 60.0
-"""Seconds within which a transfer must move LEAST bytes; else it is cut, and resumes at the last chunk."""
+"""Seconds within which a transfer must move MIN_BYTES; else it is cut, and resumes at the last chunk."""
 FIRST_MESSAGE = 5.0
 """Seconds within which the message of a call must follow its headers at a port that anyone can reach. A
 device of the registry has STALL, and for a large message the time that a slow line needs for it."""
@@ -22,7 +22,7 @@ GRACE = 20.0
 MOMENT = 3.0
 """Seconds that a person waits for a server that may not be running, and a stopping device for its goodbye."""
 
-LEAST = 1 << 16
+MIN_BYTES = 1 << 16
 """Bytes that a transfer must move in each STALL, which is 1.1 kB/s. A slower peer holds a slot that others
 need. Our senders cut transfers into chunks of 256 KiB, which are accepted whole: for them it is 4.4 kB/s."""
 
@@ -36,15 +36,15 @@ class Progress:
     def moved(self, size: int, now: float) -> None:
         """Count `size` more bytes that the other side accepted or sent."""
         self._moved += size
-        if self._moved >= LEAST:
+        if self._moved >= MIN_BYTES:
             self._since, self._moved = now, 0
 
     def until(self) -> float:
-        """When the transfer counts as stalled, unless LEAST bytes move before."""
+        """When the transfer counts as stalled, unless MIN_BYTES bytes move before."""
         return self._since + STALL
 
 
 def answer(size: int) -> float:
     """Seconds within which a call that sends `size` bytes must be answered; they may be as slow as a
     transfer."""
-    return ANSWER + size * STALL / LEAST
+    return ANSWER + size * STALL / MIN_BYTES

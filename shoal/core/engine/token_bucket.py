@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-WHOLE = 1.0 - 1e-9
+WHOLE_TOKEN = 1.0 - 1e-9
 """One token, less the rounding error of sums of times."""
 
 
@@ -26,7 +26,7 @@ class TokenBucket:
         """0.0 if the caller may go on now, else the seconds after which it should come back."""
         self._tokens = min(self.burst, self._tokens + (now - self._counted) * self.rate)
         self._counted = now
-        if self._tokens >= WHOLE:
+        if self._tokens >= WHOLE_TOKEN:
             self._tokens -= 1.0
             return 0.0
         self._promised = min(max(self._promised, now) + 1.0 / self.rate, now + self.furthest)

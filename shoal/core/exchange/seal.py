@@ -16,7 +16,7 @@ from shoal.core.types import ModelKey, Tensors
 
 PURPOSE = b"shoal release seal 1\0"
 """What precedes a seal where it is signed."""
-MOST_BYTES = 1 << 18
+MAX_BYTES = 1 << 18
 HINT = "do not use it; ask the server's operator"
 
 
@@ -45,7 +45,7 @@ class Seal:
     def read(cls, statement: bytes) -> "Seal":
         """What a statement says. Raises NotGenuine for one that cannot be read."""
         try:
-            if len(statement) > MOST_BYTES:
+            if len(statement) > MAX_BYTES:
                 raise ValueError
             found = json.loads(statement)
             models = {str(key): tuple(map(str, each)) for key, each in found["models"].items()}

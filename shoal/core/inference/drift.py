@@ -26,7 +26,7 @@ from shoal.core.types import Array
 LEVEL = 0.01
 """How often samples like those of the reference are taken for others. Where a stretch as long as either group
 is not like the next one, as with prices, that is more often; `moved.TOLERATED` allows for it."""
-MOST_BLOCKS, LEAST_BLOCKS = 12, 6
+MAX_BLOCKS, MIN_BLOCKS = 12, 6
 """Blocks of the smaller group: fewer than 6 make no difference that is rarer than `LEVEL`."""
 APART = 3.0
 """A block is as long as this many times the samples that one tells about. Chosen on synthetic series, with
@@ -34,7 +34,7 @@ seeds 38 to 42; where samples remember more than a sixth of their group, no leng
 REMEMBERED = 0.2
 """What neighbors have in common above which the ring is cut, too. That takes 100 samples in all, and finds
 less where data move in the midst of the new samples. Chosen as `APART` was; elec2 had been looked at."""
-LEAST = 16
+MIN_SAMPLES = 16
 """Samples of a group below which nothing is compared."""
 EXCHANGES = 999
 
@@ -54,7 +54,7 @@ def chance(reference: Mapping[str, Array], present: Mapping[str, Array]) -> floa
         True
     """
     n, m = (min(len(each) for each in views.values()) for views in (reference, present))
-    if min(n, m) < LEAST:
+    if min(n, m) < MIN_SAMPLES:
         return 1.0
     common = _common(reference, present)
     length = _length(common, min(n, m))
@@ -95,7 +95,7 @@ def _common(reference: Mapping[str, Array], present: Mapping[str, Array]) -> flo
 def _length(common: float, fewest: int) -> int:
     """Samples of a block: more, the more neighbors in time have in common."""
     longest = APART * (1.0 + common) / (1.0 - common)
-    usual, most = max(fewest // MOST_BLOCKS, 1), max(fewest // LEAST_BLOCKS, 1)
+    usual, most = max(fewest // MAX_BLOCKS, 1), max(fewest // MIN_BLOCKS, 1)
     return min(max(usual, int(longest) if longest > 2.0 * APART else 1), most)
 
 

@@ -24,15 +24,15 @@ SPREADS = np.array([1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0
 """The factors of the variances that are tried."""
 STRANGE = 1.5
 """From this spread on, the samples are unlike those of all devices."""
-LEAST_OF_CLASS = 0.5
+MIN_OF_CLASS = 0.5
 """A class of which there are fewer samples than this tells nothing of its mean."""
 RANK = 0.5
 """The effective rank of projected latents over their number: correlated numbers count less."""
-COARSE, MOST_DEVICES = 10.0, 20.0
+COARSE, MAX_DEVICES = 10.0, 20.0
 """The evidence counts for at most this many samples for each device that a cluster has on average: how much
 devices of a cluster differ is only known where it has several. More devices than that add nothing, since no
 data are quite normal."""
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 """More are not looked at, since they prove no more."""
 FARTHEST = 1e6
 """Standard deviations from the middle of all clusters beyond which all is equally far."""
@@ -67,7 +67,7 @@ def nearness(projected: FloatArray, clusters: Tensors, devices: float) -> Nearne
         ([0.0, -5.6], 1.0)
     """
     projected = projected[np.isfinite(projected).all(axis=1)]
-    projected = projected[:: -(-len(projected) // MOST_SAMPLES) or 1]
+    projected = projected[:: -(-len(projected) // MAX_SAMPLES) or 1]
     n, count = len(projected), len(clusters["shares"])
     if not n:
         return Nearness(np.zeros(count), np.zeros(count), 1.0)
@@ -76,7 +76,7 @@ def nearness(projected: FloatArray, clusters: Tensors, devices: float) -> Nearne
     means = by_spread[chosen]
     spread = float(SPREADS[chosen]) + _apart(projected, clusters, int(np.argmax(means)), SPREADS[chosen])
     likelihood = means - means.max()
-    worth = n / (1.0 + n * (1.0 / (COARSE * min(devices, MOST_DEVICES)) + spread - 1.0))
+    worth = n / (1.0 + n * (1.0 / (COARSE * min(devices, MAX_DEVICES)) + spread - 1.0))
     return Nearness(RANK * worth * likelihood, likelihood, spread)
 
 
@@ -108,9 +108,9 @@ def _apart(projected: FloatArray, clusters: Tensors, index: int, spread: float) 
     points, means, variances = _in_units(projected, clusters, index)
     counts = shares.sum(axis=0)
     off = ((shares.T @ points - counts[:, None] * means) ** 2 / variances).mean(axis=1)
-    enough = counts >= LEAST_OF_CLASS
+    enough = counts >= MIN_OF_CLASS
     surplus = (off - (shares**2).sum(axis=0))[enough] / counts[enough]
-    return max(float(surplus.sum()) / max(float(counts[enough].sum()), LEAST_OF_CLASS), 0.0)
+    return max(float(surplus.sum()) / max(float(counts[enough].sum()), MIN_OF_CLASS), 0.0)
 
 
 def _mixed(terms: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Manifest
 from shoal.core.types import Array, Tensors
 
-LEAST = 1e-300
+TINIEST = 1e-300
 """A probability below this counts as this: its logarithm must be finite."""
 
 
@@ -66,7 +66,7 @@ class Mixed:
         if len(self._parts) == 1:
             return weighted([(1.0, self._parts[0][1].scores(x))])
         said = [(share, softmax(class_scores(each, x, 0))) for share, each in self._parts]
-        found: Array = np.log(np.maximum(weighted(said), LEAST))
+        found: Array = np.log(np.maximum(weighted(said), TINIEST))
         return found
 
 

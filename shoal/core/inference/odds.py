@@ -18,15 +18,15 @@ import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
 
-LEAST = 1e-12
+TINIEST = 1e-12
 """A probability below this counts as this: its logarithm must be finite."""
-LEAST_OF_LABEL = 1e-3
+MIN_OF_LABEL = 1e-3
 """The same of the probability of a sample's label: one wrong label must not decide."""
-BLUR, LEAST_BLUR = 0.1, 0.05
+BLUR, MIN_BLUR = 0.1, 0.05
 """How much two equally good models differ that were trained by themselves: this share of the best one's
 mutual information, and this many nats. So models that have hardly learned anything are no evidence, however
 many samples there are. Chosen on runs with seeds up to 42; see benchmarks/placing.py."""
-MEMBERS, LEAST_SHARE = 4, 0.05
+MEMBERS, MIN_SHARE = 4, 0.05
 """A mixture has at most this many models, or kins of models, each with at least this share of the largest
 share. Chosen on the same runs: models beyond that hardly change a prediction, and each takes as much time as
 the first."""
@@ -77,7 +77,7 @@ class Odds:
         shares = self.odds ** (self.samples / (self.samples + PRIOR_SAMPLES))
         likeliest = list(dict.fromkeys(self.kin[self.order].tolist()))
         shares[~np.isin(self.kin, likeliest[:MEMBERS])] = 0.0
-        shares[shares < LEAST_SHARE * shares.max()] = 0.0
+        shares[shares < MIN_SHARE * shares.max()] = 0.0
         return np.append(shares / shares.sum(), 0.0)
 
 
@@ -114,7 +114,7 @@ def odds(
     # One sample has no spread: it may be worth anything.
     errors = gaps.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else np.abs(gaps[:, 0])
     blur = BLUR * float(information[first])
-    spread = np.sqrt(errors[:count] ** 2 + blur**2 + LEAST_BLUR**2)
+    spread = np.sqrt(errors[:count] ** 2 + blur**2 + MIN_BLUR**2)
     steps = gaps[:count].mean(axis=1) / spread
     logarithms = -0.5 * (TAIL + 1.0) * np.log1p(steps**2 / TAIL)
     if other is not None:
@@ -134,10 +134,10 @@ def gain(said: FloatArray) -> FloatArray:
     """(n,): how far what a model says of each sample is from what it says on average, in nats. The mean is
     the mutual information. said: (n, C)."""
     usual = said.mean(axis=0)
-    found: FloatArray = (said * (np.log(said + LEAST) - np.log(usual + LEAST))).sum(axis=1)
+    found: FloatArray = (said * (np.log(said + TINIEST) - np.log(usual + TINIEST))).sum(axis=1)
     return found
 
 
 def _of_labels(said: FloatArray, labels: FloatArray) -> FloatArray:
-    found: FloatArray = np.log(np.maximum(said[np.arange(len(said)), labels.astype(int)], LEAST_OF_LABEL))
+    found: FloatArray = np.log(np.maximum(said[np.arange(len(said)), labels.astype(int)], MIN_OF_LABEL))
     return found

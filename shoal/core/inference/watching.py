@@ -11,16 +11,16 @@ import numpy as np
 from shoal.core.errors import LearnerFault, ShoalError
 from shoal.core.exchange.choosing.watching import Watch, Watched
 from shoal.core.inference.context import InferenceContext
-from shoal.core.inference.drift import LEAST, LEVEL, chance
+from shoal.core.inference.drift import LEVEL, MIN_SAMPLES, chance
 from shoal.core.inference.network import Network, batches, softmax
 from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.noise.response import WATCHING, randomized
 from shoal.core.privacy.payment import watching
 from shoal.core.types import Array, Tensors
 
-MOST = 500
+MAX_COMPARED = 500
 """Samples of each side that are compared, the newest: their distances take memory by the square."""
-MOST_KNOWN = 1 << 17
+MAX_KNOWN = 1 << 17
 """Samples that are recognized when they are there again."""
 KNOWN = "known"
 """The tensor of a reference with the hashes of its samples; the others are views of the newest."""
@@ -35,12 +35,12 @@ def watch(question: Watch, context: InferenceContext) -> Watched:
     hashes = np.array([_hash(x[row]) for row in rows], np.int64)
     context.network.load(question.model)
     if question.reference is None:
-        enough = len(x) >= LEAST
-        newest = {**views(context, x[rows[-MOST:]]), KNOWN: hashes[-MOST_KNOWN:]}
+        enough = len(x) >= MIN_SAMPLES
+        newest = {**views(context, x[rows[-MAX_COMPARED:]]), KNOWN: hashes[-MAX_KNOWN:]}
         return Watched(1.0, 0, reference=newest if enough else None)
-    fresh = x[rows[~np.isin(hashes, question.reference[KNOWN])][-MOST:]]
+    fresh = x[rows[~np.isin(hashes, question.reference[KNOWN])][-MAX_COMPARED:]]
     found = 1.0
-    if len(fresh) >= LEAST:
+    if len(fresh) >= MIN_SAMPLES:
         present = views(context, fresh)
         before = {name: question.reference[name] for name in present if name in question.reference}
         found = chance(before, {name: present[name] for name in before})

@@ -37,7 +37,7 @@ FAR = 10.0
 """In median widths: bounds that are farther from most are not merged."""
 NOISY = 60.0
 """In scales of the Laplace noise: an honest value is farther away with probability 10^-26."""
-FEWEST_CLASSES = 2
+MIN_CLASSES = 2
 """A single output may stand for two classes."""
 LENGTH = 2
 """The number of coordinates of standardized latents that carry their length
@@ -102,7 +102,7 @@ def with_classes(state: S, reports: Sequence[Report]) -> S:
         found = said.most_common(1)[0][0]
     else:
         found = max(lengths[-1:], default=0)
-    found = min(max(found, FEWEST_CLASSES), MAX_ROWS - 1)
+    found = min(max(found, MIN_CLASSES), MAX_ROWS - 1)
     return replace(state, parameters=state.parameters.with_classes(found))
 
 

@@ -36,7 +36,7 @@ from shoal.core.exchange.summing import (
 from shoal.core.privacy.secure import fixed_point
 from shoal.core.privacy.secure.cohort import KEYS, MIN_COHORT, Manifest, parts, threshold
 from shoal.core.privacy.secure.opening import Lists
-from shoal.core.privacy.secure.tally import UnrecoverableError, total
+from shoal.core.privacy.secure.total import UnrecoverableError, total
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 S = TypeVar("S", bound=Any)

@@ -22,7 +22,7 @@ from shoal.shell.readers.arrays import Arrays
 from shoal.shell.readers.folders import files_below, readable
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".pgm": "PPM", ".ppm": "PPM"}
-MOST_PIXELS = 1 << 26
+MAX_PIXELS = 1 << 26
 """Of one picture: a larger one is refused before it is unpacked in memory."""
 SHOWN = 8
 """Classes that an error lists."""
@@ -146,7 +146,7 @@ def _pixels(path: Path, name: PurePosixPath, data: bytes, shape: Sequence[int]) 
         raise DataFault(f"{path} has pictures, and Pillow is not installed", "pip install pillow") from None
     try:
         with Image.open(io.BytesIO(data), formats=[FORMATS[name.suffix.lower()]]) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise DataFault(
                     f"{path}: {name} has {image.width} x {image.height} pixels", "make it smaller first"
                 )

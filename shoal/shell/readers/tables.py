@@ -15,7 +15,7 @@ from shoal.shell.readers.arrays import Arrays
 
 CSV_BLOCK = 1 << 14
 """Lines that are held as text at a time."""
-MOST_NAMES = 8
+MAX_NAMES = 8
 """Columns that an error lists."""
 
 
@@ -72,7 +72,7 @@ def _check_names(path: Path, header: list[str]) -> None:
     counted = [str(number) for number in range(len(header))]
     if header and header != counted and all(map(_is_number, header)):
         raise DataFault(
-            f"{path}: the first row must name the columns, and it is {','.join(header[:MOST_NAMES])[:80]}",
+            f"{path}: the first row must name the columns, and it is {','.join(header[:MAX_NAMES])[:80]}",
             "add a first row of names, such as length,width,class",
         )
 
@@ -102,9 +102,9 @@ def _check_header(
 def _known(name: str, header: list[str]) -> str:
     """The column that is probably meant, or else the first columns that there are."""
     hint = near(name, header)
-    if len(header) <= MOST_NAMES or not hint.startswith("known: "):
+    if len(header) <= MAX_NAMES or not hint.startswith("known: "):
         return hint
-    return f"known: {', '.join(header[:MOST_NAMES])} and {len(header) - MOST_NAMES} more"
+    return f"known: {', '.join(header[:MAX_NAMES])} and {len(header) - MAX_NAMES} more"
 
 
 def _blocks(

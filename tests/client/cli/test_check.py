@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from fedclient.__main__ import main
 from fedclient.agent.service import check
-from fedclient.cli.check import MOST_CLASSES, text
+from fedclient.cli.check import MAX_CLASSES, text
 from fedclient.config import ClientConfig, LearnerConfig, SelfCheck, WorkConfig
 from fedclient.work.runtime import Runtime
 from shoal.core.data.dataset import Dataset
@@ -63,8 +63,8 @@ def test_people_read_the_same(work: WorkConfig) -> None:
     assert lines["by default"].strip().startswith("50 samples are too few to be described")
     assert "by default" not in text({**found, "samples": {"train": 52, "held_out": 13, "test": None}})
     assert f"{found['classes']['2']} of class 2" in lines["classes"]
-    many = {str(label): 1 for label in range(MOST_CLASSES + 5)}
-    assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MOST_CLASSES
+    many = {str(label): 1 for label in range(MAX_CLASSES + 5)}
+    assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MAX_CLASSES
     assert ", and 5 more classes" in text({**found, "classes": many, "class_count": len(many)})
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -263,10 +264,13 @@ def test_several_models_predict_together_and_one_if_it_is_named(
 
 
 def test_a_placed_device_follows_its_model(settings: Path, model: Tensors, tmp_path: Path) -> None:
+    """The hook writes a file of predictions by each new model."""
     server, log = MemoryServer([], chunk=1 << 20), tmp_path / "hook.log"
+    new, out = tmp_path / "new.npz", tmp_path / "classes.csv"
+    predict = f"{sys.executable} -m fedclient predict {new} -c {settings} --out {out}"
     first = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
     better = {name: array * 2 for name, array in model.items()}
-    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+    np.savez(new, x=np.ones((30, 4), np.float32))
 
     def hooked() -> list[str]:
         return log.read_text().split() if log.exists() else []
@@ -274,11 +278,12 @@ def test_a_placed_device_follows_its_model(settings: Path, model: Tensors, tmp_p
     async def steps(address: str, bridge: Bridge) -> None:
         server.placement = Placement("r1", first, server.keep(model))
         following = begin(
-            *("place", tmp_path / "new.npz", "-c", settings, "--server", address, "--follow", "--every", 1),
-            *("--hook", f"sh -c 'echo $SHOAL_CLUSTER >> {log}'"),
+            *("place", new, "-c", settings, "--server", address, "--follow", "--every", 1),
+            *("--hook", f"sh -c '{predict} && echo $SHOAL_CLUSTER >> {log}'"),
         )
         try:
             await until(lambda: hooked() == ["c1"])
+            assert len(out.read_text().splitlines()) == 31
             server.placement = Placement("r1", replace(first, cluster="c2"), server.keep(better))
             await until(lambda: hooked() == ["c1", "c2"])
             followed, wanted = tmp_path / "state" / "model" / "followed", server.placement.model

@@ -1,11 +1,9 @@
-"""`predict --follow` and `run --serve` as a whole, with a server that is played."""
+"""`run --serve` as a whole, with a server that is played."""
 
 import asyncio
-import http.client
 import json
 import os
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclient.config import ClientConfig, DataConfig, LearnerConfig, LimitsConfig
+from fedclient.config import ClientConfig, DataConfig, LimitsConfig
 from fedclient.light import commands
 from fedclient.placing.placement import Member, PlacementResult
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
-from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.errors import Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference.network import softmax
 from shoal.core.types import Array
 from shoal.shell.console import Console
+from tests.client.light.asking import ask
 from tests.core.inference.graphs import graph
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
 SAMPLES = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
 FIRST, SECOND = (np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32) * 9 for seed in (1, 2))
-SAME = np.zeros((4, 3), np.float32)
+COLLAPSED = np.zeros((4, 3), np.float32)
 
 
 @pytest.fixture
@@ -63,27 +62,17 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def wanted(weight: Array) -> list[int]:
-    found: list[int] = (SAMPLES @ weight).argmax(axis=1).tolist()
+def answered(path: Path) -> Any:
+    status, found = ask(
+        str(path), json.dumps({"x": SAMPLES.tolist()}).encode(), {"Content-Type": "application/json"}
+    )
+    assert status == 200
     return found
 
 
-def test_a_file_follows_the_run_and_ignores_a_model_that_collapsed(
-    settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, seen = tmp_path / "classes.npz", list[list[int]]()
-
-    def look() -> None:
-        with np.load(out) as found:
-            seen.append(found["classes"].tolist())
-
-    def last() -> None:
-        look()
-        stop()
-
-    playing(monkeypatch, settings, [None, FIRST, look, SAME, look, SECOND, last, SECOND])
-    asyncio.run(commands.follow(settings, Console(), None, out, every=0.0))
-    assert seen == [wanted(FIRST), wanted(FIRST), wanted(SECOND)]
+def wanted(weight: Array) -> list[int]:
+    found: list[int] = (SAMPLES @ weight).argmax(axis=1).tolist()
+    return found
 
 
 def test_no_more_is_kept_than_the_owner_allows_and_the_model_in_use(
@@ -91,7 +80,7 @@ def test_no_more_is_kept_than_the_owner_allows_and_the_model_in_use(
 ) -> None:
     small = replace(settings, limits=LimitsConfig(kept_bytes=1))
     playing(monkeypatch, small, [FIRST, SECOND, FIRST + SECOND, stop, None])
-    asyncio.run(commands.follow(small, Console(), None, tmp_path / "predictions.csv", 0.0))
+    asyncio.run(commands.serve(small, Console(), f"unix:{tmp_path / 's'}", "", every=0.0))
     folder = DeviceFolder(small.state)
     facts = json.loads((folder.model / "placement.json").read_text())
     assert {path.name for path in folder.blobs.iterdir()} == {facts["model"], facts["graph"]}
@@ -101,15 +90,14 @@ def test_a_mixture_is_followed_and_its_models_are_kept(
     settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chosen model stays, and what predicts with it changes: that is another answer."""
-    small, out = replace(settings, limits=LimitsConfig(kept_bytes=1)), tmp_path / "classes.npz"
-    store, said = BlobStore(DeviceFolder(small.state).blobs), list[Array]()
+    small, path = replace(settings, limits=LimitsConfig(kept_bytes=1)), tmp_path / "s"
+    store, said = BlobStore(DeviceFolder(small.state).blobs), list[Any]()
     file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
     shares = [1.0, 0.75, 0.5]
 
     async def placed(*_: Any, **__: Any) -> PlacementResult:
-        if out.exists():
-            with np.load(out) as found:
-                said.append(found["probabilities"])
+        if len(shares) < 3:
+            said.append((await asyncio.to_thread(answered, path))["probabilities"])
         if not shares:
             stop()
             await asyncio.Event().wait()
@@ -120,47 +108,30 @@ def test_a_mixture_is_followed_and_its_models_are_kept(
         return PlacementResult("r1", where, first, graph=file, mixture=mixture)
 
     monkeypatch.setattr(commands, "placed", placed)
-    asyncio.run(commands.follow(small, Console(), None, out, 0.0))
+    asyncio.run(commands.serve(small, Console(), f"unix:{path}", "", every=0.0))
     one, other = (softmax((SAMPLES @ weight).astype(np.float64)) for weight in (FIRST, SECOND))
     for found, share in zip(said, (1.0, 0.75, 0.5), strict=True):
-        assert found == pytest.approx(share * one + (1.0 - share) * other, abs=1e-4)
+        assert np.array(found) == pytest.approx(share * one + (1.0 - share) * other, abs=1e-4)
     facts = json.loads((DeviceFolder(small.state).model / "placement.json").read_text())
     members = {each["model"] for each in facts["mixture"]}
     kept = {path.name for path in DeviceFolder(small.state).blobs.iterdir()}
     assert kept == {facts["graph"], *members}
 
 
-def test_predictions_are_served_until_a_signal(
+def test_predictions_are_served_until_a_signal_and_never_by_a_model_that_collapsed(
     settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, path = list[Any](), tmp_path / "s"
 
-    def ask() -> None:
-        connection = http.client.HTTPConnection("localhost", timeout=60)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(60)
-        connection.sock.connect(str(path))
-        body = json.dumps({"x": SAMPLES.tolist()})
-        connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
-        answers.append(json.loads(connection.getresponse().read()))
-        connection.close()
+    def look() -> None:
+        answers.append(answered(path))
 
     def last() -> None:
-        ask()
+        look()
         stop()
 
-    playing(monkeypatch, settings, [FIRST, ask, SECOND, last, SECOND])
+    playing(monkeypatch, settings, [None, FIRST, look, COLLAPSED, look, SECOND, last, SECOND])
     found = asyncio.run(commands.serve(settings, Console(), f"unix:{path}", "", every=0.0))
-    assert [each["classes"] for each in answers] == [wanted(FIRST), wanted(SECOND)]
+    assert [each["classes"] for each in answers] == [wanted(FIRST), wanted(FIRST), wanted(SECOND)]
     assert answers[-1]["cluster"] == "c1"
     assert found["model"] == answers[-1]["model"]
-
-
-def test_a_device_with_a_learner_writes_no_file_again_and_again(
-    settings: ClientConfig, tmp_path: Path
-) -> None:
-    with_learner = ClientConfig(
-        state=settings.state, data=settings.data, learner=LearnerConfig(builtin="mlp")
-    )
-    with pytest.raises(ConfigError, match="has a learner"):
-        asyncio.run(commands.follow(with_learner, Console(), None, tmp_path / "classes.csv", every=0.0))

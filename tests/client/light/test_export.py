@@ -54,7 +54,7 @@ def both(
     learner: Learner, shape: tuple[int, ...]
 ) -> tuple[DeviceContext, InferenceContext, tuple[Tensors, ...]]:
     """A context with PyTorch and one without, on the same data, and models of four clusters."""
-    made = export(learner, sample_of(shape, False), {})
+    made = export(learner, sample_of(shape), {})
     count = 60 if np.prod(shape) < 500 else 12  # a ResNet takes its time
     x = np.random.default_rng(3).random((count, *shape)).astype(np.float32)
     data = Views.of(Dataset(x))
@@ -66,9 +66,9 @@ def both(
 
 def test_a_frozen_encoder_becomes_a_graph_by_which_all_devices_embed_alike() -> None:
     learner = CASES["encoder"][0]()
-    made = tracing.encoder(learner, sample_of((64,), False))
+    made = tracing.encoder(learner, sample_of((64,)))
     assert made is not None
-    assert tracing.encoder(builtin("lenet5", {"size": 12}), sample_of((1, 12, 12), False)) is None
+    assert tracing.encoder(builtin("lenet5", {"size": 12}), sample_of((1, 12, 12))) is None
     x, y = np.random.default_rng(3).random((30, 64)).astype(np.float32), np.arange(30) % 3
     context = DeviceContext(learner, Views.of(Dataset(x, y)), "cpu", 0, np.random.default_rng(0))
     context.open_encoder = partial(open_encoder, threads=1)
@@ -103,7 +103,7 @@ def test_scores_latents_moments_and_choice_agree(name: str) -> None:
 
 
 def test_a_network_without_a_last_linear_layer_becomes_a_graph_without_a_latent() -> None:
-    made = export(Learner("mean", lambda: nn.Conv1d(2, 3, 4)), sample_of((2, 4), False), {})
+    made = export(Learner("mean", lambda: nn.Conv1d(2, 3, 4)), sample_of((2, 4)), {})
     network = OnnxNetwork(read_graph(made.data), 1)
     with pytest.raises(LearnerFault, match="has no latent"):
         network.latents(np.zeros((5, 2, 4), np.float32))
@@ -122,7 +122,7 @@ class Counting(nn.Module):
 
 def test_a_network_that_cannot_be_recorded_is_refused() -> None:
     with pytest.raises(LearnerFault, match="computes other scores than the learner, for 1 samples"):
-        export(Learner("counting", build=Counting), sample_of((4,), False), {}, older_only=True)
+        export(Learner("counting", build=Counting), sample_of((4,)), {}, older_only=True)
 
 
 def test_equal_tensors_keep_their_names() -> None:
@@ -132,7 +132,7 @@ def test_equal_tensors_keep_their_names() -> None:
         return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
 
     learner = Learner("twins", build=build, latent="1")
-    made = export(learner, sample_of((4,), False), {})
+    made = export(learner, sample_of((4,)), {})
     assert [spec.name for spec in made.weights] == list(tensors_of(learner.module(0)))
     assert made.outputs == ("scores", "latent")
 
@@ -142,7 +142,7 @@ def test_the_file_of_each_network_of_the_library_agrees_to_1e_5(name: str) -> No
     """Whatever networks there are: each has a case."""
     make, shape = CASES[name]
     learner = make()
-    made, weights = export(learner, sample_of(shape, False), {}), initial_weights(learner, 43)
+    made, weights = export(learner, sample_of(shape), {}), initial_weights(learner, 43)
     session = open_session(bound(made, weights), threads=1)
     module = learner.module(0).eval()
     load_weights(module, weights)
@@ -183,7 +183,7 @@ def test_first_weights_come_with_a_graph_or_with_the_reason_why_not(
 def test_a_network_of_too_many_bytes_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "MAX_MODEL", 100)
     with pytest.raises(LearnerFault, match="too many for an ONNX graph"):
-        export(builtin("mlp", {"inputs": 12}), sample_of((12,), False), {})
+        export(builtin("mlp", {"inputs": 12}), sample_of((12,)), {})
 
 
 def test_a_model_of_a_run_opens_by_itself_and_its_card_says_how(tmp_path: Path) -> None:

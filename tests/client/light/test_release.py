@@ -67,7 +67,7 @@ def work(tmp_path: Path) -> WorkConfig:
 @pytest.fixture(scope="module")
 def server() -> Callable[[], MemoryServer]:
     learner = builtin("mlp", OPTIONS)
-    file = np.frombuffer(export(learner, sample_of((4,), False), {}).data, np.uint8)
+    file = np.frombuffer(export(learner, sample_of((4,)), {}).data, np.uint8)
     encoder = {name: np.round(4 * value) / 4 for name, value in initial_weights(learner, SEED).items()}
     asked = Describe(encoder, public_projector(6, 5), 0, PrivacySettings("balanced", 5.0, 1e-6))
 

@@ -19,7 +19,7 @@ from shoal.core.errors import NoConsent
 from shoal.core.exchange.choosing import Counted
 from shoal.core.exchange.link import Trial
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.core.rollout import MOST_LABELED, Counts
+from shoal.core.rollout import MAX_LABELED, Counts
 from shoal.core.types import Array
 from tests.client.light.asking import ask
 from tests.client.light.test_serving import BODY, FIRST, JSON, NAN, SAMPLES, SECOND, folder_of, weights
@@ -175,11 +175,11 @@ def test_a_device_counts_no_more_labels_than_it_may(tmp_path: Path) -> None:
             try:
                 await endpoint.start()
                 assert await endpoint.use(folder_of(tmp_path / "c1", FIRST)) == ""
-                begun = Counts(labeled=MOST_LABELED - 10)
+                begun = Counts(labeled=MAX_LABELED - 10)
                 assert await endpoint.try_out(folder_of(tmp_path / "c2", SECOND), begun) == ""
                 assert await device.label(TRUTH.tolist()) == (200, {"counted": 10})
                 assert await device.label(TRUTH.tolist()) == (200, {"counted": 0})
-                assert (await endpoint.counts()).labeled == MOST_LABELED
+                assert (await endpoint.counts()).labeled == MAX_LABELED
             finally:
                 await endpoint.stop()
 

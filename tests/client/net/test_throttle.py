@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from fedclient.config import LEAST_BANDWIDTH, LimitsConfig
+from fedclient.config import MIN_BANDWIDTH, LimitsConfig
 from fedclient.net.throttle import Throttle
 from shoal.core.errors import ConfigError
 from tests.histories.loop import SimLoop
@@ -39,7 +39,7 @@ def test_a_pause_is_not_made_up_for() -> None:
 
 
 def test_a_limit_that_no_transfer_could_keep_to_is_refused() -> None:
-    assert LimitsConfig(bandwidth=LEAST_BANDWIDTH).bandwidth == LEAST_BANDWIDTH
+    assert LimitsConfig(bandwidth=MIN_BANDWIDTH).bandwidth == MIN_BANDWIDTH
     assert LimitsConfig().bandwidth is None
     with pytest.raises(ConfigError, match="bandwidth is 1000 bytes a second, and the least is 32768"):
         LimitsConfig(bandwidth=1000)

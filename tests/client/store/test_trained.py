@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedclient.store.ledger import Ledger
-from fedclient.store.trained import MOST, Trained
+from fedclient.store.trained import MAX_SERIES, Trained
 from shoal.core.errors import NoNewData
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Open, chosen
@@ -27,7 +27,7 @@ def test_later_runs_of_a_series_have_no_use_for_the_same_data(tmp_path: Path) ->
 def test_a_server_that_names_many_series_fills_no_disk_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     file = tmp_path / "trained.json"
     trained = Trained(file)
-    for number in range(MOST + 1):
+    for number in range(MAX_SERIES + 1):
         trained.note(f"s{number}", "run", "one")
     trained.check("s0", "later", "one")
     with pytest.raises(NoNewData):

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.core.engine import timeouts
-from shoal.core.engine.timeouts import ANSWER, LEAST, STALL, Progress
+from shoal.core.engine.timeouts import ANSWER, MIN_BYTES, STALL, Progress
 from shoal.core.engine.token_bucket import TokenBucket
 
 
@@ -12,7 +12,7 @@ def test_a_transfer_that_moves_enough_never_stalls() -> None:
     for number in range(1, 10):
         now = 100.0 + number * (STALL - 1.0)
         assert now < progress.until()
-        progress.moved(LEAST, now)
+        progress.moved(MIN_BYTES, now)
     assert progress.until() == now + STALL
 
 
@@ -21,13 +21,13 @@ def test_drips_do_not_keep_a_transfer_alive() -> None:
     for second in range(60):
         progress.moved(1, float(second))
     assert progress.until() == STALL
-    progress.moved(LEAST - 60, 59.5)  # together they are enough
+    progress.moved(MIN_BYTES - 60, 59.5)  # together they are enough
     assert progress.until() == 59.5 + STALL
 
 
 def test_a_large_request_has_the_time_that_a_slow_line_needs_for_it() -> None:
     assert timeouts.answer(0) == ANSWER
-    assert timeouts.answer(LEAST) == ANSWER + STALL
+    assert timeouts.answer(MIN_BYTES) == ANSWER + STALL
     assert timeouts.answer(4 << 20) > (4 << 20) / 32_000  # 256 kbit/s
 
 

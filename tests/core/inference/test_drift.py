@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.drift import LEAST, LEVEL, chance
+from shoal.core.inference.drift import LEVEL, MIN_SAMPLES, chance
 
 
 def series(rng: np.random.Generator, n: int, memory: float) -> FloatArray:
@@ -47,7 +47,7 @@ def test_a_shift_is_found_in_the_one_view_that_has_it() -> None:
 
 
 def test_what_cannot_be_compared_has_not_moved() -> None:
-    one = np.zeros((LEAST - 1, 2))
+    one = np.zeros((MIN_SAMPLES - 1, 2))
     assert chance({"said": one}, {"said": one + 9.0}) == 1.0
-    same = np.full((LEAST, 2), np.nan)
+    same = np.full((MIN_SAMPLES, 2), np.nan)
     assert chance({"said": same}, {"said": same}) == 1.0, "numbers that are none say nothing"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from shoal.core.inference.nearness import COARSE, MOST_SAMPLES, RANK, STRANGE, nearness
+from shoal.core.inference.nearness import COARSE, MAX_SAMPLES, RANK, STRANGE, nearness
 from shoal.core.types import Tensors
 
 CHANCE = np.random.default_rng(11)
@@ -59,7 +59,7 @@ def test_samples_of_a_cluster_are_found_there_and_are_as_usual(cluster: int, cou
 
 
 def test_many_samples_prove_no_more_than_some() -> None:
-    points = samples(0, 4 * MOST_SAMPLES)
+    points = samples(0, 4 * MAX_SAMPLES)
     few, many = nearness(points[:100], CLUSTERS, 20.0), nearness(points, CLUSTERS, 20.0)
     assert many.logarithms.min() > 4.0 * few.logarithms.min()
 

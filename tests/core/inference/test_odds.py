@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.inference.odds import BLUR, LEAST_BLUR, LEAST_SHARE, MEMBERS, PRIOR_SAMPLES, TAIL, gain, odds
+from shoal.core.inference.odds import BLUR, MEMBERS, MIN_BLUR, MIN_SHARE, PRIOR_SAMPLES, TAIL, gain, odds
 
 CHANCE = np.random.default_rng(7)
 
@@ -46,7 +46,7 @@ def test_the_error_is_that_of_drawing_the_samples_again() -> None:
 def test_the_odds_follow_from_the_gap_its_error_and_the_blur() -> None:
     found = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE])
     gap = found.information[0] - found.information[1]
-    spread = np.sqrt(found.errors[1] ** 2 + (BLUR * found.information[0]) ** 2 + LEAST_BLUR**2)
+    spread = np.sqrt(found.errors[1] ** 2 + (BLUR * found.information[0]) ** 2 + MIN_BLUR**2)
     ratio = t.pdf(gap / spread, TAIL) / t.pdf(0.0, TAIL)
     assert found.odds.tolist() == pytest.approx([1 / (1 + ratio), ratio / (1 + ratio)])
     assert found.odds.sum() == pytest.approx(1.0)
@@ -104,7 +104,7 @@ def test_a_mixture_has_few_models_the_likeliest_and_never_the_common_one() -> No
     assert found.mixture.sum() == pytest.approx(1.0)
     falling = np.diff(found.mixture[count - MEMBERS : count])
     assert (falling > 0.0).all(), "the likelier a model, the larger its share"
-    less, more = (np.log([1.0, factor * LEAST_SHARE]) * (20 + PRIOR_SAMPLES) / 20 for factor in (0.9, 1.1))
+    less, more = (np.log([1.0, factor * MIN_SHARE]) * (20 + PRIOR_SAMPLES) / 20 for factor in (0.9, 1.1))
     assert odds([sure(TURNS)] * 3, None, less).mixture.tolist() == [1.0, 0.0, 0.0]
     assert (odds([sure(TURNS)] * 3, None, more).mixture[:2] > 0.0).all()
 

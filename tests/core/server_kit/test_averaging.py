@@ -10,7 +10,6 @@ from shoal.core.exchange.messages import Evaluated, Trained
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.averaging import (
     ALL,
-    MAX_NAMED,
     combined_models,
     held_back,
     next_models,
@@ -82,7 +81,7 @@ def test_clusters_are_measured_as_the_model_was_from_which_they_split() -> None:
 
 def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
     honest = [trained(f"d{i:02}", 1, 0) for i in range(24)]
-    hostile = [trained(f"x{i}", 0, 50 + i, examples=1000) for i in range(MAX_NAMED + 2)]
+    hostile = [trained(f"x{i}", 0, 50 + i, examples=1000) for i in range(7)]
     _, guard = next_models({"c0": MODELS["c0"]}, [*honest, *hostile], "clipped", Guard())
     cut, heavy = guard.remarks
     assert cut.startswith(

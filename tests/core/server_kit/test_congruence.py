@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.server_kit.clustering.cluster import renumbered
-from shoal.core.server_kit.clustering.congruence import FEWEST, congruent
+from shoal.core.server_kit.clustering.congruence import MIN_DEVICES, congruent
 
 WIDTH = 100
 
@@ -20,7 +20,7 @@ def found(rows: np.ndarray) -> list[int]:
     return congruent(rows @ rows.T).tolist()
 
 
-@pytest.mark.parametrize("devices", [FEWEST, 8, 12, 30])
+@pytest.mark.parametrize("devices", [MIN_DEVICES, 8, 12, 30])
 def test_devices_that_are_alike_are_one_group(devices: int) -> None:
     wrong = [seed for seed in range(200) if max(found(updates([0] * devices, 0.0, seed)))]
     assert len(wrong) <= 1
@@ -40,7 +40,7 @@ def test_no_length_of_an_update_changes_a_group() -> None:
     assert found(rows) == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("devices", [0, 1, 2, FEWEST - 1])
+@pytest.mark.parametrize("devices", [0, 1, 2, MIN_DEVICES - 1])
 def test_few_devices_are_one_group(devices: int) -> None:
     assert found(100.0 * np.eye(max(devices, 1), WIDTH)[:devices]) == [0] * devices
 

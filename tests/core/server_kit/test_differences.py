@@ -13,7 +13,7 @@ from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.fleet.differences import (
     INPUTS,
     LABELS,
-    MOST_CLUSTERS,
+    MAX_CLUSTERS,
     NAMES,
     SOME_INPUTS,
     UNKNOWN,
@@ -146,11 +146,11 @@ def test_chance_names_no_difference() -> None:
 
 
 def test_only_the_largest_clusters_are_compared_and_the_order_of_devices_changes_nothing() -> None:
-    count = MOST_CLUSTERS + 4
+    count = MAX_CLUSTERS + 4
     homes = {f"d{number:02}": f"c{number}" for number in range(count)} | {"extra": f"c{count - 1}"}
     described = {name: device(number, float(number)) for number, name in enumerate(homes)}
     found = differences(described, homes)
-    assert len(found) == MOST_CLUSTERS * (MOST_CLUSTERS - 1) // 2
+    assert len(found) == MAX_CLUSTERS * (MAX_CLUSTERS - 1) // 2
     assert any(f"c{count - 1}" in (each.first, each.second) for each in found)
     assert differences(dict(reversed(described.items())), homes) == found
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.core.algorithm import MOST_ROUNDS, Report, find
+from shoal.core.algorithm import MAX_ROUNDS, Report, find
 from shoal.core.algorithms.fedavg import server
 from shoal.core.engine.checkpoint import decode, encode
 from shoal.core.exchange.messages import HeldOut, Train, Trained
@@ -103,7 +103,7 @@ def run(accuracy: float, **changes: Any) -> tuple[list[float], Any]:
 
 def test_when_it_has_settled_the_rate_falls_and_the_run_ends_and_says_so() -> None:
     rates, state = run(0.9)
-    assert len(rates) == state.progress == state.rounds < MOST_ROUNDS
+    assert len(rates) == state.progress == state.rounds < MAX_ROUNDS
     first = state.ending.settled
     assert state.rounds == first + FALL
     assert rates[: first + 1] == [rates[0]] * (first + 1)
@@ -116,11 +116,11 @@ def test_a_number_means_that_number_and_with_dp_sgd_auto_means_the_most() -> Non
     assert run(0.9, rounds=14)[1].progress == 14
     card = find("fedavg")[0]
     private = server.start(MODEL, card.configure("default", {"dp_epsilon": 3.0}))
-    assert private.lessons == private.rounds == MOST_ROUNDS
+    assert private.lessons == private.rounds == MAX_ROUNDS
     plan = server.plan(private, DEVICES)
     assert plan is not None
     task = plan.tasks["d0"]
     assert isinstance(task, Train)
     assert task.private is not None
-    assert task.private.rounds == MOST_ROUNDS
-    assert plan.title.startswith(f"training round 1 of {MOST_ROUNDS}:")
+    assert task.private.rounds == MAX_ROUNDS
+    assert plan.title.startswith(f"training round 1 of {MAX_ROUNDS}:")

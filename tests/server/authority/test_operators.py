@@ -14,7 +14,7 @@ from grpc import aio
 from fedserver.authority.issuing import Key
 from fedserver.authority.permissions import NEEDED
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.rpc.admission.connections import MOST_REFUSED
+from fedserver.rpc.admission.connections import MAX_REFUSED
 from fedserver.store.identities.audit import ACTING, Event
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
@@ -71,9 +71,9 @@ async def operator(of: Person) -> AsyncIterator[Any]:
 async def said(of: Person, methods: list[str], address: str = "") -> dict[str, str]:
     """What is said to an empty request of each call. A connection that is only refused is closed early."""
     answers = {}
-    for begin in range(0, len(methods), MOST_REFUSED - 1):
+    for begin in range(0, len(methods), MAX_REFUSED - 1):
         async with of.channel(address) as channel:
-            for method in methods[begin : begin + MOST_REFUSED - 1]:
+            for method in methods[begin : begin + MAX_REFUSED - 1]:
                 try:
                     await channel.unary_unary(method)(b"", timeout=HANG)
                     answers[method] = "OK"

@@ -21,7 +21,7 @@ from tests.server.authority.peers import Peer, World, lines_of, play, refused, w
 
 def test_challenges_are_bounded() -> None:
     kept = joining.Nonces()
-    first, *others = [kept.make() for _ in range(joining.MOST_NONCES + 1)]
+    first, *others = [kept.make() for _ in range(joining.MAX_NONCES + 1)]
     assert not kept.take(first)
     assert all(map(kept.take, others))
     assert not kept.take(others[0])
@@ -67,7 +67,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
         found = asyncio.run(ask(f"{second}.{number}" for number in range(300)))
         refusals += [each for each in found if not isinstance(each, Challenge)]
     assert {type(each) for each in refusals} == {Busy}
-    assert len(asked._asked._buckets) == rate_limit.MOST_KEYS
+    assert len(asked._asked._buckets) == rate_limit.MAX_KEYS
     assert asked._nonces.take(first.nonce)
 
 
@@ -142,7 +142,7 @@ def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.Mo
     ]
     now += 61.0
     assert spare.allow("a")
-    monkeypatch.setattr(rate_limit, "MOST_KEYS", 2)
+    monkeypatch.setattr(rate_limit, "MAX_KEYS", 2)
     spare.count("c")
     spare.count("d")
     assert not spare.used_up("a")

@@ -15,7 +15,7 @@ from grpc import aio
 from fedserver.authority import permissions
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
-from fedserver.rpc.admission.connections import MOST_REFUSED
+from fedserver.rpc.admission.connections import MAX_REFUSED
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
 from shoal.core.errors import IllegalEvent
@@ -57,9 +57,9 @@ def test_every_call_is_denied_to_every_role_that_has_no_leave_for_it(tmp_path: P
 
 async def _answers(connected: Callable[[], Any], methods: list[str]) -> AsyncIterator[tuple[str, str]]:
     """What is said to an empty request of each call. A connection that is only refused is closed early."""
-    for begin in range(0, len(methods), MOST_REFUSED - 1):
+    for begin in range(0, len(methods), MAX_REFUSED - 1):
         async with connected() as channel:
-            for method in methods[begin : begin + MOST_REFUSED - 1]:
+            for method in methods[begin : begin + MAX_REFUSED - 1]:
                 yield method, await _said(channel, method)
 
 

@@ -136,7 +136,7 @@ def test_a_connection_that_brings_only_refused_calls_is_closed_and_no_other(tmp_
             waiting = asyncio.create_task(link.next_task(HANG))
             await until(lambda: found.coordinator.visitors["honest"].polling == 1)
             caller = await Caller.connect(found.listeners.address, context_of(hostile, tmp_path))
-            await caller.open([CALLS[0]] * connections.MOST_REFUSED)
+            await caller.open([CALLS[0]] * connections.MAX_REFUSED)
             await until(lambda: caller.closed)
             assert not waiting.done()
             found.coordinator.stop_serving()

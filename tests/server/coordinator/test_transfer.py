@@ -9,7 +9,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.coordinator.visits.transfer import MOST_REPEATS, write
+from fedserver.coordinator.visits.transfer import MAX_REPEATS, write
 from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.events import Offer
 from shoal.core.engine.rounds import RoundPolicy
@@ -190,7 +190,7 @@ def test_a_device_that_sends_the_same_over_and_over_is_told_to_rest(tmp_path: Pa
         payload = device.payload(honest(0)(await device.open(task), task.seed))
         (weights,) = payload.weights()
         damaged = bytes(weights.blob.size)
-        for _ in range(MOST_REPEATS):
+        for _ in range(MAX_REPEATS):
             with pytest.raises(BadPayload, match="do not match blob"):
                 await device.link.upload(weights.blob, 0, pieces_of(damaged))
         with pytest.raises(TooOften, match="16 times the bytes that its task needs") as caught:

@@ -17,7 +17,7 @@ from fedserver.store.content import blobs as content
 from fedserver.store.content import mapped as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
-from fedserver.store.content.checked import MOST_BYTES, LostTensors
+from fedserver.store.content.checked import MAX_BYTES, LostTensors
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
@@ -201,7 +201,7 @@ def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
 def test_uploads_that_bring_nothing_do_not_pile_up(
     blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "MOST", 3)
+    monkeypatch.setattr(content, "MAX_UPLOADS", 3)
     for value in range(10):
         blob, _ = sample(blobs, float(value))
         blobs.receive("d", blob, 0, ROOM).close()
@@ -267,7 +267,7 @@ def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
 
 def test_small_reports_are_read_once_unless_they_are_many(blobs: Blobs) -> None:
     weights = blobs.keep(TENSORS)
-    few, many = (blobs.reported(weights, together) for together in (weights.blob.size, MOST_BYTES + 1))
+    few, many = (blobs.reported(weights, together) for together in (weights.blob.size, MAX_BYTES + 1))
     for found in (few, many):
         assert {name: found[name].tobytes() for name in found} == {
             name: array.tobytes() for name, array in TENSORS.items()

@@ -11,7 +11,7 @@ import pytest
 
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.history.meter import MOST_PHASES, Meter
+from fedserver.coordinator.history.meter import MAX_PHASES, Meter
 from fedserver.telemetry.tracing import tracing
 from shoal.core.errors import ConfigError
 from shoal.core.server_kit.history.records import RoundHistory
@@ -97,9 +97,9 @@ def test_without_a_collector_nothing_is_collected() -> None:
 def test_a_run_whose_rounds_never_end_takes_little_memory() -> None:
     meter = Meter()
     meter.trace = lambda *found: None
-    for _ in range(10 * MOST_PHASES):
+    for _ in range(10 * MAX_PHASES):
         meter.add_seconds("toy", "combine", 0.1)
-    assert len(meter._phases["toy"]) == MOST_PHASES
+    assert len(meter._phases["toy"]) == MAX_PHASES
 
 
 @pytest.mark.parametrize("address", ["localhost:4317", "ftp://localhost", "http://", "nonsense"])

@@ -96,7 +96,7 @@ def test_what_is_no_picture_or_stands_elsewhere_is_named(
             read_images(broken.parent)
         assert "BytesIO" not in caught.value.message
     (broken / "a.png").write_bytes(whole.getvalue())
-    monkeypatch.setattr(images, "MOST_PIXELS", 64 * 64 - 1)
+    monkeypatch.setattr(images, "MAX_PIXELS", 64 * 64 - 1)
     with pytest.raises(DataFault, match="64 x 64 pixels"):
         read_images(broken.parent)
 

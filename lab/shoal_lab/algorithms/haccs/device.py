@@ -12,7 +12,7 @@ from shoal_lab.algorithms.haccs.messages import Count, Counted
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
-MOST = 1 << 17
+MAX_VALUES = 1 << 17
 """The largest number of values in one message."""
 
 
@@ -21,7 +21,9 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 
 def _count(message: Count, context: "DeviceContext") -> Counted:
-    if not (message.classes >= 1 and message.bins >= 0 and message.classes * max(message.bins, 1) <= MOST):
+    if not (
+        message.classes >= 1 and message.bins >= 0 and message.classes * max(message.bins, 1) <= MAX_VALUES
+    ):
         raise BadPayload(
             f"a histogram of {message.classes} classes and {message.bins} bins cannot be made",
             "ask for fewer",

@@ -12,7 +12,7 @@ from shoal_lab.algorithms.pacfl.messages import Span, Spanned
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
-MOST = 1 << 17
+MAX_VALUES = 1 << 17
 """The largest number of values in one message."""
 
 
@@ -27,11 +27,11 @@ def _span(message: Span, context: "DeviceContext") -> Spanned:
     if message.by_class:
         present = sorted(set(samples.labels.tolist()))
         groups = [rows[samples.labels == label] for label in present]
-    if not 1 <= message.vectors <= MOST // (rows.shape[1] * len(groups)):
+    if not 1 <= message.vectors <= MAX_VALUES // (rows.shape[1] * len(groups)):
         raise BadPayload(
             f"{message.vectors} singular vectors of {rows.shape[1]} values cannot be sent for {len(groups)} "
             "groups of samples",
-            f"ask for at least one, and for at most {MOST} values in all",
+            f"ask for at least one, and for at most {MAX_VALUES} values in all",
         )
     context.unprotected("singular vectors of samples as they are")
     found = [torch.linalg.svd(own.double(), full_matrices=False).Vh[: message.vectors] for own in groups]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.core.algorithms.fedrc.state import LEAST, State, all_counts, bounded_tables, heaviest
+from shoal.core.algorithms.fedrc.state import MIN_COUNT, State, all_counts, bounded_tables, heaviest
 from shoal.core.types import ModelKey
 
 
@@ -19,7 +19,7 @@ def without_idle_models(state: State) -> State:
     parameters = state.parameters
     if not parameters.remove_below:
         return state
-    masses = np.maximum(all_counts(state).sum(axis=1), LEAST)
+    masses = np.maximum(all_counts(state).sum(axis=1), MIN_COUNT)
     shares = dict(zip(state.models, (masses / masses.sum()).tolist(), strict=True))
     low = {
         key: state.low.get(key, 0) + 1
@@ -65,7 +65,7 @@ def _needs(state: State) -> dict[ModelKey, float]:
         others = np.where(np.eye(len(costs), dtype=bool), np.inf, costs).min(axis=1)
         gains += mass * np.maximum(others - costs, 0.0)
         masses += mass
-    return dict(zip(state.models, (gains / np.maximum(masses, LEAST)).tolist(), strict=True))
+    return dict(zip(state.models, (gains / np.maximum(masses, MIN_COUNT)).tolist(), strict=True))
 
 
 def _without(state: State, gone: Sequence[ModelKey], reason: Callable[[ModelKey], str]) -> State:

@@ -12,7 +12,7 @@ from shoal.core.server_kit.aggregation.influence import believed
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.types import DeviceId, ModelKey, Scalar
 
-LEAST = 1e-8
+MIN_COUNT = 1e-8
 """In samples: the least count of a class with a model, without smoothing (the authors' code)."""
 
 
@@ -60,7 +60,7 @@ def table(state: State) -> MixtureCounts | None:
     """
     if not state.tables or not state.parameters.table:
         return None
-    counts = np.maximum(all_counts(state) + state.parameters.smoothing, LEAST)
+    counts = np.maximum(all_counts(state) + state.parameters.smoothing, MIN_COUNT)
     return MixtureCounts(counts / counts.sum(axis=1, keepdims=True))
 
 

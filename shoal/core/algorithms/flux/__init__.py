@@ -25,7 +25,7 @@ The default has one more way to find groups. Where updates leave as they are, th
 the clusters decide, if they differ by more than chance (`shoal.core.server_kit.clustering.congruence`); else
 descriptors do. Noise and few samples hide less in an update than in a descriptor, and nothing more leaves.
 Where the data of most devices move in mid-run, as their losses show, it gives the groups up, and all train
-one model again (`shoal.core.server_kit.clustering.moving`).
+one model again (`shoal.core.server_kit.clustering.loss_jumps`).
 
 Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
 differ in:
@@ -62,7 +62,7 @@ from math import ceil
 from typing import ClassVar, Literal
 
 from shoal.core.algorithm import (
-    MOST_ROUNDS,
+    MAX_ROUNDS,
     PRIVATE,
     Algorithm,
     DescriptorParameters,
@@ -258,7 +258,7 @@ ALGORITHM = Algorithm(
     variants={
         "flux-prior": {"clusters": -1},
         "flux-soft": {"mixing": "soft"},
-        "flux-dynamic": {"watch": 1, "rounds": MOST_ROUNDS},
+        "flux-dynamic": {"watch": 1, "rounds": MAX_ROUNDS},
     },
     messages=(TrainMixture,),
     clustered_rounds=clustered_rounds,

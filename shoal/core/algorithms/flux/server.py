@@ -24,14 +24,14 @@ from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Score, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
+from shoal.core.server_kit.aggregation.averaging import next_models, steadied
 from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.congruence import congruent
-from shoal.core.server_kit.clustering.moving import Moving
+from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
@@ -50,6 +50,7 @@ from shoal.core.server_kit.standard import (
     trained,
     trusts,
 )
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 SETTLING, STEADY = 0.8, 3

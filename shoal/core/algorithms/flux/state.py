@@ -9,7 +9,7 @@ from shoal.core.algorithms.flux import Parameters
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.aggregation.pooling import Pooling
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.clustering.moving import Moving
+from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 

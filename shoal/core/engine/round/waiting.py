@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId
 
 REASONS, NAMED, LETTERS = 3, 3, 200
@@ -25,9 +26,8 @@ def reasons(missing: Mapping[DeviceId, str]) -> str:
         devices.setdefault(" ".join(reason.split()), []).append(device)
     parts = []
     for reason, named in list(devices.items())[:REASONS]:
-        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         cut = f"{reason[:LETTERS]}..." if len(reason) > LETTERS else reason
-        parts.append(f"{', '.join(named[:NAMED])}{more}: {cut}")
+        parts.append(f"{listed(named, NAMED)}: {cut}")
     if len(devices) > REASONS:
         parts.append(f"and {len(devices) - REASONS} more reasons")
     return "; ".join(parts)

@@ -26,7 +26,7 @@ from shoal.core.types import Array, ModelKey, Tensors
 
 MAX_CLUSTERS = 4
 """Up to this many clusters, 8 bits each are no more than one model."""
-LEAST_VARIANCE = 1e-37
+MIN_VARIANCE = 1e-37
 """What is above 0 has to stay so in float32."""
 
 
@@ -206,7 +206,7 @@ def narrowed(described: Tensors) -> dict[str, Array]:
     """A projector or densities as float32, in which a variance stays above 0."""
     found: dict[str, Array] = {name: array.astype(np.float32) for name, array in described.items()}
     if "variances" in found:
-        found["variances"] = np.maximum(found["variances"], np.float32(LEAST_VARIANCE))
+        found["variances"] = np.maximum(found["variances"], np.float32(MIN_VARIANCE))
     return found
 
 

@@ -17,7 +17,7 @@ VERSION = 8
 PRODUCER = "shoal"
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 Part = tuple[int, bytes | str | int]
-EVERY = dict.fromkeys(range(1, 64), True)
+ALL_FIELDS = dict.fromkeys(range(1, 64), True)
 """What the file of an exporter may have: what is not needed is left out of ours."""
 
 
@@ -58,11 +58,11 @@ def without_weights(exported: bytes, weights: Manifest, prefix: str, facts: Mapp
     Names of nodes, comments and traces of the author's machine are left out. prefix: what the exporter has
     put before the names of the tensors. Raises BadPayload where a tensor has another shape there.
     """
-    model = Fields(memoryview(exported), EVERY, "the exported file")
-    inner = Fields(model.bytes(7), EVERY, "the exported graph")
+    model = Fields(memoryview(exported), ALL_FIELDS, "the exported file")
+    inner = Fields(model.bytes(7), ALL_FIELDS, "the exported graph")
     expected, constants = {prefix + spec.name: spec for spec in weights}, []
     for each in inner.all(5):
-        tensor = Fields(each, EVERY, "an exported tensor")
+        tensor = Fields(each, ALL_FIELDS, "an exported tensor")
         spec = expected.get(tensor.text(8))
         if spec is None:
             constants.append(bytes(each))
@@ -70,14 +70,14 @@ def without_weights(exported: bytes, weights: Manifest, prefix: str, facts: Mapp
             raise BadPayload(f"tensor {spec.name!r} has another shape in the exported graph")
     renamed = {prefix + spec.name: spec.name for spec in weights}
     parts: list[Part] = [
-        *((1, _node(Fields(each, EVERY, "an exported node"), renamed)) for each in inner.all(1)),
+        *((1, _node(Fields(each, ALL_FIELDS, "an exported node"), renamed)) for each in inner.all(1)),
         (2, PRODUCER),
         *((5, each) for each in constants),
-        *((11, _value(Fields(each, EVERY, "an exported input"))) for each in inner.all(11)),
+        *((11, _value(Fields(each, ALL_FIELDS, "an exported input"))) for each in inner.all(11)),
         *((11, _declared(spec)) for spec in weights),
-        *((12, _value(Fields(each, EVERY, "an exported output"))) for each in inner.all(12)),
+        *((12, _value(Fields(each, ALL_FIELDS, "an exported output"))) for each in inner.all(12)),
     ]
-    sets = [bytes(each) for each in model.all(8) if not Fields(each, EVERY, "an operator set").text(1)]
+    sets = [bytes(each) for each in model.all(8) if not Fields(each, ALL_FIELDS, "an operator set").text(1)]
     return _file(message(parts), sets, {f"shoal.{name}": value for name, value in facts.items()})
 
 
@@ -133,7 +133,7 @@ def in_own_units(nodes: list[bytes], scale: Tensors, rank: int) -> tuple[list[by
             _step("Mul", ("scores", "target_deviation"), "spread"),
             _step("Add", ("spread", "target_mean"), SCORES),
         ]
-    own = [_node(Fields(memoryview(each), EVERY, "a node"), renamed) for each in nodes]
+    own = [_node(Fields(memoryview(each), ALL_FIELDS, "a node"), renamed) for each in nodes]
     return [*before, *own, *after], [
         _constant(_inner(name), np.asarray(each)) for name, each in constants.items()
     ]

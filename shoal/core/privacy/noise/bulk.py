@@ -17,7 +17,7 @@ import numpy.typing as npt
 from shoal.core.privacy.noise.chance import Entropy
 
 UNSURE = 2.0**-36
-MOST_VARIANCE = 1 << 60
+MAX_VARIANCE = 1 << 60
 """Draws then stay below 2^36, and their squares are exact enough in float64."""
 
 Whole = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ Exponent = Callable[[int], Fraction]
 
 def draw_many(variance: Fraction, count: int, entropy: Entropy) -> Whole:
     """(count,) independent draws with this variance parameter, above 0 and at most 2^60."""
-    if not 0 < variance <= MOST_VARIANCE:
+    if not 0 < variance <= MAX_VARIANCE:
         raise ValueError(f"the discrete Gaussian has no variance {variance}, or too much of it")
     scale = math.isqrt(variance.numerator // variance.denominator) + 1
     center, twice = float(variance / scale), 2.0 * float(variance)

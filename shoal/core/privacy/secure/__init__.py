@@ -5,7 +5,7 @@ masks        keys, sealed letters, and the mask that a key expands to
 cohort       who takes part: signed announcements, and the manifest that all of them see
 member       what a device does in the four exchanges
 opening      what takes the masks off a sum, for that list of survivors only that a threshold of devices saw
-tally        what the server does with what it got
+total        what the server does with what it got
 fixed_point  updates as whole numbers of 32 bits, and back
 
 The protocol is that of Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning,

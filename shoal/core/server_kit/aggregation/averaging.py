@@ -25,11 +25,11 @@ from shoal.core.server_kit.aggregation.robust import (
 )
 from shoal.core.server_kit.aggregation.update_geometry import geometry_of, norm
 from shoal.core.server_kit.standard import trained
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ALL = ""
 """The key under which a guard stores what concerns all models together."""
-MAX_NAMED = 5
 """The largest number of devices that a remark names."""
 TOGETHER = 1 << 28
 """Bytes of updates that are in memory at a time where devices' models are compared."""
@@ -217,9 +217,3 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
         heavy = listed(combined.capped)
         found.append(f"model {key}: not all of the samples of {heavy} count, as most devices have fewer")
     return tuple(found)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

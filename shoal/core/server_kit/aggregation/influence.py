@@ -38,7 +38,7 @@ MIN_UPDATES = 3
 """Updates that have a middle. Two devices cannot tell which of them to believe."""
 MAX_WEIGHT = 2.0
 """The largest weight, in equal shares. With 1.5, fleets of 20 to 300 samples lost one point."""
-MOST_SHARE = 0.4
+MAX_SHARE = 0.4
 """The same of few updates: less than half, whatever a device claims."""
 MINORITY = 4
 """Liars who are fewer than one of this many cannot carry a median far: the contract is for them."""
@@ -70,7 +70,7 @@ def believed(weights: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
         return dict(weights)
     above = max(1, -(-count // MINORITY) - 1)
     most = sorted(weights.values(), reverse=True)[above]
-    share = max(1.0 / count, min(MAX_WEIGHT / count, MOST_SHARE))
+    share = max(1.0 / count, min(MAX_WEIGHT / count, MAX_SHARE))
     return capped({device: min(weight, most) for device, weight in weights.items()}, share)
 
 

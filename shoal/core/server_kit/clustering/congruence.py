@@ -19,23 +19,23 @@ from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.server_kit.clustering.distances import cosines
 
-CLEAR, CHANCE = 2.5, 12.0
+MIN_CLEARNESS, CHANCE_AMONG_FEW = 2.5, 12.0
 """Devices have to be this many standard deviations nearer to their own group than to the next one, and with
-n devices CHANCE / n more, for among few devices some partition always looks good. Of drawn fleets that are
-alike, 99 % had at most 4.1 with 6 devices, 3.0 with 8, 2.1 with 12 and 1.7 with 30; digits and Fashion-
-MNIST 2.4, also with 20 to 300 and 50 to 2,000 samples. Fleets of digits in groups had 3.6 to 25 (seeds 41
-and 42). Where the chance in drawn updates differs between devices by a factor of 16, a fifth to two fifths
-look like groups."""
-NEARLY = 0.9
+n devices CHANCE_AMONG_FEW / n more, for among few devices some partition always looks good. Of drawn fleets
+that are alike, 99 % had at most 4.1 with 6 devices, 3.0 with 8, 2.1 with 12 and 1.7 with 30; digits and
+Fashion-MNIST 2.4, also with 20 to 300 and 50 to 2,000 samples. Fleets of digits in groups had 3.6 to 25
+(seeds 41 and 42). Where the chance in drawn updates differs between devices by a factor of 16, a fifth to two
+fifths look like groups."""
+NEARLY_AS_CLEAR = 0.9
 """Of partitions that are nearly as clear as the best one, the one with the fewest groups counts."""
-COMMON = 0.75
+COMMON_SHARE = 0.75
 """The share of a device's lowest similarities that tell what it has in common with nearly everyone."""
-MOST_CLEAR, MOST_SCATTER = 2.0, 3.0
+MAX_CLEARNESS, MAX_SCATTER = 2.0, 3.0
 """In units of the middle device: how much nearer to its group a device counts as being, and how much its row
 counts as scattering."""
-FEWEST, MOST = 6, 1000
+MIN_DEVICES, MAX_DEVICES = 6, 1000
 """Devices: among fewer any angles look like groups, and among more, each pair of updates costs too much."""
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 
 
 def congruent(products: FloatArray) -> Labels:
@@ -52,17 +52,17 @@ def congruent(products: FloatArray) -> Labels:
     """
     devices = len(products)
     one = np.zeros(devices, np.int64)
-    if not FEWEST <= devices <= MOST:
+    if not MIN_DEVICES <= devices <= MAX_DEVICES:
         return one
     alike = _comparable(cosines(products))
     apart = alike.max() - alike
     np.fill_diagonal(apart, 0.0)
-    numbers = range(2, min(devices // 2, MOST_GROUPS) + 1)
+    numbers = range(2, min(devices // 2, MAX_GROUPS) + 1)
     found = [agglomerated(apart, "average", clusters=number) for number in numbers]
     clear = np.array([_clearness(alike, labels) for labels in found])
-    if clear.max() < CLEAR + CHANCE / devices:
+    if clear.max() < MIN_CLEARNESS + CHANCE_AMONG_FEW / devices:
         return one
-    return found[int(np.argmax(clear >= NEARLY * clear.max()))]
+    return found[int(np.argmax(clear >= NEARLY_AS_CLEAR * clear.max()))]
 
 
 def _comparable(alike: FloatArray) -> FloatArray:
@@ -71,7 +71,7 @@ def _comparable(alike: FloatArray) -> FloatArray:
     np.fill_diagonal(found, -1.0)
     np.minimum(found, np.sort(found.max(axis=1))[(len(found) - 1) // 2], out=found)
     others = np.sort(found, axis=1)[:, 1:]
-    common = others[:, : int(np.ceil(COMMON * others.shape[1]))].mean(axis=1)
+    common = others[:, : int(np.ceil(COMMON_SHARE * others.shape[1]))].mean(axis=1)
     more = np.maximum(common - np.median(common), 0.0)
     found -= more[:, None] + more
     np.fill_diagonal(found, 0.0)
@@ -91,10 +91,10 @@ def _clearness(alike: FloatArray, labels: Labels) -> float:
     own, others = to_groups[rows, labels], to_groups.copy()
     others[rows, labels] = -np.inf
     nearer = np.where(np.isfinite(own), own - others.max(axis=1), 0.0)
-    most = MOST_CLEAR * abs(float(np.median(nearer)))
+    most = MAX_CLEARNESS * abs(float(np.median(nearer)))
     left = alike - np.where(np.isfinite(to_groups), to_groups, 0.0)[:, labels]
     np.fill_diagonal(left, 0.0)
     free = np.maximum(len(labels) - 1 - (mates > 0.0).sum(axis=1), 1)
     scatter = np.square(left).sum(axis=1) / free
-    usual = np.minimum(scatter, MOST_SCATTER * np.median(scatter)).mean()
+    usual = np.minimum(scatter, MAX_SCATTER * np.median(scatter)).mean()
     return float(np.clip(nearer, -most, most).mean() / max(float(np.sqrt(usual)), 1e-9))

@@ -49,12 +49,10 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors], block: i
     return products
 
 
-def of_devices(
-    models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors], block: int = 0
-) -> FloatArray:
+def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> FloatArray:
     """`inner_products` of devices in the order of their ids. bases: the model that each one started from."""
     devices = sorted(models)
-    return inner_products([models[each] for each in devices], [bases[each] for each in devices], block)
+    return inner_products([models[each] for each in devices], [bases[each] for each in devices])
 
 
 def euclidean(products: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.descriptors import Table, aligned
 from shoal.core.server_kit.estimates import MIN_COUNT
-from shoal.core.server_kit.fleet.evidence import LEAST, PRIOR_SAMPLES
+from shoal.core.server_kit.fleet.evidence import MIN_VARIANCE, PRIOR_SAMPLES
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 UNSEEN = 1e-3
@@ -86,7 +86,7 @@ def _mixtures(counts: FloatArray, means: FloatArray, variances: FloatArray, erro
         shares[:, 0] = UNSEEN + np.where(known[:, 1:], 0.0, classes).sum(axis=1)
         spread[:, 0] = VARIANCE_FACTOR * variances[:, 0] + errors[:, 0]
     there = (shares > 0.0)[:, :, None]
-    least = LEAST * max(float(variances[:, 0].max()), 1e-30)
+    least = MIN_VARIANCE * max(float(variances[:, 0].max()), 1e-30)
     return {
         "shares": shares,
         "means": np.where(there, means, 0.0),

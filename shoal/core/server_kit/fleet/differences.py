@@ -27,7 +27,7 @@ from scipy.special import chdtri
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.descriptors import Table, aligned
 from shoal.core.server_kit.fleet.densities import pooled
-from shoal.core.server_kit.fleet.evidence import LEAST
+from shoal.core.server_kit.fleet.evidence import MIN_VARIANCE
 from shoal.core.types import DeviceId, ModelKey
 
 INPUTS, SOME_INPUTS, LABELS, NAMES, UNKNOWN = "P(X)", "P(X|Y)", "P(Y)", "P(Y|X)", ""
@@ -53,10 +53,10 @@ STILL = 0.05
 """The samples of some classes surely look different, P(X|Y), if those of the others lie in one place by this
 mean. Images that are turned, which all look different, have digits that hardly do. Chosen at seeds 40 to 42;
 see benchmarks/differences.py."""
-OFTEN, MOST_MOVED = 0.25, 0.7
+OFTEN, MAX_MOVED = 0.25, 0.7
 """The distance between shares of the classes from which it counts, and the share of classes that have moved
 from which all have."""
-MOST_CLUSTERS = 16
+MAX_CLUSTERS = 16
 """The largest ones are compared, each with each."""
 
 
@@ -90,7 +90,7 @@ def differences(
     table = aligned([described[device] for device in devices])
     sizes = Counter(assignments[device] for device in devices)
     homes = np.array([assignments[device] for device in devices])
-    found = {key: _cluster(table, homes == key) for key, _ in sizes.most_common(MOST_CLUSTERS)}
+    found = {key: _cluster(table, homes == key) for key, _ in sizes.most_common(MAX_CLUSTERS)}
     every = list(combinations(sorted(found), 2))
     compared = [_compared(found[first], found[second]) for first, second in every]
     # The clusters of a fleet mostly differ in one way: what is not sure of a pair counts if the sure ones say
@@ -182,9 +182,9 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
         return by_label
     if moved.any():
         strength = float(np.sqrt(np.median(own[moved])))
-        if moved.mean() > MOST_MOVED:
+        if moved.mean() > MAX_MOVED:
             return INPUTS, strength, False
-        if (moved | hidden).mean() > MOST_MOVED:
+        if (moved | hidden).mean() > MAX_MOVED:
             return UNKNOWN, 0.0, False
         return SOME_INPUTS, strength, bool(own[~moved].mean() > STILL)
     return by_label
@@ -212,7 +212,7 @@ def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> t
     unit = (
         one.counts[both][:, None] * one.variances[both] + other.counts[both][:, None] * other.variances[both]
     ).sum(axis=0) / weights.sum()
-    unit = np.maximum(unit, max(LEAST * float(unit.max()), 1e-30))
+    unit = np.maximum(unit, max(MIN_VARIANCE * float(unit.max()), 1e-30))
     error = [each.variances[both] / each.counts[both][:, None] + each.errors[both] for each in (one, other)]
     chance = ((error[0][:, None] + error[1][None]) / unit).mean(axis=2)
     apart = ((one.means[both][:, None] - other.means[both][None]) ** 2 / unit).mean(axis=2)

@@ -29,11 +29,11 @@ PRIOR_SAMPLES = 30.0
 That of all devices counts as this many samples of it."""
 HEAVIEST = 2.0
 """Where a scale of the fleet is estimated, no device counts for more than this multiple of the median one."""
-FEWEST_FREE = 4.0
+MIN_FREE = 4.0
 """A variance with fewer degrees of freedom is no evidence: its logarithm is far from normal."""
 FARTHEST = 100.0
 """Standard deviations of a sample, and typical distances between devices, beyond which all is equally far."""
-LEAST = 1e-9
+MIN_VARIANCE = 1e-9
 """A coordinate whose variance is below this share of the largest one never varies (a dead unit)."""
 
 
@@ -102,7 +102,7 @@ def _centered(column: "_Column") -> "_Column":
     moved = np.where(known, values - median(values, known), 0.0)
     scatter = 1.4826 * median(np.abs(moved), known)
     # One sample far out multiplies a deviation, but two groups of devices hardly differ by that much.
-    reach = 3.0 * scatter + LEAST if kind == SPREAD else FARTHEST * (np.sqrt(unit) + scatter)
+    reach = 3.0 * scatter + MIN_VARIANCE if kind == SPREAD else FARTHEST * (np.sqrt(unit) + scatter)
     return np.clip(moved, -reach, reach), errors, unit, kind
 
 
@@ -132,7 +132,7 @@ def _within(table: Table) -> FloatArray:
     total = weights[:, 1:].sum(axis=0)
     others = (total * pooled[1:]).sum(axis=0) / np.maximum(total.sum(axis=0), 1e-300)
     pooled[1:] = (total * pooled[1:] + PRIOR_SAMPLES * others) / (total + PRIOR_SAMPLES)
-    return np.maximum(pooled, LEAST * max(float(pooled.max()), 1e-30))
+    return np.maximum(pooled, MIN_VARIANCE * max(float(pooled.max()), 1e-30))
 
 
 def _kept(free: FloatArray) -> FloatArray:
@@ -167,7 +167,7 @@ def _means(table: Table, rows: npt.NDArray[np.bool_], unit: FloatArray) -> list[
     variances, free = _sampled(table)
     shrunk = (PRIOR_SAMPLES * unit + free * variances) / (PRIOR_SAMPLES + free)
     errors = shrunk / np.maximum(table.counts[:, :, None], 1.0) + table.mean_noise
-    errors = np.where(rows[:, :, None], np.maximum(errors, LEAST * unit), np.inf)
+    errors = np.where(rows[:, :, None], np.maximum(errors, MIN_VARIANCE * unit), np.inf)
     values = np.where(np.isfinite(errors), table.means, 0.0)
     return [(values[:, row], errors[:, row], unit[row], MEAN) for row in range(rows.shape[1])]
 
@@ -177,7 +177,7 @@ def _spreads(table: Table, rows: npt.NDArray[np.bool_], unit: FloatArray) -> lis
     psi(m / 2) - ln(m / 2), and its variance is psi'(m / 2)."""
     variances, free = _sampled(table)
     own = variances > 1e-3 * unit
-    known = rows[:, :, None] & (free >= FEWEST_FREE) & own
+    known = rows[:, :, None] & (free >= MIN_FREE) & own
     half = np.maximum(free, 2.0) / 2.0
     safe = np.where(known, variances, 1.0)
     values = np.where(known, (np.log(safe) - digamma(half) + np.log(half)) / 2.0, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from shoal.core.algorithm import State
 from shoal.core.server_kit.history.records import GROUPED, JOINED, MERGED, MOVED, SPLIT, RunEvent
 from shoal.core.server_kit.learned import groups_of
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey
 
 MAX_NAMED = 10
@@ -64,7 +65,7 @@ def changes(before: State, after: State) -> list[RunEvent]:
 
 def _grouped(before: State, after: State) -> RunEvent:
     sizes = Counter(after.assignments.values())
-    shown = listed([f"{key} ({sizes[key]})" for key in after.models])
+    shown = listed([f"{key} ({sizes[key]})" for key in after.models], MAX_NAMED)
     text = f"{len(after.assignments)} devices form {len(after.models)} clusters: {shown}"
     if why := groups_of(after):
         text += f"; {why}"
@@ -77,7 +78,7 @@ def _splits(before: State, parents: Parents) -> list[RunEvent]:
         for old in sources:
             children.setdefault(old, []).append(key)
     return [
-        RunEvent(SPLIT, f"{old} was split into {listed(found)}", (old, *found[:MAX_NAMED]))
+        RunEvent(SPLIT, f"{old} was split into {listed(found, MAX_NAMED)}", (old, *found[:MAX_NAMED]))
         for old, found in children.items()
         if len(found) > 1 and any(key not in before.models for key in found)
     ]
@@ -85,7 +86,7 @@ def _splits(before: State, parents: Parents) -> list[RunEvent]:
 
 def _merges(after: State, parents: Parents) -> list[RunEvent]:
     return [
-        RunEvent(MERGED, f"{listed(sources)} were merged into {key}", (*sources[:MAX_NAMED], key))
+        RunEvent(MERGED, f"{listed(sources, MAX_NAMED)} were merged into {key}", (*sources[:MAX_NAMED], key))
         for key, sources in parents.items()
         if len(sources) > 1 and any(old not in after.models for old in sources)
     ]
@@ -106,7 +107,11 @@ def _moves(before: State, after: State, late: Parents) -> list[RunEvent]:
     have = {True: "has", False: "have"}
     return [
         *(
-            RunEvent(MOVED, f"{listed(found)} {have[len(found) == 1]} moved from {old} to {key}", (old, key))
+            RunEvent(
+                MOVED,
+                f"{listed(found, MAX_NAMED)} {have[len(found) == 1]} moved from {old} to {key}",
+                (old, key),
+            )
             for (old, key), found in sorted(moved.items())
         ),
         *(_joined(found, key, late.get(key, ())) for key, found in sorted(joined.items())),
@@ -115,12 +120,8 @@ def _moves(before: State, after: State, late: Parents) -> list[RunEvent]:
 
 def _joined(devices: Sequence[DeviceId], key: ModelKey, parents: tuple[ModelKey, ...]) -> RunEvent:
     if not parents:
-        return RunEvent(JOINED, f"{listed(devices)} joined {key}", (key,))
-    text = f"{listed(devices)} began {key}, which continues the model of {listed(parents)}"
+        return RunEvent(JOINED, f"{listed(devices, MAX_NAMED)} joined {key}", (key,))
+    text = (
+        f"{listed(devices, MAX_NAMED)} began {key}, which continues the model of {listed(parents, MAX_NAMED)}"
+    )
     return RunEvent(JOINED, text, (*parents, key))
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

@@ -11,7 +11,7 @@ from shoal.core.privacy.secure.cohort import KEYS, MAX_COHORT, MIN_COHORT, Manif
 from shoal.core.privacy.secure.masks import Words, expanded
 from shoal.core.privacy.secure.member import Member
 from shoal.core.privacy.secure.shamir import PRIME, joined, split
-from shoal.core.privacy.secure.tally import UnrecoverableError, total
+from shoal.core.privacy.secure.total import UnrecoverableError, total
 
 from .games import TASK, Cohort, Openings
 

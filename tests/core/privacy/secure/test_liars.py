@@ -13,7 +13,7 @@ from shoal.core.privacy.secure.cohort import threshold, tolerated
 from shoal.core.privacy.secure.masks import derived, sealed
 from shoal.core.privacy.secure.opening import opening
 from shoal.core.privacy.secure.shamir import PRIME, SHARE, joined, split
-from shoal.core.privacy.secure.tally import UnrecoverableError, total
+from shoal.core.privacy.secure.total import UnrecoverableError, total
 from shoal.core.types import DeviceId
 
 from .games import TASK, Cohort, Openings

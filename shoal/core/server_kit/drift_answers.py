@@ -25,7 +25,7 @@ with seeds 38 to 42), and for devices that lie."""
 YEARS = 100.0
 """Years between two false alarms of a cluster, on average, at least."""
 LIMIT = YEARS * 365.0
-MOST = 1000.0 * LIMIT
+MAX_EVIDENCE = 1000.0 * LIMIT
 """Evidence is not counted beyond this."""
 SHARES = (0.15, 0.3, 0.6, 1.0)
 
@@ -87,7 +87,7 @@ def _said(share: float) -> float:
 def _evidence(quotients: Sequence[float]) -> float:
     found = 0.0
     for each in quotients:
-        found = min((1.0 + found) * math.exp(min(each, math.log(MOST))), MOST)
+        found = min((1.0 + found) * math.exp(min(each, math.log(MAX_EVIDENCE))), MAX_EVIDENCE)
     return found
 
 

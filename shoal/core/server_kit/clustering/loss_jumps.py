@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from shoal.core.exchange.messages import Trained
 from shoal.core.types import DeviceId
 
-RISE, LEAST = 0.25, 0.05
+MIN_RISE, MIN_RISE_OF_FIRST = 0.25, 0.05
 """A loss jumps if it rises from one round to the next by more than the first share of itself and the second
 of the device's first held-out loss: what is left of a loss after much training rises and falls by many times
 itself. Chosen at seeds 40 to 42: of ten devices whose rotations are drawn again, 7 or 8 jump, and of ten with
 100 images of MNIST each, which stay, one or two in a whole run."""
-MOST = 0.5
+MAX_MOVED = 0.5
 """Where more devices than this share have moved, the groups are no longer groups of data."""
 
 
@@ -59,7 +59,7 @@ class Moving:
                 losses[device] = Losses(now, now, update.loss)
                 continue
             rises = (now - before.held_out, before.held_out), (update.loss - before.training, before.training)
-            if all(rise > RISE * abs(was) + LEAST * abs(before.first) for rise, was in rises):
+            if all(rise > MIN_RISE * abs(was) + MIN_RISE_OF_FIRST * abs(before.first) for rise, was in rises):
                 moved.add(device)
             losses[device] = replace(before, held_out=now, training=update.loss)
         return Moving(losses, tuple(sorted(moved)))
@@ -72,4 +72,4 @@ class Moving:
     @property
     def most(self) -> bool:
         """Whether the data of most devices have moved that could be asked."""
-        return len(self.moved) > MOST * len(self.losses)
+        return len(self.moved) > MAX_MOVED * len(self.losses)

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.core.exchange.messages import HeldOut, Trained
-from shoal.core.server_kit.clustering.moving import Moving
+from shoal.core.server_kit.clustering.loss_jumps import Moving
 
 
 def heard(*rounds: dict[str, tuple[float, float]]) -> Moving:

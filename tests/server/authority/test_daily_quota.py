@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from fedserver.authority.model_quota import ModelQuota
+from fedserver.authority.daily_quota import DailyQuota
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
 from shoal.core.algorithms.ifca import server as ifca
@@ -48,10 +48,10 @@ def test_a_newcomer_gets_the_models_of_so_many_clusters_a_day(
         async with world(tmp_path / "s") as found:
             await ifca_run(found, "four")
             device, other = [await found.device(name, role=Role.INFER_ONLY) for name in ("a", "b")]
-            found.coordinator.quota = ModelQuota(found.peers, 3)
+            found.coordinator.quota = DailyQuota(found.peers, 3, 10)
             await is_refused(device, "four")
             assert lines_of(found.state, Event.PLACED) == []
-            found.coordinator.quota = ModelQuota(found.peers, 4)
+            found.coordinator.quota = DailyQuota(found.peers, 4, 10)
             question = await placed(device, "four")
             assert isinstance(question, Question)
             await placed(device, "four")  # the same models again cost nothing
@@ -62,7 +62,7 @@ def test_a_newcomer_gets_the_models_of_so_many_clusters_a_day(
     async def second(device: Peer, other: Peer) -> None:
         async with world(tmp_path / "s") as found:
             device.address = other.address = found.listeners.address
-            quota = found.coordinator.quota = ModelQuota(found.peers, 4)
+            quota = found.coordinator.quota = DailyQuota(found.peers, 4, 10)
             assert not await quota.allows("a", "four", ["c4"])
             assert await quota.allows("a", "four", ["c0", "c3"])
             assert await quota.allows("b", "four", ["c4"])
@@ -94,7 +94,7 @@ def test_all_clusters_of_a_run_are_allowed_by_default_and_to_devices_that_train(
         await ifca_run(found, "four")
         newcomer, trainer = await found.device("n", role=Role.INFER_ONLY), await found.device("t")
         await placed(newcomer, "four")
-        found.coordinator.quota = ModelQuota(found.peers, 1)
+        found.coordinator.quota = DailyQuota(found.peers, 1, 10)
         await placed(trainer, "four")
 
     play(story, tmp_path / "s")
@@ -133,7 +133,7 @@ def test_where_one_model_is_allowed_a_newcomer_of_flux_votes_for_it(tmp_path: Pa
             found.coordinator, name="f", algorithm="flux", parameters={"classes": 1, "privacy": "off"}
         )
         found.coordinator.runs["f"].engine.state = flux()  # type: ignore[misc]
-        found.coordinator.quota = ModelQuota(found.peers, 1)
+        found.coordinator.quota = DailyQuota(found.peers, 1, 10)
         newcomer = await found.device("n", role=Role.INFER_ONLY)
         async with newcomer.channel() as channel:
             link = newcomer.link(channel)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.core.privacy.noise.response import EVERY_DAYS, WATCHING, wrong
-from shoal.core.server_kit import moved
-from shoal.core.server_kit.moved import Day, movement
+from shoal.core.server_kit import drift_answers
+from shoal.core.server_kit.drift_answers import Day, movement
 
 
 def answered(rng: np.random.Generator, day: int, devices: int, share: float) -> Day:
@@ -27,10 +27,10 @@ def until_alarm(rng: np.random.Generator, devices: int, share: Callable[[int], f
 
 def test_false_alarms_are_as_rare_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the mean number of days, at a limit that can be waited for: here 40 of them."""
-    monkeypatch.setattr(moved, "LIMIT", 40.0)
+    monkeypatch.setattr(drift_answers, "LIMIT", 40.0)
     rng = np.random.default_rng(43)
     for devices in (20, 2000):
-        runs = [until_alarm(rng, devices, lambda day: moved.TOLERATED, 400) for _ in range(15)]
+        runs = [until_alarm(rng, devices, lambda day: drift_answers.TOLERATED, 400) for _ in range(15)]
         assert np.mean(runs) > 40.0, f"{devices} devices"
 
 
@@ -49,7 +49,7 @@ def test_an_estimate_has_its_error_and_is_of_late_answers() -> None:
     found = movement([old, now])
     assert (found.answers, round(found.share, 2)) == (1000, 0.0)
     assert 0.03 < found.error < 0.05
-    assert movement([]) == moved.Movement(0, 0.0, 0.0)
+    assert movement([]) == drift_answers.Movement(0, 0.0, 0.0)
 
 
 def test_an_alarm_ends_when_the_devices_have_good_models_again() -> None:
