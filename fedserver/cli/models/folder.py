@@ -17,7 +17,6 @@ import yaml
 
 from fedserver.cli import text
 from fedserver.cli.models import onnx
-from fedserver.cli.models.weights import save
 from fedserver.coordinator.status_types import DeviceFigures, ReleaseStatus, RunStatus
 from shoal import __version__
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
@@ -26,6 +25,7 @@ from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import disk
+from shoal.shell.weights import save
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient

@@ -85,7 +85,8 @@ def export(
     """
     from fedserver.cli.models import folder as folders
     from fedserver.cli.models import onnx, signature
-    from fedserver.cli.models.weights import read_graph_file, save
+    from fedserver.cli.models.weights import read_graph_file
+    from shoal.shell.weights import save
 
     if sum(each is not None for each in (out, folder, mlflow)) != 1 or (out is None and (cluster or graph)):
         hint = "--out FILE with --cluster KEY, --folder DIR, or --mlflow URL"
