@@ -18,7 +18,7 @@ from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
-from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.errors import ConfigError, ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
 
@@ -33,6 +33,8 @@ PATIENCE, LOOK = 5.0, 0.2
 """Seconds for which `run start` waits for what devices answer, and between two looks."""
 
 
+OTHER_FORMATS = (".onnx", ".pt", ".pth", ".bin")
+"""Of model files that people have, and that devices cannot be given."""
 NOT_WITH_FROM = ("algorithm", "preset", "initial_weights", "graph", "evaluate")
 
 
@@ -139,7 +141,7 @@ def start(
         flags["every"] = seconds(flags["every"])
     if flags["evaluate"] is not None and (other is not None or learner is not None):
         raise click.UsageError("--evaluate goes with neither --like nor --learner")
-    if flags["evaluate"] and (file := Path(flags["evaluate"])).suffix == ".safetensors":
+    if flags["evaluate"] and (file := _model_file(flags["evaluate"])):
         flags |= {"evaluate": "", "initial_weights": file, "algorithm": flags["algorithm"] or "fedavg"}
     if path is not None and other is not None:
         raise click.UsageError("--file and --like exclude each other")
@@ -186,6 +188,21 @@ def start(
             f"it differs from {other} in: {', '.join(differing)}" if differing else f"it repeats {other}"
         )
     return Result(data, "\n".join(lines))
+
+
+def _model_file(evaluate: str) -> Path | None:
+    """The file that --evaluate names; None for a release. Raises ConfigError for one of another format."""
+    file = Path(evaluate)
+    if file.suffix == ".safetensors":
+        return file
+    if file.suffix in OTHER_FORMATS or file.is_file():
+        raise ConfigError(
+            f"--evaluate takes a release or a safetensors file, and {file} is neither",
+            "write the weights of the devices' network, with their names: "
+            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors'); "
+            "or fedserver model export RUN --cluster c0 --out c0.safetensors",
+        )
+    return None
 
 
 def _answers(client: "OperatorClient", run: str) -> dict[str, str]:
