@@ -14,7 +14,7 @@ rarer than that. Between the two, only the shares of the classes can tell, where
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -31,6 +31,10 @@ MAX_ERROR = 0.05
 """With a larger error, even a loss that stays proves nothing."""
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
+BY_HEART = 0.1
+"""A model is so much better on its training samples that more samples would help."""
+MORE_SAMPLES = "the models know their training samples by heart: more samples would help, not more rounds"
+NOTHING_COMMON = "the models know their training samples by heart: give more samples, or look at the labels"
 FELL = 0.03
 """The loss still falls if it loses this share of the first one in the last rounds."""
 
@@ -122,11 +126,14 @@ class Verdict:
         return f"Too few test samples to tell: {reached}, {points} {beside}"
 
 
-def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = False) -> Verdict | None:
+def verdict(
+    devices: Sequence[Measured], losses: Sequence[float], given: bool = False, likely: bool = False
+) -> Verdict | None:
     """The verdict on a run; None if no device has measured anything.
 
     losses: the mean loss in training, round by round. given: whether the training settings were given by
-    hand, and not left to `auto`, for the advice.
+    hand, and not left to `auto`, for the advice. likely: whether the loss is the negative logarithm of the
+    right class's probability, as where the learner has no loss of its own.
 
     Example:
         >>> counts = np.array([50, 50])
@@ -139,7 +146,16 @@ def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = 
     numbers = devices[0].tested is None
     bases = [0.0] * len(devices) if numbers else _bases(devices)
     rows = [_Row(each.accuracy, base, each.samples) for each, base in zip(devices, bases, strict=True)]
-    return _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+    found = _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+    if not likely or numbers or not losses or not _by_heart(losses[-1], found):
+        return found
+    return replace(found, advice=NOTHING_COMMON if found.learned is False else MORE_SAMPLES)
+
+
+def _by_heart(loss: float, found: Verdict) -> bool:
+    """Whether a model is surely much better on the samples that it was trained on than on others. By a loss
+    of L, their classes have a mean probability of exp(-L) or more."""
+    return math.exp(-max(loss, 0.0)) > found.accuracy + max(BY_HEART, SURE * found.error)
 
 
 def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = False) -> Verdict | None:

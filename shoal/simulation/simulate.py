@@ -223,7 +223,8 @@ class SimulationResult(Result):
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
-        return completed(verdict(rows, losses, given), self.state)
+        likely = self.learner.loss is None and self.learner.train is None
+        return completed(verdict(rows, losses, given, likely), self.state)
 
     @cached_property
     def tuned(self) -> Accuracy:
