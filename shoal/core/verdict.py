@@ -147,9 +147,19 @@ def verdict(
     bases = [0.0] * len(devices) if numbers else _bases(devices)
     rows = [_Row(each.accuracy, base, each.samples) for each, base in zip(devices, bases, strict=True)]
     found = _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
-    if not likely or numbers or not losses or not _by_heart(losses[-1], found):
-        return found
-    return replace(found, advice=NOTHING_COMMON if found.learned is False else MORE_SAMPLES)
+    if likely and not numbers and losses and _by_heart(losses[-1], found):
+        return replace(found, advice=NOTHING_COMMON if found.learned is False else MORE_SAMPLES)
+    return replace(found, advice="; ".join(filter(None, (found.advice, _how_many(found)))))
+
+
+def _how_many(found: Verdict) -> str:
+    """How many samples would tell, where there are too few. An error falls with the root of their number."""
+    if found.learned is not None or found.baseline is None or found.baseline >= 1.0:
+        return ""
+    if found.gain <= LITTLE:
+        return "more devices, or more samples on each, would tell"
+    times = math.ceil((SURE * found.error / found.gain) ** 2)
+    return f"{max(times, 2)} times as many samples would show such a gain"
 
 
 def _by_heart(loss: float, found: Verdict) -> bool:
