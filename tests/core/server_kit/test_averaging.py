@@ -89,7 +89,7 @@ def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
         "model c0: updates too long to count in full: x0 (50 times the usual length), x1 (51 times the"
     )
     assert cut.endswith("and 2 more")
-    said = "model c0: more samples than count, against the other devices"
+    said = "model c0: so that no device outweighs the others, not all samples count of"
     assert heavy == f"{said}: x0, x1, x2, x3, x4 and 2 more"
     alone = [*honest, trained("x", 1, 0, examples=1000)]
     _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
@@ -106,7 +106,9 @@ def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_m
     left_out = "the update of x was left out, because it points away from those of most others (cosine -1.00)"
     assert left_out in str(guard.remarks)
     _, guard = next_models(models, away, "clipped", guard)
-    why = "its updates to c0 pointed away from those of most others in 3 rounds in a row"
+    why = (
+        "its updates to c0 pointed away from those of most others in 3 rounds in a row, so they do not count"
+    )
     assert guard.quarantined == {"x": why}
     assert f"x is quarantined: {why}" in guard.remarks
     back = [*honest, trained("x", 9, 9)]  # whatever it sends now, it does not count

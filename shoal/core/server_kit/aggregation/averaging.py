@@ -215,7 +215,8 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
         found.append(f"model {key}: updates too long to count in full: {listed(lengths)}")
     if combined.capped:
         found.append(
-            f"model {key}: more samples than count, against the other devices: {listed(combined.capped)}"
+            f"model {key}: so that no device outweighs the others, not all samples count of: "
+            f"{listed(combined.capped)}"
         )
     return tuple(found)
 
