@@ -113,7 +113,7 @@ def simulate(
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
     given = applied(layout, fleet.shape), probabilities(learner, fleet, layout), sentence(fleet.class_names)
-    remarks = list(filter(None, (taken, *given)))
+    remarks = list(filter(None, (taken, *given, fleet.perhaps_numbers)))
     for each in remarks:
         say(each)
     started = time.perf_counter()
@@ -134,7 +134,7 @@ def simulate(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = Recorder(state, outcome, say)
+    recorder = Recorder(state, outcome, say, "variance explained" if fleet.regression else "accuracy")
     helpers = nullcontext() if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
