@@ -33,6 +33,8 @@ MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
 BY_HEART = 0.1
 """A model is so much better on its training samples that more samples would help."""
+MOST_TIMES = 20
+"""More times as many samples than these are not worth a number."""
 MORE_SAMPLES = "the models know their training samples by heart: more samples would help, not more rounds"
 NOTHING_COMMON = "the models know their training samples by heart: give more samples, or look at the labels"
 FELL = 0.03
@@ -147,25 +149,27 @@ def verdict(
     bases = [0.0] * len(devices) if numbers else _bases(devices)
     rows = [_Row(each.accuracy, base, each.samples) for each, base in zip(devices, bases, strict=True)]
     found = _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+    if found.learned is None:
+        return replace(found, advice="; ".join(filter(None, (found.advice, _how_many(found)))))
     if likely and not numbers and losses and _by_heart(losses[-1], found):
-        return replace(found, advice=NOTHING_COMMON if found.learned is False else MORE_SAMPLES)
-    return replace(found, advice="; ".join(filter(None, (found.advice, _how_many(found)))))
+        return replace(found, advice=MORE_SAMPLES if found.learned else NOTHING_COMMON)
+    return found
 
 
 def _how_many(found: Verdict) -> str:
     """How many samples would tell, where there are too few. An error falls with the root of their number."""
-    if found.learned is not None or found.baseline is None or found.baseline >= 1.0:
+    if found.baseline is None or found.baseline >= 1.0:
         return ""
-    if found.gain <= LITTLE:
+    times = max(2, math.ceil((SURE * found.error / max(found.gain, LITTLE)) ** 2))
+    if times > MOST_TIMES:
         return "more devices, or more samples on each, would tell"
-    times = math.ceil((SURE * found.error / found.gain) ** 2)
-    return f"{max(times, 2)} times as many samples would show such a gain"
+    return f"{times} times as many samples would show such a gain"
 
 
 def _by_heart(loss: float, found: Verdict) -> bool:
-    """Whether a model is surely much better on the samples that it was trained on than on others. By a loss
-    of L, their classes have a mean probability of exp(-L) or more."""
-    return math.exp(-max(loss, 0.0)) > found.accuracy + max(BY_HEART, SURE * found.error)
+    """Whether a model is much better on the samples that it was trained on than on others. By a loss of L,
+    their classes have a mean probability of exp(-L) or more."""
+    return math.exp(-max(loss, 0.0)) > found.accuracy + BY_HEART + found.error
 
 
 def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = False) -> Verdict | None:

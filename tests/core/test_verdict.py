@@ -106,7 +106,7 @@ def test_what_the_loss_says() -> None:
 
 
 def test_a_model_that_knows_its_samples_by_heart_needs_more_of_them() -> None:
-    few = [device(0.6, 0.5, 0.5)] * 4
+    few = [device(0.65, 0.5, 0.5)] * 4
 
     def advised(losses: list[float], likely: bool = True) -> str:
         found = verdict(few, losses, likely=likely)
