@@ -95,6 +95,9 @@ def simulate(
         fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
         result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
     """
+    if of_fleet := [name for name in ("regression", "test", "held_out") if name in parameters]:
+        hint = f"shoal.simulate(..., shoal.Fleet(devices, {of_fleet[0]}={parameters[of_fleet[0]]}))"
+        raise ConfigError(f"{of_fleet[0]} says how a fleet is made, and not how it is trained", hint)
     say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
     model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})

@@ -366,6 +366,7 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
     ("changes", "error", "text"),
     [
         ({"model": 7}, ConfigError, "model is a int"),
+        ({"regression": True}, ConfigError, r"shoal.Fleet.devices, regression=True."),
         ({"model": "mpl"}, ConfigError, 'no network .mpl. .did you mean "mlp"'),
         ({"model": "missing.py"}, ConfigError, "no learner file"),
         ({"model": lambda: 3}, LearnerFault, "returned a int"),
