@@ -44,7 +44,7 @@ def said(answers: Mapping[DeviceId, str]) -> str:
         asked = "1 device is" if len(unknown) == 1 else f"{len(unknown)} devices are"
         return f"{asked} asked, and each answers with its first task on its data"
     so_far = " so far" if unknown else ""
-    parts = [f"{len(able)} of {len(answers)} devices can take part{so_far}"]
+    parts = [f"{len(able)} of {len(answers)} devices can take part{so_far}"] if able or not unknown else []
     if asking := by_answer.pop(ASK, []):
         theirs = "its owner" if len(asking) == 1 else "their owners"
         parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {_named(asking)}")
