@@ -187,6 +187,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         f"Trained by Shoal {__version__} with {named}: {summary.progress} rounds of training, exported on "
         f"{time.strftime('%Y-%m-%d', time.gmtime())} (UTC){goes_on}. `{CONFIG}` has every setting.",
         "## Models",
+        *([f"**{status.verdict}.**"] if status.verdict else []),
         _markdown(("cluster", "file", "devices", "samples", "accuracy"), rows),
         "Accuracy is what the devices of a cluster measured on that many held-out or test samples of their "
         "own. Nothing else is known here about their data, which never left them.",

@@ -9,6 +9,9 @@ from shoal.core.inference.graph.model import Graph, read_graph
 from shoal.core.types import Tensors
 from shoal.shell.weights import load
 
+OF_PYTORCH = (".pt", ".pth", ".bin")
+"""Names of files that PyTorch writes, which are neither read nor written: they can run code."""
+
 
 def initial_weights(config: RunConfig) -> Tensors | None:
     """The weights that a run starts from; None if a device is to be asked. Raises ConfigError.

@@ -33,8 +33,6 @@ PATIENCE, LOOK = 5.0, 0.2
 """Seconds for which `run start` waits for what devices answer, and between two looks."""
 
 
-OTHER_FORMATS = (".onnx", ".pt", ".pth", ".bin")
-"""Of model files that people have, and that devices cannot be given."""
 NOT_WITH_FROM = ("algorithm", "preset", "initial_weights", "graph", "evaluate")
 
 
@@ -165,8 +163,7 @@ def start(
         lines.append(cost)
     console.progress(f"run {started} has started; asking the devices that are connected")
     answers = _answers(client, started)
-    if answered := said(answers):
-        lines.append(answered)
+    lines.append(said(answers) or "no device is connected yet, so the run waits")
     expected = liars = package = ""
     if spec.evaluate is None:
         expected, liars = _expected(spec), _parameters(spec)[0].influence(_parameters(spec)[1])
@@ -192,10 +189,12 @@ def start(
 
 def _model_file(evaluate: str) -> Path | None:
     """The file that --evaluate names; None for a release. Raises ConfigError for one of another format."""
+    from fedserver.cli.models.weights import OF_PYTORCH
+
     file = Path(evaluate)
     if file.suffix == ".safetensors":
         return file
-    if file.suffix in OTHER_FORMATS or file.is_file():
+    if file.suffix in (".onnx", *OF_PYTORCH) or file.is_file():
         raise ConfigError(
             f"--evaluate takes a release or a safetensors file, and {file} is neither",
             "write the weights of the devices' network, with their names: "
