@@ -237,28 +237,44 @@ class Result:
             result.save("folder")
             model = onnxruntime.InferenceSession("folder/c0.onnx")  # later, without Shoal
             (scores,) = model.run(["scores"], {"x": x.astype("float32")})
+            print(shoal.Result.load("folder"))  # or with it
         """
-        from safetensors.numpy import save
-
-        from shoal.shell import disk
+        from shoal.shell import disk, weights
 
         folder = Path(folder)
         with disk.storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         files = {cluster: disk.inside(folder, f"{cluster}.safetensors") for cluster in self.models}
-        header = {"classes": json.dumps(self.class_names)} if self.class_names else None
+        header = {"classes": json.dumps(self.class_names)} if self.class_names else {}
         whole = dict[str, bytes]()
         with suppress(ShoalError):  # of a histogram, say, or a network that cannot be traced
             whole = {cluster: self._onnx(cluster) for cluster in self.models}
         for cluster, tensors in self.models.items():
-            disk.write(files[cluster], save(dict(tensors), header))
+            weights.save(tensors, files[cluster], header)
             graph = files[cluster].with_name(f"{cluster}.onnx")
             if cluster in whole:
                 disk.write(graph, whole[cluster])
             else:  # of what was saved here before
                 graph.unlink(missing_ok=True)
-        disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
+        found = {**self.to_dict(), "models": list(self.models)}
+        disk.write(folder / "result.json", json.dumps(found, indent=1).encode())
         return folder
+
+    @staticmethod
+    @brief
+    def load(folder: Path | str) -> "Result":
+        """The result that `save` wrote: models, clusters, history, accuracy and verdict.
+
+        `session` takes the ONNX files that were saved, and `module` needs the network. It can neither place
+        newcomers nor be compared: for that, simulate again. Raises ConfigError for a folder that has none.
+
+        Example:
+            result = shoal.Result.load("folder")
+            scores = result.module("c0", model=Net)(x)
+        """
+        from shoal.saved import SavedResult
+
+        return SavedResult(Path(folder))
 
     def summary(self) -> str:
         """The result in one line."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedclient.store.state import Status
-from shoal.core.errors import LearnerFault, ShoalError, StorageFault
+from shoal.core.errors import LearnerFault, NoConsent, ShoalError, StorageFault
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
 from shoal.core.exchange.payload import Payload, Settings
 from shoal.shell.console import continued
@@ -57,6 +57,8 @@ class Reporter:
         """The report of a result was answered."""
         self.status.outcome = receipt.outcome.value
         self.status.tasks += 1
+        if isinstance(result, Payload) and self.status.error.get("code") == NoConsent.code:
+            self.status.error = {}  # the owner has consented since
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
             said = f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}"
             self.say(continued(said))

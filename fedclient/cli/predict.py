@@ -46,11 +46,12 @@ def predict(
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
     found = classify(settings, data, model, out, together)
+    seen = ", which it may have been trained on" if data is None else ""
     if found.values is not None:
         low, high = float(found.values.min()), float(found.values.max())
         lines = [f"{len(found.values)} samples: from {low:.6g} to {high:.6g}"]
         if found.accuracy is not None:
-            lines.append(f"explained of the labels' variance: {found.accuracy:.4f}")
+            lines.append(f"explained of the labels' variance{seen}: {found.accuracy:.4f}")
         if out is not None:
             lines.append(f"written to {out}")
         measured = {"samples": len(found.values), "lowest": low, "highest": high, "explained": found.accuracy}
@@ -59,7 +60,7 @@ def predict(
     listed = ", ".join(f"{count} of class {found.name(label)}" for label, count in found.counts().items())
     lines = [f"{len(found.classes)} samples: {listed}"]
     if found.accuracy is not None:
-        lines.append(f"accuracy on labeled samples: {found.accuracy:.4f}")
+        lines.append(f"accuracy on labeled samples{seen}: {found.accuracy:.4f}")
     if out is not None:
         lines.append(f"written to {out}")
     facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}

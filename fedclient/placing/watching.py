@@ -44,6 +44,8 @@ from shoal.shell.disk import make_folder, write
 FOLDER, STATE = "watch", "state.json"
 COMPARE_SECONDS, ANSWER_SECONDS = DAY, EVERY_DAYS * DAY
 """Seconds between two comparisons, and between two answers that leave."""
+CAVEAT = ", which is too low for data that differ from week to week by themselves, as prices do"
+"""Of p: see "When data drift" in docs/results.md."""
 
 
 @dataclass(frozen=True)
@@ -169,4 +171,5 @@ def line(found: Findings) -> str:
     when = time.strftime("%Y-%m-%d", time.localtime(found.since or found.taken))
     by = f"{found.fresh} new samples, p {found.chance:.3f}"
     said = f"others since {when} than the model was chosen for" if found.since else f"as on {when}"
-    return f"{said} ({by})" + (f"; {found.trouble}" if found.trouble else "")
+    doubt = CAVEAT if found.since else ""
+    return f"{said} ({by}{doubt})" + (f"; {found.trouble}" if found.trouble else "")

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from fedclient.config import ClientConfig
@@ -149,10 +150,12 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     found = facts(entries, budget)
     kept = {each.debit for each in chosen(entries, Release)}
     lines = []
-    for each in entries:
+    for _, (each, *same) in groupby(entries, _alike):
         if isinstance(each, Failed):
+            others = chosen(same, Failed)
+            what = f"{1 + len(others)} tasks, until {_clock(others[-1].at)}," if others else "a task"
             lines.append(
-                f"{_clock(each.at)}  run {each.run}  a task failed: the server learned {each.code!r}"
+                f"{_clock(each.at)}  run {each.run}  {what} failed: the server learned {each.code!r}"
             )
         elif isinstance(each, FailedBefore):
             lines.append(f"{each.times} tasks failed then, which are only counted; the newest follow")
@@ -180,6 +183,11 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     left = f"{total['left']:.4g} is left in all"
     lines.append(f"in total: {total['detailed']}; {left}")
     return "\n".join([*lines, found["weights"]])
+
+
+def _alike(each: Entry) -> object:
+    """What is the same of entries that people see in one line: a run asks again what is refused."""
+    return (each.run, each.code) if isinstance(each, Failed) else id(each)
 
 
 def _summed(each: Summed) -> str:

@@ -31,7 +31,9 @@ def said(answers: Mapping[DeviceId, str]) -> str:
         >>> said({"a": "yes", "b": "yes"})
         '2 of 2 devices can take part'
         >>> said({"a": "yes", "b": "over-budget", "c": ""})
-        '1 of 3 devices can take part; 1 cannot, as over-budget: b; 1 has not answered yet'
+        '1 of 3 devices can take part so far; 1 cannot, as over-budget: b; 1 has not answered yet'
+        >>> said({"a": "", "b": ""})
+        '2 devices are asked, and each answers with its first task on its data'
     """
     if not answers:
         return ""
@@ -39,7 +41,11 @@ def said(answers: Mapping[DeviceId, str]) -> str:
     for device, answer in sorted(answers.items()):
         by_answer.setdefault(answer, []).append(device)
     able, unknown = by_answer.pop(YES, []), by_answer.pop(UNKNOWN, [])
-    parts = [f"{len(able)} of {len(answers)} devices can take part"]
+    if len(unknown) == len(answers):  # "0 of 2" would read like a failure
+        asked = "1 device is" if len(unknown) == 1 else f"{len(unknown)} devices are"
+        return f"{asked} asked, and each answers with its first task on its data"
+    so_far = " so far" if unknown else ""
+    parts = [f"{len(able)} of {len(answers)} devices can take part{so_far}"] if able or not unknown else []
     if asking := by_answer.pop(ASK, []):
         theirs = "its owner" if len(asking) == 1 else "their owners"
         parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {listed(asking, MAX_NAMED)}")

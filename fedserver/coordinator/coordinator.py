@@ -240,11 +240,11 @@ class Coordinator:
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` while no other work runs in turn, and to its end even if the caller is canceled."""
-        return await asyncio.shield(asyncio.create_task(self._in_order(work)))
+        return await _to_the_end(self._in_order(work), work)
 
     async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` at once, beside other work, and to its end even if the caller is canceled."""
-        return await asyncio.shield(asyncio.create_task(self._unless_broken(work)))
+        return await _to_the_end(self._unless_broken(work), work)
 
     async def _in_order(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
@@ -252,7 +252,6 @@ class Coordinator:
 
     async def _unless_broken(self, work: Coroutine[Any, Any, T]) -> T:
         if self.closed or self.broken.done():  # only a restart can find out what a failed disk has stored
-            work.close()
             raise Unavailable("the server has stopped", "try again in a minute")
         try:
             return await work
@@ -457,3 +456,10 @@ class Coordinator:
                 await self.storage.call(self.storage.journal.add_traffic, traffic)
             except DiskFull:
                 self.meter.give_back(traffic)
+
+
+async def _to_the_end(ordered: Coroutine[Any, Any, T], work: Coroutine[Any, Any, T]) -> T:
+    """Run `ordered`, which awaits `work` unless it is canceled or refuses to before it has begun."""
+    task = asyncio.create_task(ordered)
+    task.add_done_callback(lambda _: work.close())
+    return await asyncio.shield(task)

@@ -119,7 +119,7 @@ class Published:
                 f"the channel {name} has no release yet",
                 "a run that finishes and has learned makes one; until then, ask for a run by its name",
             )
-        everything = [*self._runs, *known, STABLE, *moves]
+        everything = [*{*self._runs, *known, STABLE, *moves}]
         raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))
 
     async def _load(self, name: str) -> Source:

@@ -14,7 +14,7 @@ rarer than that. Between the two, only the shares of the classes can tell, where
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -31,6 +31,12 @@ MAX_ERROR = 0.05
 """With a larger error, even a loss that stays proves nothing."""
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
+BY_HEART = 0.1
+"""A model is so much better on its training samples that more samples would help."""
+MOST_TIMES = 20
+"""More times as many samples than these are not worth a number."""
+MORE_SAMPLES = "the models know their training samples by heart: more samples would help, not more rounds"
+NOTHING_COMMON = "the models know their training samples by heart: give more samples, or look at the labels"
 FELL = 0.03
 """The loss still falls if it loses this share of the first one in the last rounds."""
 
@@ -122,11 +128,14 @@ class Verdict:
         return f"Too few test samples to tell: {reached}, {points} {beside}"
 
 
-def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = False) -> Verdict | None:
+def verdict(
+    devices: Sequence[Measured], losses: Sequence[float], given: bool = False, likely: bool = False
+) -> Verdict | None:
     """The verdict on a run; None if no device has measured anything.
 
     losses: the mean loss in training, round by round. given: whether the training settings were given by
-    hand, and not left to `auto`, for the advice.
+    hand, and not left to `auto`, for the advice. likely: whether the loss is the negative logarithm of the
+    right class's probability, as where the learner has no loss of its own.
 
     Example:
         >>> counts = np.array([50, 50])
@@ -139,7 +148,28 @@ def verdict(devices: Sequence[Measured], losses: Sequence[float], given: bool = 
     numbers = devices[0].tested is None
     bases = [0.0] * len(devices) if numbers else _bases(devices)
     rows = [_Row(each.accuracy, base, each.samples) for each, base in zip(devices, bases, strict=True)]
-    return _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+    found = _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
+    if found.learned is None:
+        return replace(found, advice="; ".join(filter(None, (found.advice, _how_many(found)))))
+    if likely and not numbers and losses and _by_heart(losses[-1], found):
+        return replace(found, advice=MORE_SAMPLES if found.learned else NOTHING_COMMON)
+    return found
+
+
+def _how_many(found: Verdict) -> str:
+    """How many samples would tell, where there are too few. An error falls with the root of their number."""
+    if found.baseline is None or found.baseline >= 1.0:
+        return ""
+    times = max(2, math.ceil((SURE * found.error / max(found.gain, LITTLE)) ** 2))
+    if times > MOST_TIMES:
+        return "more devices, or more samples on each, would tell"
+    return f"{times} times as many samples would show such a gain"
+
+
+def _by_heart(loss: float, found: Verdict) -> bool:
+    """Whether a model is much better on the samples that it was trained on than on others. By a loss of L,
+    their classes have a mean probability of exp(-L) or more."""
+    return math.exp(-max(loss, 0.0)) > found.accuracy + BY_HEART + found.error
 
 
 def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = False) -> Verdict | None:

@@ -19,6 +19,8 @@ HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
 PARTS = ("x", "y", "x_test", "y_test")
 MAX_RARE = 20
 """Classes that may have less than two samples each, as in small examples."""
+FEW_EACH = 10
+"""Samples of a class below which numbers may rather be meant to be predicted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,6 +252,18 @@ class Fleet(Mapping[str, Holding]):
         """Whether no sample has a fraction."""
         return all(bool((x == np.floor(x)).all()) for x in self._samples())
 
+    @property
+    def perhaps_numbers(self) -> str:
+        """A sentence where the classes look like numbers to predict; else ""."""
+        samples = sum(len(part) for one in self.values() for part in (one.stage(0), one.test))
+        names = self.class_names or ()
+        if self.classes <= MOST_RARE or samples >= FEW_EACH * self.classes or not labels.are_numbers(names):
+            return ""
+        return (
+            f"the {self.classes} classes have about {samples // self.classes} samples each: if they are "
+            "numbers to predict, give the fleet regression=True (--regression)"
+        )
+
     def _samples(self) -> list[Array]:
         return [part.x for one in self.values() for part in (one.stage(0), one.test)]
 
@@ -373,7 +387,8 @@ def _check_classes(names: Sequence[str], samples: int) -> None:
     if len(names) > MAX_RARE and samples < 2 * len(names):
         raise DataFault(
             f"the labels of {samples} samples have {len(names)} values, such as {labels.listed(names[:3])}",
-            "for numbers to predict, set regression=True; a class needs samples from which it is learned",
+            "for numbers to predict: shoal.Fleet(..., regression=True), or fedserver simulate --regression; "
+            "a class needs samples from which it is learned",
         )
 
 

@@ -1,9 +1,11 @@
 """One's own devices for `fedserver simulate`: a file, or a folder or archive of pictures, for each."""
 
+import csv
 import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.data.labels import listed
 from shoal.core.errors import ConfigError, DataFault
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
     Classes that are words, such as the names of folders of pictures, are numbered over all devices: see
     `Fleet`.
     """
-    from shoal.shell.readers import kind_of, read_images
+    from shoal.shell.readers import kind_of
     from shoal.simulation.fleet import Fleet
 
     paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
@@ -29,12 +31,31 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
         name = str(path.with_suffix("")) if same else short
         try:
             if kind_of(path) == "images":
-                devices[name] = read_images(path)
+                devices[name] = _images(path, alone=len(paths) == 1)
             else:
                 devices[name] = _arrays(path, label, not regression)
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
+
+
+def _images(path: Path, alone: bool) -> tuple[Any, ...]:
+    from shoal.shell.readers import read_images
+
+    try:
+        return read_images(path)
+    except DataFault as fault:
+        if not alone or path.is_file():
+            raise
+        hint = f"{fault.hint}; where each device has a folder of its own in it: --data '{path}/*'"
+        raise DataFault(fault.message, hint) from None
+
+
+def _columns(path: Path) -> str:
+    """The columns of a csv file, for a hint."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        names = next(csv.reader(file), [])
+    return f"; it has {listed(reversed(names))}" if names else ""
 
 
 def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
@@ -43,7 +64,8 @@ def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
 
     if (kind := kind_of(path)) in ("csv", "parquet"):
         if label is None:
-            raise ConfigError(f"{path} is a {kind} file", "name its column of classes: --label COLUMN")
+            hint = "name its column of classes: --label COLUMN"
+            raise ConfigError(f"{path} is a {kind} file", f"{hint}{_columns(path) if kind == 'csv' else ''}")
         return (read_csv if kind == "csv" else read_parquet)(path, label, True, words=words)
     own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
     if own is None or own[1] is None:

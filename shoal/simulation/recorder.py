@@ -20,10 +20,12 @@ from shoal.simulation.progress import Progress
 
 
 class Recorder:
-    """Writes the history of a run while it goes on, and says how far it is."""
+    """Writes the history of a run while it goes on, and says how far it is. what: the name of what devices
+    measure."""
 
-    def __init__(self, state: State, outcome: engine.Outcome, say: Progress) -> None:
+    def __init__(self, state: State, outcome: engine.Outcome, say: Progress, what: str = "accuracy") -> None:
         self.rounds: list[Round] = []
+        self._what = what
         self._state, self._outcome, self._say = state, outcome, say
         self._began = self._opened = time.perf_counter()
         self._title, self._bytes, self._measured = "", (0, 0), ""
@@ -79,7 +81,7 @@ class Recorder:
         )
         if accuracy is not None:
             of = HELD_OUT if part == TRAIN else part
-            self._measured = f", {of.replace('_', '-')} accuracy {percent(accuracy)}"
+            self._measured = f", {of.replace('_', '-')} {self._what} {percent(accuracy)}"
         self._state, self._bytes = state, total
 
     def _left(self) -> str:

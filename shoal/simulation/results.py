@@ -15,7 +15,8 @@ def files_text(found: dict[str, Any]) -> str:
     if found["statistics"]:
         return str(found["summary"])
     width = max(len(row["device"]) for row in found["devices"]) + 2
-    rows = [f"{'device':<{width}}{'cluster':>10}{'accuracy':>10}{'samples':>9}"]
+    what = "explained" if found["verdict"] and found["verdict"]["numbers"] else "accuracy"
+    rows = [f"{'device':<{width}}{'cluster':>10}{what:>10}{'samples':>9}"]
     rows += [
         f"{row['device']:<{width}}{row['cluster']:>10}{100 * row['accuracy']:>10.1f}{row['samples']:>9}"
         for row in found["devices"]

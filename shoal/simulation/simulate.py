@@ -98,6 +98,9 @@ def simulate(
         fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
         result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
     """
+    if of_fleet := [name for name in ("regression", "test", "held_out") if name in parameters]:
+        hint = f"shoal.simulate(..., shoal.Fleet(devices, {of_fleet[0]}={parameters[of_fleet[0]]}))"
+        raise ConfigError(f"{of_fleet[0]} says how a fleet is made, and not how it is trained", hint)
     say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
     model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
@@ -116,7 +119,7 @@ def simulate(
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
     given = applied(layout, fleet.shape), probabilities(learner, fleet, layout), sentence(fleet.class_names)
-    remarks = list(filter(None, (taken, *given)))
+    remarks = list(filter(None, (taken, *given, fleet.perhaps_numbers)))
     for each in remarks:
         say(each)
     started = time.perf_counter()
@@ -137,7 +140,7 @@ def simulate(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = Recorder(state, outcome, say)
+    recorder = Recorder(state, outcome, say, "variance explained" if fleet.regression else "accuracy")
     together = together_on_gpu(devices, device)
     helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
@@ -227,7 +230,8 @@ class SimulationResult(Result):
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
-        return completed(verdict(rows, losses, given), self.state)
+        likely = self.learner.loss is None and self.learner.train is None
+        return completed(verdict(rows, losses, given, likely), self.state)
 
     @cached_property
     def tuned(self) -> Accuracy:

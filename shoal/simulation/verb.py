@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
+CONTEXT = {"show_default": True, "allow_extra_args": True}
+"""Of the command: `over_seeds` says what arguments beside the options mean, a pattern that was not quoted."""
 
 
 def options_of_files(required: bool) -> Callable[[Function], Function]:
@@ -123,7 +125,7 @@ def _each(*options: Callable[[Function], Function]) -> Callable[[Function], Func
 
 
 @click.command(
-    context_settings={"show_default": True},
+    context_settings=CONTEXT,
     epilog="Example: fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )
 @verb
@@ -179,6 +181,9 @@ def over_seeds(
     missing = [name for name in ("torch", "sklearn") if importlib.util.find_spec(name) is None]
     if missing:
         raise Missing("simulating needs PyTorch and scikit-learn", "pip install torch scikit-learn kneed")
+    if more := click.get_current_context().args:
+        hint = "quote a pattern, so that the shell leaves it alone: --data 'devices/*.npz'"
+        raise click.UsageError(f"unexpected: {' '.join(more[:3])}; {hint}")
     others = dict(settings)
     table, plot, seeds = others.pop("table"), others.pop("plot"), _numbers(others.pop("seeds"))
     others["changes"] = dict(map(parsed, others["changes"]))

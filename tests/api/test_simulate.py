@@ -18,6 +18,7 @@ from shoal.core.device_kit.tuning import tune
 from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound, StorageFault
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
+from shoal.result import NotKnown
 from shoal.simulation.simulate import SimulationResult
 from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab import datasets, fleets
@@ -298,13 +299,36 @@ def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
     found = json.loads((tmp_path / "out" / "result.json").read_text())
     assert found["accuracy"]["mean"] == result.accuracy.mean
     assert len(found["history"]) == len(result.history)
-    from safetensors.numpy import load_file
-
-    for cluster, model in result.models.items():
-        saved = load_file(tmp_path / "out" / f"{cluster}.safetensors")
-        assert all(np.array_equal(saved[name], tensor) for name, tensor in model.items())
     with pytest.raises(NotFound, match="there is no cluster 'c9'"):
         result.module("c9")
+
+
+def test_a_result_that_was_saved_is_there_the_next_morning(result: SimulationResult, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    result.save(tmp_path / "out")
+    found = shoal.Result.load(tmp_path / "out")
+    assert repr(found) == repr(result)
+    assert (found.accuracy, found.clusters) == (result.accuracy, result.clusters)
+    assert found.verdict == result.verdict
+    assert list(found.history) == list(result.history)
+    x = result.fleet["ward-0"].test.x
+    for cluster, model in result.models.items():
+        assert list(found.models[cluster]) == list(model), "in the order of the network"
+        assert all(np.array_equal(found.models[cluster][name], tensor) for name, tensor in model.items())
+        with torch.no_grad():
+            wanted = result.module(cluster)(torch.from_numpy(x)).numpy()
+            assert np.array_equal(found.module(cluster, Net)(torch.from_numpy(x)).numpy(), wanted)
+        assert found.session(cluster).run(["scores"], {"x": x})[0] == pytest.approx(wanted, abs=1e-4)
+    found.save(tmp_path / "again")
+    first, again = (tmp_path / name / "result.json" for name in ("out", "again"))
+    assert json.loads(again.read_text()) == json.loads(first.read_text())
+    with pytest.raises(NotKnown, match="saved result cannot place"):
+        found.place(x)
+    with pytest.raises(ConfigError, match="name the folder"):
+        shoal.Result.load(tmp_path)
+    (tmp_path / "result.json").write_text('{"algorithm": "flux"}')
+    with pytest.raises(ConfigError, match="not what was saved"):
+        shoal.Result.load(tmp_path)
 
 
 def test_a_result_as_a_frame(result: SimulationResult) -> None:
@@ -342,6 +366,7 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
     ("changes", "error", "text"),
     [
         ({"model": 7}, ConfigError, "model is a int"),
+        ({"regression": True}, ConfigError, r"shoal.Fleet.devices, regression=True."),
         ({"model": "mpl"}, ConfigError, 'no network .mpl. .did you mean "mlp"'),
         ({"model": "missing.py"}, ConfigError, "no learner file"),
         ({"model": lambda: 3}, LearnerFault, "returned a int"),

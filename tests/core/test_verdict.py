@@ -105,6 +105,36 @@ def test_what_the_loss_says() -> None:
     assert falling.advice == "the loss was still falling, so more rounds would help"
 
 
+def test_a_model_that_knows_its_samples_by_heart_needs_more_of_them() -> None:
+    few = [device(0.65, 0.5, 0.5)] * 4
+
+    def advised(losses: list[float], likely: bool = True) -> str:
+        found = verdict(few, losses, likely=likely)
+        assert found is not None
+        return found.advice
+
+    low = [2.0, 1.0, *[0.2] * 6]  # a mean probability of 82 % or more for what it was trained on
+    assert "more samples would help" in advised(low)
+    assert "more samples would help" not in advised(FALLING)
+    assert "more samples" not in advised(low, likely=False), "a loss of another kind"
+    nothing = verdict([device(0.49, 0.5, 0.5, samples=2000)] * 9, low, likely=True)
+    assert nothing is not None
+    assert (nothing.learned, "look at the labels" in nothing.advice) == (False, True)
+
+
+def test_where_there_are_too_few_samples_it_is_said_how_many_would_tell() -> None:
+    few = verdict([device(0.7, 0.5, 0.5, samples=10)] * 2, FALLING)
+    assert few is not None
+    assert (few.learned, round(few.error, 2)) == (None, 0.19)  # a gain of 0.2: three errors are 0.57
+    assert few.advice.startswith("9 times as many samples")
+    enough = verdict([device(0.7, 0.5, 0.5, samples=90)] * 2, FALLING)
+    assert enough is not None
+    assert enough.learned is True
+    below = verdict([device(0.4, 0.5, 0.5, samples=10)] * 2, FALLING)
+    assert below is not None
+    assert "more samples on each" in below.advice
+
+
 def test_without_figures_there_is_no_verdict() -> None:
     assert verdict([], FALLING) is None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedserver.cli.models.weights import save
 from shoal.core.device_kit.learner import builtin, initial_weights
+from shoal.shell.weights import save
 from tests.waiting import HANG
 
 MOUNT = "mount -t tmpfs -o size=8m shoal-test"

@@ -325,3 +325,21 @@ def test_what_is_wrong_is_said_with_a_hint(files: Path, arguments: tuple[str, ..
     done = simulate(*(argument.format(files) for argument in arguments))
     assert done.exit_code in (3, 8)
     assert text in done.stderr
+
+
+def test_what_the_program_can_find_out_itself_is_said(files: Path) -> None:
+    numbers = np.random.default_rng(0).integers(25, 300, 700)
+    (files / "a.csv").write_text("age,bmi,progress\n" + "\n".join(f"{n % 50},{n % 7},{n}" for n in numbers))
+    asked = simulate("--data", f"{files}/a.csv")
+    assert asked.stderr.rstrip().endswith("it has progress, bmi, age")
+    shown = simulate("--data", f"{files}/a.csv", "--label", "progress", "--rounds", "1")
+    assert "if they are numbers to predict" in shown.stdout
+    explained = simulate("--data", f"{files}/a.csv", "--label", "progress", "--regression", "--rounds", "1")
+    assert "held-out variance explained" in explained.stderr
+    assert "accuracy" not in explained.stdout
+    unquoted = simulate("--data", "a.npz", "b.npz", "c.npz")
+    assert (unquoted.exit_code, "quote a pattern" in unquoted.stderr) == (2, True)
+    (files / "cams" / "attic" / "day").mkdir(parents=True)
+    (files / "cams" / "attic" / "day" / "1.png").touch()
+    (files / "cams" / "2.png").touch()
+    assert f"--data '{files}/cams/*'" in simulate("--data", f"{files}/cams").stderr

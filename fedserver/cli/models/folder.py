@@ -17,7 +17,6 @@ import yaml
 
 from fedserver.cli import text
 from fedserver.cli.models import onnx
-from fedserver.cli.models.weights import save
 from fedserver.coordinator.status_types import DeviceFigures, ReleaseStatus, RunStatus
 from shoal import __version__
 from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
@@ -27,6 +26,7 @@ from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.texts import percent
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import disk
+from shoal.shell.weights import save
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -188,6 +188,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         f"Trained by Shoal {__version__} with {named}: {summary.progress} rounds of training, exported on "
         f"{time.strftime('%Y-%m-%d', time.gmtime())} (UTC){goes_on}. `{CONFIG}` has every setting.",
         "## Models",
+        *([f"**{status.verdict}.**"] if status.verdict else []),
         _markdown(("cluster", "file", "devices", "samples", "accuracy"), rows),
         "Accuracy is what the devices of a cluster measured on that many held-out or test samples of their "
         "own. Nothing else is known here about their data, which never left them.",

@@ -86,7 +86,8 @@ def export(
     """
     from fedserver.cli.models import folder as folders
     from fedserver.cli.models import onnx, signature
-    from fedserver.cli.models.weights import read_graph_file, save
+    from fedserver.cli.models.weights import OF_PYTORCH, read_graph_file
+    from shoal.shell.weights import save
 
     if sum(each is not None for each in (out, folder, mlflow)) != 1 or (out is None and (cluster or graph)):
         hint = "--out FILE with --cluster KEY, --folder DIR, or --mlflow URL"
@@ -110,6 +111,9 @@ def export(
         files = [str(path) for path in folders.write_folder(client, found, folder, release)]
         return Result({"run": name, "clusters": known, "files": files}, "\n".join(files))
     assert out is not None
+    if out.suffix.lower() in OF_PYTORCH:
+        hint = f"--out {out.with_suffix('.safetensors')}, which safetensors.torch.load_file reads"
+        raise ConfigError(f"{out} cannot be written in PyTorch's own format, which can run code", hint)
     if cluster is None and len(known) > 1:
         raise NotFound(f"run {name} has {len(known)} models", f"give --cluster: {', '.join(known)}")
     key = known[0] if cluster is None else cluster
@@ -126,7 +130,8 @@ def export(
         "privacy": "; ".join(text.privacy(found.released, found.central)),
         "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
     }
-    about = {"run": name, "cluster": key, **privacy}
+    learned = {"verdict": str(found.verdict)} if found.verdict else {}
+    about = {"run": name, "cluster": key, **learned, **privacy}
     if as_onnx and network is not None:
         about["graph_by"] = spec.graph_by if spec and graph is None else ""
         written = onnx.save(network, client.fetch(weights), out, about)
@@ -143,6 +148,7 @@ def export(
     said = [
         f"{out}: the model of {key}, {len(weights.manifest)} tensors",
         *([f"{written}: how to use it"] if as_onnx else []),
+        *learned.values(),
         f"privacy in this run\n{text.privacy_table(found.released, found.central)}",
         f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
     ]

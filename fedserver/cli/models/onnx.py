@@ -79,6 +79,7 @@ def card(graph: Graph, name: str, facts: Mapping[str, str]) -> str:
         f"# {name}",
         "",
         f"- run: {facts['run']}, cluster: {facts['cluster']}",
+        *([f"- {facts['verdict']}"] if "verdict" in facts else []),
         f"- learner: {graph.facts.get('learner', 'not noted')}",
         f"- input `x`: ({sizes}) {graph.sample.dtype}",
         f"- preprocessing: {graph.facts.get('preprocessing', 'not noted')}",

@@ -1,16 +1,16 @@
-"""Models in safetensors files, and the weights that a run starts from."""
+"""The weights that a run starts from."""
 
 import importlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedserver.config import LearnerConfig, RunConfig
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.tensors import ORDER
 from shoal.core.inference.graph.model import Graph, read_graph
-from shoal.core.types import Array, Tensors
-from shoal.shell.disk import settle, storing, temporary
+from shoal.core.types import Tensors
+from shoal.shell.weights import load
+
+OF_PYTORCH = (".pt", ".pth", ".bin")
+"""Names of files that PyTorch writes, which are neither read nor written: they can run code."""
 
 
 def initial_weights(config: RunConfig) -> Tensors | None:
@@ -59,28 +59,3 @@ def _made(config: LearnerConfig) -> Tensors:
         ) from None
     tensors: Tensors = learners.weights(config.file or config.builtin or "", config.options, config.seed)
     return tensors
-
-
-def load(path: Path) -> dict[str, Array]:
-    """The tensors of a safetensors file, in the model's order if the file has it. Raises ConfigError."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- it is no dict
-            order = json.loads((file.metadata() or {}).get(ORDER, "null"))
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as safetensors: {error}", "give a safetensors file"
-        ) from None
-    return {name: found[name] for name in order} if order and set(order) == set(found) else found
-
-
-def save(tensors: Tensors, path: Path, facts: Mapping[str, str]) -> None:
-    """Write a model to a safetensors file, in one step. facts: more metadata for the file."""
-    from safetensors.numpy import save_file
-
-    metadata = {**facts, ORDER: json.dumps(list(tensors))}
-    with storing(path), temporary(path.absolute().parent) as file:
-        save_file(dict(tensors), file.name, metadata)
-        settle(file, path.absolute())

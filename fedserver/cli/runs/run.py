@@ -18,7 +18,7 @@ from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
-from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.errors import ConfigError, ShoalError, Unavailable
 from shoal.core.texts import percent
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Result, printable, verb
@@ -142,7 +142,7 @@ def start(
         flags["every"] = seconds(flags["every"])
     if flags["evaluate"] is not None and (other is not None or learner is not None):
         raise click.UsageError("--evaluate goes with neither --like nor --learner")
-    if flags["evaluate"] and (file := Path(flags["evaluate"])).suffix == ".safetensors":
+    if flags["evaluate"] and (file := _model_file(flags["evaluate"])):
         flags |= {"evaluate": "", "initial_weights": file, "algorithm": flags["algorithm"] or "fedavg"}
     if path is not None and other is not None:
         raise click.UsageError("--file and --like exclude each other")
@@ -166,8 +166,7 @@ def start(
         lines.append(cost)
     console.progress(f"run {started} has started; asking the devices that are connected")
     answers = _answers(client, started)
-    if answered := said(answers):
-        lines.append(answered)
+    lines.append(said(answers) or "no device is connected yet, so the run waits")
     expected = liars = package = ""
     if spec.evaluate is None:
         expected, liars = _expected(spec), _parameters(spec)[0].influence(_parameters(spec)[1])
@@ -189,6 +188,23 @@ def start(
             f"it differs from {other} in: {', '.join(differing)}" if differing else f"it repeats {other}"
         )
     return Result(data, "\n".join(lines))
+
+
+def _model_file(evaluate: str) -> Path | None:
+    """The file that --evaluate names; None for a release. Raises ConfigError for one of another format."""
+    from fedserver.cli.models.weights import OF_PYTORCH
+
+    file = Path(evaluate)
+    if file.suffix == ".safetensors":
+        return file
+    if file.suffix in (".onnx", *OF_PYTORCH) or file.is_file():
+        raise ConfigError(
+            f"--evaluate takes a release or a safetensors file, and {file} is neither",
+            "write the weights of the devices' network, with their names: "
+            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors'); "
+            "or fedserver model export RUN --cluster c0 --out c0.safetensors",
+        )
+    return None
 
 
 def _answers(client: "OperatorClient", run: str) -> dict[str, str]:

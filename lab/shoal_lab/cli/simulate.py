@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb
 from shoal.simulation.results import files_text
-from shoal.simulation.verb import on_files, options_of_files, options_of_training, over_seeds
+from shoal.simulation.verb import CONTEXT, on_files, options_of_files, options_of_training, over_seeds
 from shoal_lab.cli.text import experiment_text
 from shoal_lab.datasets import natural
 
@@ -23,7 +23,7 @@ OF_EXPERIMENTS = (
 
 
 @click.command(
-    context_settings={"show_default": True},
+    context_settings=CONTEXT,
     epilog="Examples: fedserver simulate --algorithm flux --dataset digits --shift px --level 5; "
     "fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10",
 )

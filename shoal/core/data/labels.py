@@ -69,8 +69,8 @@ def read(what: str, y: Array, named: Named = by_row) -> Array:
             raise DataFault(f"{what}: {named(row)} is missing", "fill or drop such samples")
         raise DataFault(
             f"{what}: {named(row)} is {y[row]}",
-            "classes are names or whole numbers; for numbers to predict, set regression=True, or on a device "
-            "data.regression: true",
+            "classes are names or whole numbers; for numbers to predict: shoal.Fleet(..., regression=True), "
+            "fedserver simulate --regression, or on a device data.regression: true",
         )
     return y.astype(np.int64)
 
@@ -195,9 +195,13 @@ def sentence(names: Sequence[str] | None) -> str:
         'classes 1 to 3 are numbered from 0'
         >>> sentence(("cat", "dog"))
         'classes cat, dog are numbered from 0'
+        >>> sentence(("cat",))
+        'class cat, the only one, is numbered 0'
     """
     if names is None:
         return ""
+    if len(names) == 1:
+        return f"class {names[0]}, the only one, is numbered 0"
     shown = listed(names)
     if len(names) > 1 and are_numbers(names):
         first, last = int(names[0]), int(names[-1])

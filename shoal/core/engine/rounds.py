@@ -297,11 +297,14 @@ class RoundEngine(View):
         gone = self._attendance.gone
         if all(self.sessions.is_here(device) or device in gone for device in tasks.missing):
             # Those that are gone for good have not failed: others may come, and do what was asked of them.
-            # Nor have those that ask their owners, who take their time: the run asks again.
-            failed, asking = {*tasks.missing} - gone - tasks.asking, bool(tasks.asking - gone)
-            why = "every device that is left waits for its owner's consent"
-            why = "every device that is left has failed" if failed or not asking else why
-            return self._abandon(why, counts=bool(failed), asking=asking)
+            # Nor have those that ask their owners, who take their time: the run asks again. Where these are
+            # enough for a round, one that another device has failed is no reason to give up.
+            failed, asking = {*tasks.missing} - gone - tasks.asking, tasks.asking - gone
+            counts = bool(failed) and reported + len(asking) < self._least()
+            parts = ["has failed"] * bool(failed or not asking)
+            parts += ["waits for its owner's consent"] * bool(asking)
+            why = f"every device that is left {' or '.join(parts)}"
+            return self._abandon(why, counts=counts, asking=bool(asking))
         return []
 
     def _time_is_up(self) -> list[Effect]:

@@ -55,6 +55,7 @@ def test_no_failure_takes_the_place_of_a_debit(ledger: Ledger, tmp_path: Path) -
     entries = Ledger(tmp_path, Budget()).verify()
     assert len(paid(entries, ACCURACY)) == 1
     assert spent(entries).rho == ONE_COUNT.cost.rho
+    assert text(ledger.entries(), Budget()).count("the server learned 'bug'") == 2, "one line, and the newest"
 
 
 @pytest.mark.parametrize(

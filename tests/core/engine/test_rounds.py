@@ -227,6 +227,17 @@ def test_a_run_waits_for_the_owners_of_its_devices_and_fails_only_by_rounds_that
     )
 
 
+def test_a_device_that_fails_does_not_end_a_run_in_which_enough_others_ask_their_owners() -> None:
+    machine = opened(3, minimum=1, max_abandoned_rounds=2, retry_after=0.0)
+    for number in range(1, 5):
+        asking = [Failed(f"d{i}", number, 1, "ask", asks=True) for i in range(2)]
+        effects = feed(machine, *asking, Failed("d2", number, 1, "no memory"))
+        assert kinds(effects) == ["Abandon", "Save"]
+        feed(machine, Tick(float(number)))
+    last = (Failed("d2", 5, 1, "no memory"), Failed("d1", 5, 1, "ask", asks=True), Reported("d0", 5, 1))
+    assert feed(machine, *last) == [Reduce(5, ("d0",))]
+
+
 @pytest.mark.parametrize(("before", "fails"), [(1, True), (7, False)])
 def test_a_server_that_starts_again_takes_rounds_beyond_the_limit_for_those_in_which_owners_were_asked(
     before: int, fails: bool

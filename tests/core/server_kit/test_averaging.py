@@ -105,7 +105,9 @@ def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_in_that_m
     left_out = "the update of x was left out, because it points away from those of most others (cosine -1.00)"
     assert left_out in str(guard.remarks)
     _, guard = next_models(models, away, "clipped", guard)
-    why = "its updates to c0 pointed away from those of most others in 3 rounds in a row"
+    why = (
+        "its updates to c0 pointed away from those of most others in 3 rounds in a row, so they do not count"
+    )
     assert guard.quarantined == {"x": why}
     assert f"x is quarantined: {why}" in guard.remarks
     back = [*honest, trained("x", 9, 9)]  # whatever it sends now, it does not count

@@ -14,13 +14,13 @@ from grpc import aio
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from fedserver.cli.models.weights import load
 from fedserver.cli.runs import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Report
 from shoal.core.privacy.report import WEIGHTS
 from shoal.shell.console import Console
+from shoal.shell.weights import load
 from tests.server.commands import Command, commands
 from tests.server.processes import Daemon, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected

@@ -11,10 +11,10 @@ import pytest
 from fedserver.__main__ import main
 from fedserver.cli import text
 from fedserver.cli.models.folder import _lineage, write_folder
-from fedserver.cli.models.weights import load
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import BadPayload
 from shoal.core.server_kit.history.records import ClusterRound, RoundHistory
+from shoal.shell.weights import load
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, spec
 from tests.server.test_daemon import all_devices

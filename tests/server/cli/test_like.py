@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedserver.cli.models.weights import save
 from fedserver.rpc.client import OperatorClient
 from shoal.core.types import Tensors
+from shoal.shell.weights import save
 from tests.server.cli.conftest import Verb
 from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, spec

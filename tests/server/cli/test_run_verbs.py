@@ -55,6 +55,7 @@ def test_a_run_is_paused_changed_resumed_compared_pruned_and_removed(
         assert commands(capfd)("release", "rm", "stable", "--state", state)[0] == 0
         assert verb("rm", "toy") == {"removed": "toy"}
         assert verb("show", "toy", code=1)["code"] == "not-found"
+        assert "safetensors" in verb("start", "--evaluate", "model.onnx", code=3)["message"]
         again = verb("start", "toy", "--algorithm", "fedavg", code=3)
         assert "was removed" in again["message"]
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedserver.cli.models.weights import initial_weights, load, save
+from fedserver.cli.models.weights import initial_weights
 from fedserver.config import LearnerConfig, RunConfig
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import digest
+from shoal.shell.weights import load, save
 from tests.server.toys import MODEL
 
 MLP = {"inputs": 4, "hidden": (3,), "classes": 2}

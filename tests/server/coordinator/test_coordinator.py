@@ -1,6 +1,7 @@
 """A run over links, without a network: the same models as in simulation, whatever is done to it."""
 
 import asyncio
+import inspect
 import threading
 import time
 from contextlib import closing
@@ -335,3 +336,18 @@ def test_idle_devices_are_told_which_runs_go_on(tmp_path: Path) -> None:
         assert coordinator.idle().going_on == ()
 
     scenario(story, tmp_path)
+
+
+def test_work_that_waits_for_its_turn_when_the_process_ends_is_closed(tmp_path: Path) -> None:
+    """Else Python warns that it was never awaited, which reads like a fault."""
+
+    async def story() -> None:
+        coordinator = await Coordinator.open(tmp_path / "state", SETTINGS)
+        works = [asyncio.sleep(HANG), asyncio.sleep(0)]
+        turns = [asyncio.create_task(coordinator.in_turn(work)) for work in works]
+        await asyncio.sleep(0)
+        await crash(coordinator)
+        await asyncio.gather(*turns, return_exceptions=True)
+        assert [inspect.getcoroutinestate(work) for work in works] == [inspect.CORO_CLOSED] * 2
+
+    asyncio.run(story())

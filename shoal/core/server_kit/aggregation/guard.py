@@ -70,7 +70,8 @@ class Guard:
     @property
     def quarantined(self) -> dict[DeviceId, str]:
         """The devices whose updates do not count, and why."""
-        why = f"its updates to {{}} pointed away from those of most others in {STRIKES} rounds in a row"
+        many = f"in {STRIKES} rounds in a row, so they do not count"
+        why = f"its updates to {{}} pointed away from those of most others {many}"
         return {
             device: why.format(key)
             for key, counts in sorted(self.strikes.items())

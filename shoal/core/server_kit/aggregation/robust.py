@@ -61,14 +61,18 @@ class Spread:
     concentration: float
 
 
+TOLD = 0.9
+"""A device is named whose number of samples counts as less than this part of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Combined:
     """reference: the norm with which updates were compared; 0 if there was none.
 
     long: for each update that is more than `BOUND` times as long, how many times; such an update counts like
-    one of the usual length. capped: the devices whose numbers of samples do not count in full. left_out: for
-    each update that was left out, its cosine with the middle of all. spread: of the updates as they counted,
-    under `clipped`.
+    one of the usual length. capped: the devices whose numbers of samples count much less than in full.
+    left_out: for each update that was left out, its cosine with the middle of all. spread: of the updates as
+    they counted, under `clipped`.
     """
 
     model: Tensors
@@ -117,7 +121,7 @@ def combine(
     total = math.fsum(counted.values())
     shares = [weight / total for weight in counted.values()]
     found, scatter = settle(list(models.values()), shares, seen.apart, base)
-    heavy = tuple(device for device in models if counted[device] < weights[device])
+    heavy = tuple(device for device in models if counted[device] < TOLD * weights[device])
     spread = Spread(scatter, math.fsum(share**2 for share in shares))
     return Combined(found, usual, long, heavy, left_out, spread)
 
