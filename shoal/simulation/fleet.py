@@ -257,7 +257,7 @@ class Fleet(Mapping[str, Holding]):
         """A sentence where the classes look like numbers to predict; else ""."""
         samples = sum(len(part) for one in self.values() for part in (one.stage(0), one.test))
         names = self.class_names or ()
-        if self.classes <= MOST_RARE or samples >= FEW_EACH * self.classes or not labels.are_numbers(names):
+        if self.classes <= MAX_RARE or samples >= FEW_EACH * self.classes or not labels.are_numbers(names):
             return ""
         return (
             f"the {self.classes} classes have about {samples // self.classes} samples each: if they are "
