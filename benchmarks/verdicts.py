@@ -16,7 +16,7 @@ at least two points. Each run is one line of FILE; what is there is not run agai
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def drawn(name: str, seed: int, folder: Path | None) -> tuple[dict[str, Any], Fl
     return facts, Fleet(fleet, regression=numbers), hidden
 
 
-def as_numbered(hidden: dict[str, Rows], fleet: dict[str, tuple[np.ndarray, ...]]) -> dict[str, Rows]:
+def as_numbered(hidden: dict[str, Rows], fleet: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, Rows]:
     """The samples for the truth, their classes numbered as in a fleet: without those that no device has."""
     there = np.unique(np.concatenate([part for _, y, _, shown in fleet.values() for part in (y, shown)]))
     found = {}

@@ -16,7 +16,7 @@ from torch import nn
 
 from shoal.core.device_kit.context import choose_device
 from shoal.core.device_kit.training import stacked
-from shoal.core.device_kit.training.train import TRAINER, Lesson, alone
+from shoal.core.device_kit.training.train import TRAINER, TrainingJob, alone
 from shoal.core.engine.simulate import Device
 from shoal.core.errors import Diverged
 from shoal.core.exchange.messages import Message
@@ -76,8 +76,8 @@ class Together:
         try:
             for turn in turns:
                 turn.go_on()
-            while waiting := [turn for turn in turns if turn.lesson is not None]:
-                results = _trained([turn.lesson for turn in waiting if turn.lesson is not None])
+            while waiting := [turn for turn in turns if turn.job is not None]:
+                results = _trained([turn.job for turn in waiting if turn.job is not None])
                 for turn, result in zip(waiting, results, strict=True):
                     turn.go_on(result)
         finally:
@@ -87,15 +87,15 @@ class Together:
             self._done[name] = turn.answer
 
 
-def _trained(lessons: Sequence[Lesson]) -> list[float | Diverged | None]:
+def _trained(jobs: Sequence[TrainingJob]) -> list[float | Diverged | None]:
     """The results of those that were trained together; None for the others, which have not changed."""
-    found: list[float | Diverged | None] = [None] * len(lessons)
+    found: list[float | Diverged | None] = [None] * len(jobs)
     kinds: dict[object, list[int]] = {}
-    for number, lesson in enumerate(lessons):
-        if (kind := stacked.kind_of(lesson)) is not None:
+    for number, job in enumerate(jobs):
+        if (kind := stacked.kind_of(job)) is not None:
             kinds.setdefault(kind, []).append(number)
     for numbers in kinds.values():
-        results = stacked.train([lessons[number] for number in numbers]) if len(numbers) > 1 else None
+        results = stacked.train([jobs[number] for number in numbers]) if len(numbers) > 1 else None
         for number, result in zip(numbers, results or (), strict=False):
             found[number] = result
     return found
@@ -104,18 +104,18 @@ def _trained(lessons: Sequence[Lesson]) -> list[float | Diverged | None]:
 class Turn:
     """A task that is done on a thread of its own, and stops where it wants to train.
 
-    lesson: what it waits for; None if it does not wait. answer: once it is done, the answer or the error.
+    job: what it waits for; None if it does not wait. answer: once it is done, the answer or the error.
     """
 
     def __init__(self, task: Callable[[], Message]) -> None:
-        self.lesson: Lesson | None = None
+        self.job: TrainingJob | None = None
         self.answer: Message | BaseException = _Ended()
         self._result: float | BaseException | None = None
         self._go, self._stopped = Semaphore(0), Semaphore(0)
         self._thread = Thread(target=self._run, args=(task,), daemon=True)
 
     def go_on(self, result: float | BaseException | None = None) -> None:
-        """Begin, or go on, until it waits or is done. result: of the lesson for which it waits: its loss, an
+        """Begin, or go on, until it waits or is done. result: of the job for which it waits: its loss, an
         error to raise, or None, if it is to train by itself."""
         if self._thread.ident is None:
             self._thread.start()
@@ -137,14 +137,14 @@ class Turn:
             self.answer = error
         self._stopped.release()
 
-    def _train(self, lesson: Lesson) -> float:
-        self.lesson = lesson
+    def _train(self, job: TrainingJob) -> float:
+        self.job = job
         self._stopped.release()
         self._go.acquire()
-        self.lesson = None
+        self.job = None
         if isinstance(self._result, BaseException):
             raise self._result
-        return alone(lesson) if self._result is None else self._result
+        return alone(job) if self._result is None else self._result
 
 
 class _Ended(BaseException):

@@ -39,8 +39,8 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many devices trained together each time, from now on."""
     found, train = [], stacked.train
 
-    def counted(lessons: Any) -> Any:
-        results = train(lessons)
+    def counted(jobs: Any) -> Any:
+        results = train(jobs)
         found.append(len(results or ()))
         return results
 

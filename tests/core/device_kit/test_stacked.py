@@ -15,7 +15,7 @@ from shoal.core.device_kit.learner import Learner, tensors_of
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.training import stacked
 from shoal.core.device_kit.training.products import Products
-from shoal.core.device_kit.training.train import Lesson, alone
+from shoal.core.device_kit.training.train import TrainingJob, alone
 from shoal.core.errors import Diverged
 from shoal.core.exchange.messages import TrainingSettings
 
@@ -43,20 +43,20 @@ class Small(nn.Module):
 SMALL = Learner("small", Small)
 
 
-def lesson(
+def job(
     count: int, settings: TrainingSettings, learner: Learner = SMALL, by: float = 1.0, device: str = "cpu"
-) -> Lesson:
+) -> TrainingJob:
     data, there = blobs(count), torch.device(device)
     model = learner.module(seed=count).to(there)
-    return Lesson(learner, model, convert(Dataset(data.x * by, data.y), there), settings, seed=count)
+    return TrainingJob(learner, model, convert(Dataset(data.x * by, data.y), there), settings, seed=count)
 
 
-def by_itself(one: Lesson) -> tuple[float, Lesson]:
+def by_itself(one: TrainingJob) -> tuple[float, TrainingJob]:
     copied = replace(one, model=deepcopy(one.model))
     return alone(copied), copied
 
 
-def same_weights(first: Lesson, second: Lesson, within: float) -> None:
+def same_weights(first: TrainingJob, second: TrainingJob, within: float) -> None:
     found, right = tensors_of(first.model), tensors_of(second.model)
     for name, array in right.items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=within, err_msg=name)
@@ -83,41 +83,41 @@ def same_weights(first: Lesson, second: Lesson, within: float) -> None:
     ids=lambda settings: f"{settings.optimizer}-{settings.batch_size}",
 )
 def test_weights_and_losses_are_those_of_each_by_itself(settings: TrainingSettings, device: str) -> None:
-    lessons = [lesson(count, settings, device=device) for count in COUNTS]
-    own = [by_itself(one) for one in lessons]
-    found = stacked.train(lessons)
+    jobs = [job(count, settings, device=device) for count in COUNTS]
+    own = [by_itself(one) for one in jobs]
+    found = stacked.train(jobs)
     assert found == pytest.approx([loss for loss, _ in own], abs=1e-4 if device == "cpu" else 1e-2)
-    for one, (_, other) in zip(lessons, own, strict=True):
+    for one, (_, other) in zip(jobs, own, strict=True):
         same_weights(one, other, within=1e-4 if device == "cpu" else 1e-2)
 
 
 def test_numbers_can_be_predicted_too() -> None:
-    def made(count: int) -> Lesson:
+    def made(count: int) -> TrainingJob:
         x = blobs(count).x
         samples = convert(Dataset(x, x.sum(axis=1)), torch.device("cpu"))
         settings = TrainingSettings(epochs=2, batch_size=8, learning_rate=0.01)
-        return Lesson(LINE, LINE.module(seed=count), samples, settings, seed=count)
+        return TrainingJob(LINE, LINE.module(seed=count), samples, settings, seed=count)
 
     LINE = Learner("line", lambda: nn.Linear(4, 1))
-    lessons = [made(count) for count in COUNTS]
-    own = [by_itself(one) for one in lessons]
-    assert stacked.train(lessons) == pytest.approx([loss for loss, _ in own], abs=1e-4)
-    same_weights(lessons[1], own[1][1], within=1e-5)
+    jobs = [made(count) for count in COUNTS]
+    own = [by_itself(one) for one in jobs]
+    assert stacked.train(jobs) == pytest.approx([loss for loss, _ in own], abs=1e-4)
+    same_weights(jobs[1], own[1][1], within=1e-5)
 
 
 def test_one_that_diverges_is_the_only_one() -> None:
     settings = TrainingSettings(epochs=2, batch_size=8, learning_rate=0.05)
-    lessons = [lesson(count, settings, by=1e30 if count == 63 else 1.0) for count in COUNTS]
-    own = [by_itself(one) for one in lessons if len(one.samples) != 63]
-    found = stacked.train(lessons)
+    jobs = [job(count, settings, by=1e30 if count == 63 else 1.0) for count in COUNTS]
+    own = [by_itself(one) for one in jobs if len(one.samples) != 63]
+    found = stacked.train(jobs)
     assert found is not None
     with pytest.raises(Diverged) as wanted:
-        by_itself(lesson(63, settings, by=1e30))
+        by_itself(job(63, settings, by=1e30))
     lost = found.pop(2)
     assert isinstance(lost, Diverged)
     assert lost.hint == wanted.value.hint
     assert found == pytest.approx([loss for loss, _ in own], abs=1e-4)
-    for one, (_, other) in zip([*lessons[:2], lessons[3]], own, strict=True):
+    for one, (_, other) in zip([*jobs[:2], jobs[3]], own, strict=True):
         same_weights(one, other, within=1e-4)
 
 
@@ -174,10 +174,10 @@ class Counting(nn.Module):
 def test_what_cannot_be_computed_together_is_left_as_it_is(build: Callable[[], nn.Module]) -> None:
     learner = Learner("other", build)
     settings = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.05)
-    lessons = [lesson(count, settings, learner) for count in COUNTS]
-    before, chance = [tensors_of(one.model) for one in lessons], torch.get_rng_state()
-    assert stacked.train(lessons) is None
-    for one, weights in zip(lessons, before, strict=True):
+    jobs = [job(count, settings, learner) for count in COUNTS]
+    before, chance = [tensors_of(one.model) for one in jobs], torch.get_rng_state()
+    assert stacked.train(jobs) is None
+    for one, weights in zip(jobs, before, strict=True):
         for name, array in tensors_of(one.model).items():
             np.testing.assert_array_equal(array, weights[name])
     assert torch.equal(torch.get_rng_state(), chance)
@@ -201,8 +201,8 @@ def test_a_product_is_the_convolution(layer: nn.Conv2d) -> None:
 
 def test_of_one_kind_are_lessons_of_the_same_settings_shapes_and_weights_that_train() -> None:
     settings = TrainingSettings(epochs=1, batch_size=8)
-    first, others = lesson(5, settings), [lesson(8, settings) for _ in range(2)]
+    first, others = job(5, settings), [job(8, settings) for _ in range(2)]
     others[1].model.linear.bias.requires_grad_(False)
-    kinds = {stacked.kind_of(one) for one in (first, *others, lesson(5, replace(settings, epochs=2)))}
+    kinds = {stacked.kind_of(one) for one in (first, *others, job(5, replace(settings, epochs=2)))}
     assert len(kinds) == 3
-    assert stacked.kind_of(lesson(5, settings, Learner("own", Small, loss=lambda *given: None))) is None
+    assert stacked.kind_of(job(5, settings, Learner("own", Small, loss=lambda *given: None))) is None

@@ -23,7 +23,7 @@ from shoal.core.device_kit.evaluation.regression import predictions
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.products import Products
-from shoal.core.device_kit.training.train import Lesson, check_weights
+from shoal.core.device_kit.training.train import TrainingJob, check_weights
 from shoal.core.errors import Diverged, diverged
 
 CLOSE = 1e-2
@@ -35,22 +35,22 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Of Adam, as `optimizers.Adam` has them."""
 
 
-def kind_of(lesson: Lesson) -> Hashable | None:
-    """Lessons of one kind can be tried together. None: nothing but by itself."""
-    learner, samples = lesson.learner, lesson.samples
+def kind_of(job: TrainingJob) -> Hashable | None:
+    """Jobs of one kind can be tried together. None: nothing but by itself."""
+    learner, samples = job.learner, job.samples
     if learner.loss is not None or learner.train is not None or samples.y is None:
         return None
-    state = [*lesson.model.named_parameters(), *lesson.model.named_buffers()]
+    state = [*job.model.named_parameters(), *job.model.named_buffers()]
     return (
         id(learner),
-        lesson.settings,
+        job.settings,
         (samples.x.shape[1:], samples.x.dtype, samples.x.device, samples.targets is None),
         tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in state),
     )
 
 
-def train(lessons: Sequence[Lesson]) -> list[float | Diverged] | None:
-    """Train the models of lessons of one kind where they are: what `train.alone` returns or raises, in their
+def train(jobs: Sequence[TrainingJob]) -> list[float | Diverged] | None:
+    """Train the models of jobs of one kind where they are: what `train.alone` returns or raises, in their
     order.
 
     None, and nothing has changed, where that cannot be done: devices' gradients come out wrong where samples
@@ -58,15 +58,15 @@ def train(lessons: Sequence[Lesson]) -> list[float | Diverged] | None:
     computed for several at once.
     """
     try:
-        with seeded(lessons[0].seed, lessons[0].samples.x.device):
-            stack = _Stack(lessons)
+        with seeded(jobs[0].seed, jobs[0].samples.x.device):
+            stack = _Stack(jobs)
             if not stack.is_right():
                 return None
             losses = stack.run()
     except Exception:  # whatever it is of the author's, training them one by one meets it, and says it
         return None
     stack.hand_back()
-    return [_found(lesson, plan, row) for lesson, plan, row in zip(lessons, stack.plans, losses, strict=True)]
+    return [_found(job, plan, row) for job, plan, row in zip(jobs, stack.plans, losses, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,10 @@ class _Plan:
     batches: int
 
     @classmethod
-    def of(cls, lesson: Lesson) -> "_Plan":
-        settings = fitted(lesson.settings, len(lesson.samples))
-        batches = Batches(lesson.samples, settings.batch_size, lesson.seed)
-        spare = len(batches) * batches.size - len(lesson.samples)
+    def of(cls, job: TrainingJob) -> "_Plan":
+        settings = fitted(job.settings, len(job.samples))
+        batches = Batches(job.samples, settings.batch_size, job.seed)
+        spare = len(batches) * batches.size - len(job.samples)
         epochs = [F.pad(batches.order(), (0, spare)) for _ in range(settings.epochs)]
         counts = torch.full((settings.epochs, len(batches)), batches.size)
         counts[:, -1] -= spare
@@ -114,16 +114,16 @@ class _Stack:
     """N devices. plans: theirs. Every tensor that a step reads or writes stays where it is, so that a GPU can
     play a recorded step again."""
 
-    def __init__(self, lessons: Sequence[Lesson]) -> None:
-        first = lessons[0]
+    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
+        first = jobs[0]
         self._settings, self._device = first.settings, first.samples.x.device
-        classes = max(each.samples.classes for each in lessons)
-        self._networks = [_Loss(each.model, classes, each.samples.targets is not None) for each in lessons]
+        classes = max(each.samples.classes for each in jobs)
+        self._networks = [_Loss(each.model, classes, each.samples.targets is not None) for each in jobs]
         self._network = self._networks[0].train()
-        self.plans = [_Plan.of(lesson) for lesson in lessons]
+        self.plans = [_Plan.of(job) for job in jobs]
         steps, width = (max(each.rows.shape[axis] for each in self.plans) for axis in (0, 1))
         rows, counts = zip(*(plan.within(steps, width) for plan in self.plans), strict=True)
-        begins = torch.tensor([0, *(len(each.samples) for each in lessons[:-1])]).cumsum(0)
+        begins = torch.tensor([0, *(len(each.samples) for each in jobs[:-1])]).cumsum(0)
         batches = torch.tensor([plan.batches for plan in self.plans])
         restarts = torch.arange(steps)[:, None] % batches == 0
         if not self._settings.restart_momentum:
@@ -133,9 +133,9 @@ class _Stack:
         self._even = bool((self._counts > 0).all())
         self._restarts = restarts.to(self._device)  # (T, N)
         self._now = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._losses = torch.zeros(steps, len(lessons), device=self._device)
-        self._x = torch.cat([each.samples.x for each in lessons])
-        self._y = torch.cat([each.samples.goals for each in lessons])
+        self._losses = torch.zeros(steps, len(jobs), device=self._device)
+        self._x = torch.cat([each.samples.x for each in jobs])
+        self._y = torch.cat([each.samples.goals for each in jobs])
         self._each = vmap(self._loss)
         self._recorded: torch.cuda.CUDAGraph | None = None
 
@@ -281,16 +281,16 @@ def _side(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _found(lesson: Lesson, plan: _Plan, losses: np.ndarray) -> float | Diverged:
+def _found(job: TrainingJob, plan: _Plan, losses: np.ndarray) -> float | Diverged:
     """The mean loss of the last epoch, or how training has diverged. losses: (T,) of the device's steps."""
-    rate = lesson.settings.learning_rate
+    rate = job.settings.learning_rate
     sums = (losses * plan.counts.numpy()).reshape(-1, plan.batches).sum(axis=1)
-    means = sums / len(lesson.samples)
+    means = sums / len(job.samples)
     for epoch, mean in enumerate(means, start=1):
         if not np.isfinite(mean):
             return diverged(f"the loss became {mean} in epoch {epoch} of {len(means)}", rate)
     try:
-        check_weights(lesson.model, rate)
+        check_weights(job.model, rate)
     except Diverged as error:
         return error
     return float(means[-1])

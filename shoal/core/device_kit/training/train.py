@@ -68,11 +68,11 @@ def train(
     Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss or
     the weights do not stay finite.
     """
-    return TRAINER.get()(Lesson(learner, model, samples, settings, seed))
+    return TRAINER.get()(TrainingJob(learner, model, samples, settings, seed))
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TrainingJob:
     """What `train` was asked for. model: trained where it is."""
 
     learner: Learner
@@ -82,10 +82,10 @@ class Lesson:
     seed: int
 
 
-def alone(lesson: Lesson) -> float:
+def alone(job: TrainingJob) -> float:
     """`train`, here and now."""
-    learner, model, samples, seed = lesson.learner, lesson.model, lesson.samples, lesson.seed
-    settings = fitted(lesson.settings, len(samples))
+    learner, model, samples, seed = job.learner, job.model, job.samples, job.seed
+    settings = fitted(job.settings, len(samples))
     batches = Batches(samples, settings.batch_size, seed)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
@@ -98,7 +98,7 @@ def alone(lesson: Lesson) -> float:
     return loss
 
 
-TRAINER: ContextVar[Callable[[Lesson], float]] = ContextVar("trainer", default=alone)
+TRAINER: ContextVar[Callable[[TrainingJob], float]] = ContextVar("trainer", default=alone)
 """Does what `train` is asked for. A simulation lets devices wait here, and trains several at once."""
 
 
