@@ -66,7 +66,7 @@ class Device:
     async def run(self) -> None:
         """What an agent does while there is nothing to do, until it is canceled."""
         link, backoff, clock = self.dial(), Backoff(), asyncio.get_running_loop().time
-        welcome = None
+        welcome: Any = None
 
         def quietly(text: str) -> None: ...
 
@@ -83,7 +83,6 @@ class Device:
                 try:
                     if welcome is None:
                         welcome = await patiently(hello, backoff, float("inf"), quietly)
-                        assert welcome is not None
                         backoff.first = max(FIRST_WAIT, welcome.spread)
                         self.back = self.back or clock()
                     idle = await patiently(next_task, backoff, float("inf"), quietly)

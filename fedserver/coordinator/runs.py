@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedserver.coordinator import first_graph
-from fedserver.coordinator.aggregation import combining
-from fedserver.coordinator.aggregation.combining import Combination
+from fedserver.coordinator import combining, first_graph
 from fedserver.coordinator.answers import YES
+from fedserver.coordinator.combining import Combination
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe, terms_of_run

@@ -22,7 +22,7 @@ import fedclient.store.blobs
 import fedserver.coordinator.visits.transfer
 import fedserver.store.content.copies
 import fedserver.store.disk_space
-from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator import combining
 from tests.histories.database import connecting
 from tests.histories.disk import Crashed, Disk, is_dead
 from tests.histories.loop import SimLoop

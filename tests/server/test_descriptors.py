@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode, aio
 
-from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator import combining
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.content import mapped

@@ -201,7 +201,7 @@ def test_a_run_whose_reports_cannot_be_combined_can_go_back_and_go_on(
         devices = await until_round(coordinator, 2)
         known = await versions(coordinator)
         with monkeypatch.context() as patched:
-            patched.setattr("fedserver.coordinator.aggregation.combining.reduce", lambda *_: 1 / 0)
+            patched.setattr("fedserver.coordinator.combining.reduce", lambda *_: 1 / 0)
             for number, device in enumerate(devices):
                 await device.do(await device.task(), honest(number))
             await until(lambda: not coordinator.runs["toy"].active)

@@ -69,7 +69,7 @@ def test_a_run_that_failed_while_combining_asks_its_devices_again(
 ) -> None:
     async def story(coordinator: Coordinator) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("fedserver.coordinator.aggregation.combining.reduce", lambda *_: 1 / 0)
+            patched.setattr("fedserver.coordinator.combining.reduce", lambda *_: 1 / 0)
             await start(coordinator)
             devices = [await hands(coordinator, number) for number in range(DEVICES)]
             tasks = await asyncio.gather(*(device.task() for device in devices))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedserver.coordinator.aggregation import combining
+from fedserver.coordinator import combining
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.engines import Elsewhere
@@ -160,7 +160,7 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_before_
     elsewhere, harmed = Elsewhere(postgresql.database(), buckets.bucket()), list[str]()
     reduce, counted = combining.reduce, list[str]()
 
-    def of_damaged(half: Any, state: Any, reports: Any, *others: Any) -> Any:
+    def of_damaged(what: Any, reports: Any, maker: Any) -> Any:
         if not harmed and reports:
             name = reports._records[1].blobs[0]
             harmed.append(name)
@@ -172,7 +172,7 @@ def test_a_report_that_was_damaged_here_while_it_was_combined_is_fetched_before_
             else:
                 path.unlink()
         counted.extend(name for record in reports._records for name in record.blobs)
-        return reduce(half, state, reports, *others)
+        return reduce(what, reports, maker)
 
     async def play() -> None:
         async with server(tmp_path / "state", elsewhere=elsewhere) as coordinator:

@@ -1,26 +1,52 @@
-"""The reduction of a round: its reports are opened one by one, and combined on a separate thread."""
+"""The reports of a round, opened one by one and combined on a separate thread into the run's next state; none
+of them is damaged."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, overload
 
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.records import ReportRecord
+from fedserver.store.store import Storage
 from shoal.core.algorithm import Report, ServerHalf, State
-from shoal.core.errors import DiskFull, TooManyFiles
+from shoal.core.errors import DiskFull, NotFound, StorageFault, TooManyFiles
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.aggregation.parallel import AT_ONCE, Maker, in_memory, made_by, spread_over
+from shoal.core.server_kit.aggregation.parallel import AT_ONCE, Maker, made_by, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, RunId
+from shoal.shell import crash
+from shoal.shell.disk import NO_DESCRIPTORS
+
+log = logging.getLogger("shoal.run")
 
 T = TypeVar("T")
+RETRY_SECONDS = 1.0
+"""Seconds after which reports whose files could not be opened are combined again."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What is to be combined. devices: those whose reports count. tasks: of all that were asked. state: that
+    the round began with. known: gets what reports say of the models, and the next state, on any thread."""
+
+    run: RunId
+    round: int
+    devices: Sequence[DeviceId]
+    tasks: Mapping[DeviceId, Message]
+    server_half: ServerHalf
+    state: State
+    known: Callable[[Mapping[DeviceId, Figures], State], None]
 
 
 class StoredReports(Sequence[Report]):
@@ -54,12 +80,44 @@ class StoredReports(Sequence[Report]):
         return len(self._records)
 
 
-def reduce(
-    server_half: ServerHalf,
-    state: State,
-    reports: Sequence[Report],
-    maker: Maker = in_memory,
-) -> State:
+async def combined(what: Combination, storage: Storage) -> State:
+    """The next state of a run. It is computed again as long as the files of the reports cannot be opened, or
+    a damaged one cannot be restored for now.
+
+    Raises DamagedReports if the disk changed or lost reports that count, LostTensors if it lost a model that
+    is needed, StorageFault, and whatever the algorithm raises.
+    """
+    while True:
+        try:
+            return await _combined(what, storage)
+        except DiskFull as fault:
+            log.warning("run %s: its reports are combined again in a moment: %s", what.run, fault)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _combined(what: Combination, storage: Storage) -> State:
+    records = await storage.call(storage.reports.of_round, what.run, what.round)
+    counted = [record for record in records if record.device in what.devices]
+    reports = StoredReports(counted, what.tasks, storage.blobs)
+    crash.point("server.reducing")
+    try:
+        if len(counted) < len(what.devices):
+            raise NotFound("reports that counted are not stored")
+        following = await in_thread(lambda: reduce(what, reports, storage.blobs.make))
+    except (StorageFault, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+            # Code may load a module when it first needs it, as numpy does.
+            raise TooManyFiles(str(error), "close other connections and files") from error
+        if lost := await damage.lost_reports(storage, counted, what.devices):
+            raise DamagedReports(lost) from None
+        raise
+    crash.point("server.reduced")
+    return following
+
+
+def reduce(what: Combination, reports: StoredReports, maker: Maker) -> State:
     """The next state. maker: of the new models; if the disk is too full for it, they stay in memory.
 
     The models are checked to be finite: those in the reports are, but sums can overflow.
@@ -68,13 +126,14 @@ def reduce(
     with ThreadPoolExecutor(count, "sums") as threads, spread_over(threads):
         try:
             with made_by(maker):
-                following: State = server_half.reduce(state, reports)
+                following: State = what.server_half.reduce(what.state, reports)
         except TooManyFiles:  # which memory does not help
             raise
         except DiskFull:
-            following = server_half.reduce(state, reports)
+            following = what.server_half.reduce(what.state, reports)
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
+    what.known(reports.figures, following)
     return following
 
 

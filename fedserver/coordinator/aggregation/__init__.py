@@ -1,1 +1,0 @@
-"""New models from the reports of a round."""
