@@ -75,7 +75,7 @@ def run(
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}
     failure = None if until is Until.STOPPED else reporter.failure
     lines = [f"{done.device}: {done.tasks} tasks reported"]
-    if done.tasks:
+    if done.tasks and reporter.failure is None:
         own = own_options()
         lines.append(f"next: fedclient place{own} --run {done.run}, and then fedclient predict{own}")
     return Result(data, "\n".join(lines), failure)

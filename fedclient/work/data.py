@@ -174,7 +174,9 @@ def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, l
         arrays = read_npz(path)
     except OSError as error:
         name = error.filename or path  # there may be a second file, of labels
-        raise DataFault(f"{name}: {error.strerror or error}", "give the path of a file to read") from None
+        allowed = not isinstance(error, PermissionError)
+        hint = "give the path of a file to read" if allowed else "let the user who runs this read it"
+        raise DataFault(f"{name}: {error.strerror or error}", hint) from None
     if arrays is None:
         raise DataFault(f"{path} has no array x", "save it with numpy.savez(path, x=..., y=...)")
     return arrays

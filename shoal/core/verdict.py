@@ -31,12 +31,12 @@ MAX_ERROR = 0.05
 """With a larger error, even a loss that stays proves nothing."""
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
-BY_HEART = 0.1
+MEMORIZED = 0.1
 """A model is so much better on its training samples that more samples would help."""
 MOST_TIMES = 20
 """More times as many samples than these are not worth a number."""
-MORE_SAMPLES = "the models know their training samples by heart: more samples would help, not more rounds"
-NOTHING_COMMON = "the models know their training samples by heart: give more samples, or look at the labels"
+MORE_SAMPLES = "the models have memorized their training samples: more samples would help, not more rounds"
+NOTHING_COMMON = "the models have memorized their training samples: give more samples, or look at the labels"
 FELL = 0.03
 """The loss still falls if it loses this share of the first one in the last rounds."""
 
@@ -151,7 +151,7 @@ def verdict(
     found = _found(rows, _decided(rows, losses, numbers), losses, given, numbers)
     if found.learned is None:
         return replace(found, advice="; ".join(filter(None, (found.advice, _how_many(found)))))
-    if likely and not numbers and losses and _by_heart(losses[-1], found):
+    if likely and not numbers and losses and _memorized(losses[-1], found):
         return replace(found, advice=MORE_SAMPLES if found.learned else NOTHING_COMMON)
     return found
 
@@ -166,10 +166,10 @@ def _how_many(found: Verdict) -> str:
     return f"{times} times as many samples would show such a gain"
 
 
-def _by_heart(loss: float, found: Verdict) -> bool:
+def _memorized(loss: float, found: Verdict) -> bool:
     """Whether a model is much better on the samples that it was trained on than on others. By a loss of L,
     their classes have a mean probability of exp(-L) or more."""
-    return math.exp(-max(loss, 0.0)) > found.accuracy + BY_HEART + found.error
+    return math.exp(-max(loss, 0.0)) > found.accuracy + MEMORIZED + found.error
 
 
 def judged(devices: Sequence[Reported], losses: Sequence[float], given: bool = False) -> Verdict | None:

@@ -94,6 +94,8 @@ def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(MAX_TEXT + 1).decode()
+    except PermissionError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "let the user who runs this read it") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", hint) from None
     except UnicodeDecodeError:

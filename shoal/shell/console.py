@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 import click
 
-from shoal.core.errors import Bug, LearnerFault, Missing, ShoalError
+from shoal.core.errors import Bug, LearnerFault, Missing, ShoalError, StorageFault
 
 SCHEMA = 1
 USAGE = 2
@@ -297,6 +297,10 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
             traceback.print_exc()
             return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)
         return _fail(Missing(f"this needs {name}", f"pip install {PACKAGES[name]}"), as_json)
+    except PermissionError as error:  # wherever a path was looked at: it is a right that is wrong, and no bug
+        from shoal.shell.disk import RIGHTS
+
+        return _fail(StorageFault(str(error), RIGHTS), as_json)
     except Exception as error:
         traceback.print_exc()
         return _fail(Bug(f"{type(error).__name__}: {error}", REPORT), as_json)

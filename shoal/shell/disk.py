@@ -21,7 +21,7 @@ NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
 """What link() reports on a file system that allows only one name per file."""
 UNKNOWN_ROOM = (errno.EINVAL, errno.EOPNOTSUPP)
 """What posix_fallocate() reports on a file system that cannot set space aside."""
-RIGHTS = "give the user who runs this the right to write there, or name another place"
+RIGHTS = "give the user who runs this the right to read and write there, or name another place"
 HINTS = {
     errno.EACCES: RIGHTS,
     errno.EPERM: RIGHTS,

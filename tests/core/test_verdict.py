@@ -105,7 +105,7 @@ def test_what_the_loss_says() -> None:
     assert falling.advice == "the loss was still falling, so more rounds would help"
 
 
-def test_a_model_that_knows_its_samples_by_heart_needs_more_of_them() -> None:
+def test_a_model_that_memorized_its_samples_needs_more_of_them() -> None:
     few = [device(0.65, 0.5, 0.5)] * 4
 
     def advised(losses: list[float], likely: bool = True) -> str:

@@ -1,5 +1,6 @@
 """The envelope, the streams and the exit codes that both command lines promise."""
 
+import errno
 import importlib
 import json
 import os
@@ -55,6 +56,8 @@ def fail(how: str) -> Result:
         return Result({"found": 1}, "found one", Refused("not that one", "try another"))
     if how == "package":
         raise ModuleNotFoundError("No module named 'sklearn.cluster'", name="sklearn.cluster")
+    if how == "right":
+        raise PermissionError(errno.EACCES, "Permission denied", "/state/model")
     raise ZeroDivisionError("one over none")
 
 
@@ -106,6 +109,12 @@ def test_what_else_prints_cannot_spoil_the_json() -> None:
     assert json.loads(outcome.stdout)["data"] == {"a": 1}
     for words in ("an author's print", "a library's message", "a child's words", "done"):
         assert words in outcome.stderr
+
+
+def test_a_right_that_is_missing_is_no_bug() -> None:
+    outcome = call("fail", "right")
+    assert (outcome.exit_code, "Traceback" in outcome.stderr) == (8, False)
+    assert "/state/model" in outcome.stderr
 
 
 def test_an_error_says_code_and_mend_and_has_its_exit_code() -> None:

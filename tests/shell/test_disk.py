@@ -105,7 +105,7 @@ def test_the_bytes_of_a_file_are_synced_before_it_is_named_and_its_name_after_th
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        (errno.EACCES, "give the user who runs this the right to write there"),
+        (errno.EACCES, "give the user who runs this the right to read and write there"),
         (errno.EROFS, "that disk is read-only"),
         (errno.EIO, "check the disk that it is on"),
     ],

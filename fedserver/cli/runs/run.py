@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from shoal.core.data import histogram
 from shoal.core.errors import ConfigError, ShoalError, Unavailable
 from shoal.core.texts import percent
 from shoal.shell.config import parsed
-from shoal.shell.console import Console, Group, Result, printable, verb
+from shoal.shell.console import Console, Group, Interrupted, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -298,12 +300,22 @@ def wait(console: Console, client: "OperatorClient", name: str, timeout: float |
     Exits with code 1 if the run failed or was stopped, and with code 6 at --timeout. The server may be
     restarted in the meantime.
     """
-    status = _over(console, client, name, timeout)
+    with _that_goes_on(name):
+        status = _over(console, client, name, timeout)
     stage, error = status.summary.stage, None
     if stage != "finished":
         auxiliary = "was" if stage == "stopped" else "has"
         error = RunFailed(f"run {name} {auxiliary} {stage}: {status.summary.waiting_for}")
     return Result(text.data(status), text.status(status), error)
+
+
+@contextmanager
+def _that_goes_on(run: str) -> Iterator[None]:
+    """Around a look at a run, which Ctrl-C ends, and not the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; run {run} is as it was", f"fedserver run show {run}") from None
 
 
 def _over(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> RunStatus:
@@ -344,14 +356,15 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
 def logs(client: "OperatorClient", name: str, follow: bool) -> Result:
     """Print the log of a run, including which devices failed. Their owners see why in `fedclient status`."""
     lines: list[LogLine] = []
-    while True:
-        last = not follow or client.show(name).summary.over
-        for line in client.log(name, lines[-1].number if lines else 0):
-            click.echo(printable(text.line(line)))
-            lines.append(line)
-        if last:
-            return Result({"lines": list(map(vars, lines))}, "")
-        time.sleep(1.0)
+    with _that_goes_on(name):
+        while True:
+            last = not follow or client.show(name).summary.over
+            for line in client.log(name, lines[-1].number if lines else 0):
+                click.echo(printable(text.line(line)))
+                lines.append(line)
+            if last:
+                return Result({"lines": list(map(vars, lines))}, "")
+            time.sleep(1.0)
 
 
 @run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")

@@ -163,6 +163,8 @@ class SqliteDatabase(Database):
             action()
 
 
+CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+"""What SQLite reports where a right is missing, or where the disk is read-only."""
 SPACE = "free some space on the disk of the state folder"
 
 
@@ -178,7 +180,10 @@ def _faults() -> Iterator[None]:
             raise DiskFull(f"shoal.db: {error}", SPACE) from error
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
             raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
-        raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
+        hint = "check the disk of the state folder"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in CLOSED:
+            hint = f"let the user who runs this write to the state folder and all in it; or {hint}"
+        raise StorageFault(f"shoal.db: {error}", hint) from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

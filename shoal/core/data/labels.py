@@ -167,10 +167,14 @@ def numbers(what: str, y: Array, named: Named = by_row) -> Array:
     """Labels of one device, which are classes from 0 as they are: (n,) int64. Raises DataFault."""
     found = read(what, y, named)
     words = sorted({str(label) for label in found.tolist()}) if found.dtype.kind == "U" else []
+    return _whole(what, found, named, to_list(words))
+
+
+def to_list(words: Sequence[str]) -> str:
+    """A hint for names of classes that a device must not number by itself."""
     rest = f", and {len(words) - WRITTEN} more" if len(words) > WRITTEN else ""
     listed = f"data.classes: [{', '.join(map(_as_setting, words[:WRITTEN]))}{rest}]"
-    hint = f"list the names of all classes, in the same order on every device: {listed}"
-    return _whole(what, found, named, hint)
+    return f"list the names of all classes, in the same order on every device: {listed}"
 
 
 def _whole(what: str, y: Array, named: Named, hint: str) -> Array:

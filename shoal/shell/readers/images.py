@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from shoal.core.data.labels import to_list
 from shoal.core.errors import DataFault, near
 from shoal.core.types import Array
 from shoal.shell.readers.arrays import Arrays
@@ -97,10 +98,7 @@ def numbered(path: Path, names: Sequence[str] | None, classes: Sequence[str] = (
             hint = near(name, list(classes)) if len(classes) <= SHOWN else f"known: {known} ..."
             raise DataFault(f"{path}: the class {name!r} is not in data.classes", hint)
         if not classes and not (name.isascii() and name.isdecimal()):
-            raise DataFault(
-                f"{path}: the folder {name!r} is not a number",
-                f"list all classes, on every device in the same order: data.classes: [{name}, ...]",
-            )
+            raise DataFault(f"{path}: the folder {name!r} is not a number", to_list(sorted({*names})))
     if not classes:
         return np.array([int(name) for name in names])
     place = {name: number for number, name in enumerate(classes)}

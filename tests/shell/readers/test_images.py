@@ -70,7 +70,7 @@ def test_devices_number_classes_alike_even_where_some_are_missing() -> None:
     assert numbered(path, ["7", "03"]).tolist() == [7, 3]  # type: ignore[union-attr]
     with pytest.raises(DataFault, match="'dog' is not a number") as caught:
         numbered(path, ["dog"])
-    assert "data.classes: [dog, ...]" in caught.value.hint
+    assert "data.classes: [dog]" in caught.value.hint
     with pytest.raises(DataFault, match="'dgo' is not in") as caught:
         numbered(path, ["dgo"], ["cat", "dog"])
     assert "dog" in caught.value.hint

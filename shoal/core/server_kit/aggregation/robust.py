@@ -61,7 +61,7 @@ class Spread:
     concentration: float
 
 
-TOLD = 0.9
+NAMED_BELOW = 0.9
 """A device is named whose number of samples counts as less than this part of it."""
 
 
@@ -121,7 +121,7 @@ def combine(
     total = math.fsum(counted.values())
     shares = [weight / total for weight in counted.values()]
     found, scatter = settle(list(models.values()), shares, seen.apart, base)
-    heavy = tuple(device for device in models if counted[device] < TOLD * weights[device])
+    heavy = tuple(device for device in models if counted[device] < NAMED_BELOW * weights[device])
     spread = Spread(scatter, math.fsum(share**2 for share in shares))
     return Combined(found, usual, long, heavy, left_out, spread)
 
