@@ -33,7 +33,7 @@ MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
 MEMORIZED = 0.1
 """A model is so much better on its training samples that more samples would help."""
-MOST_TIMES = 20
+MAX_TIMES = 20
 """More times as many samples than these are not worth a number."""
 MORE_SAMPLES = "the models have memorized their training samples: more samples would help, not more rounds"
 NOTHING_COMMON = "the models have memorized their training samples: give more samples, or look at the labels"
@@ -161,7 +161,7 @@ def _how_many(found: Verdict) -> str:
     if found.baseline is None or found.baseline >= 1.0:
         return ""
     times = max(2, math.ceil((SURE * found.error / max(found.gain, LITTLE)) ** 2))
-    if times > MOST_TIMES:
+    if times > MAX_TIMES:
         return "more devices, or more samples on each, would tell"
     return f"{times} times as many samples would show such a gain"
 
