@@ -26,7 +26,7 @@ def heard(*rounds: dict[str, tuple[float, float]]) -> Moving:
         ((0.4, 0.01, 0.02), (0.5, 0.6, 0.75), ()),  # it overfits
         ((0.4, 0.2, 0.1), (1.0, 0.8, 1.6), ()),  # the held-out samples are few, or others
         ((0.4, 0.01, 0.02), (0.5, 0.01, 0.05), ()),  # a small loss, and a small rise
-        ((0.4, 0.002, 0.03), (0.8, 0.5, 1.2), ()),  # so many times what was left of a loss, and yet little
+        ((0.4, 0.002, 0.03), (0.8, 0.5, 1.2), ()),  # many times what was left of a loss, and yet little
         ((0.4, 0.2, 0.22), (1.0, 0.8, 1.6), ()),
         ((0.4, 0.2, 0.5), (1.0, 0.8, 1.6), ("a",)),
         ((-1.0, -2.0, -1.0), (-1.0, -2.0, -1.0), ("a",)),  # a learner's own loss
