@@ -29,6 +29,8 @@ LITTLE = 0.02
 """A gain that is surely below this is none."""
 MAX_ERROR = 0.05
 """With a larger error, even a loss that stays proves nothing."""
+MIN_TESTED = 30
+"""Fewer test samples than these, of all devices together, prove nothing: errors are taken as normal."""
 MOVED = 0.1
 """The loss hardly moved if it never lost this share of the first one."""
 MEMORIZED = 0.1
@@ -254,6 +256,8 @@ def _decided(rows: Sequence[_Row], losses: Sequence[float], numbers: bool, slack
     """Whether the mean gain is surely above 0, or surely none. slack: how large a gain that is not sure may
     be where the loss stays."""
     gain, error = _gain(rows), _error(rows, numbers)
+    if sum(each.samples for each in rows) < MIN_TESTED:
+        return None
     if not numbers and float(np.mean([each.base for each in rows])) >= 1.0:
         return None
     if gain > SURE * error:

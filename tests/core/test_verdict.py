@@ -37,6 +37,14 @@ def test_a_model_that_always_answers_the_commonest_class_has_not_learned() -> No
     assert "leave learning_rate, batch_size and epochs out" in found.advice
 
 
+def test_a_dozen_test_samples_prove_nothing() -> None:
+    """By chance they lack the class that is commonest in training, and any other answer beats it."""
+    one = Measured(1.0, "c0", 3, np.array([0, 3]), np.array([7, 5]))
+    few, more = verdict([one] * 4, FALLING), verdict([one] * 12, FALLING)
+    assert few is not None and more is not None
+    assert (few.learned, more.learned) == (None, True)
+
+
 def test_devices_of_one_class_each_are_held_against_their_cluster() -> None:
     """Their own commonest class is always right, but no one answer is right for all of them."""
     devices = [device(0.9, 1.0, 0.0), device(0.9, 0.0, 1.0)]
