@@ -41,7 +41,8 @@ def test_a_dozen_test_samples_prove_nothing() -> None:
     """By chance they lack the class that is commonest in training, and any other answer beats it."""
     one = Measured(1.0, "c0", 3, np.array([0, 3]), np.array([7, 5]))
     few, more = verdict([one] * 4, FALLING), verdict([one] * 12, FALLING)
-    assert few is not None and more is not None
+    assert few is not None
+    assert more is not None
     assert (few.learned, more.learned) == (None, True)
 
 
