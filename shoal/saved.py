@@ -10,7 +10,7 @@ from shoal.core.verdict import Verdict
 from shoal.result import Accuracy, Comparison, NotKnown, Placement, Result, Round
 from shoal.shell import weights
 
-AGAIN = (
+SIMULATE_AGAIN = (
     "the data are not in the folder: run shoal.simulate again, which trains the same models from the same "
     "data and seeds"
 )
@@ -46,10 +46,10 @@ class SavedResult(Result):
         return self._verdict
 
     def place(self, x: Any, y: Any = None) -> Placement:
-        raise NotKnown("a saved result cannot place newcomers", AGAIN)
+        raise NotKnown("a saved result cannot place newcomers", SIMULATE_AGAIN)
 
     def compare(self, *algorithms: str, progress: bool | Callable[[str], None] | None = None) -> Comparison:
-        raise NotKnown("a saved result cannot be compared with other algorithms", AGAIN)
+        raise NotKnown("a saved result cannot be compared with other algorithms", SIMULATE_AGAIN)
 
     def rows(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._found["devices"]
