@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedclient.config import ClientConfig, DataConfig, LearnerConfig
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig, PrivacyConfig
 from fedclient.work.data import load
 from fedclient.work.predict import classify
 from shoal.core.errors import ConfigError, DataFault
-from shoal.core.privacy.budget import Budget
+
 
 NETWORK = LearnerConfig(builtin="mlp", options={"inputs": 2, "hidden": (), "classes": 1})
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Path:
 
 def settings(table: Path, regression: bool = True) -> ClientConfig:
     data = DataConfig(csv=table, label="price", regression=regression, held_out=0.0)
-    return ClientConfig(state=table.parent, learner=NETWORK, data=data, privacy=Budget())
+    return ClientConfig(state=table.parent, learner=NETWORK, data=data, privacy=PrivacyConfig())
 
 
 def test_labels_are_numbers_where_the_settings_say_so(table: Path) -> None:
