@@ -141,7 +141,7 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say, "variance explained" if fleet.regression else "accuracy")
-    together = together_on_gpu(devices, device)
+    together = together_on_gpu(devices, device, say)
     helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()

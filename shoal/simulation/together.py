@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Semaphore, Thread
 
+import torch
 from torch import nn
 
 from shoal.core.device_kit.context import choose_device
@@ -22,6 +23,7 @@ from shoal.core.errors import Diverged
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId
+from shoal.simulation.progress import Progress
 from shoal.simulation.simulated import SimulatedDevices
 from shoal.simulation.workers import Task
 
@@ -31,16 +33,17 @@ AT_ONCE = 64
 """Devices that train together at most: each has a network, a thread, and its samples once more."""
 
 
-def together(devices: SimulatedDevices, device: str) -> "Together | None":
+def together(devices: SimulatedDevices, device: str, say: Progress) -> "Together | None":
     """What does the devices' tasks where they compute on a GPU. device: auto, cpu or cuda."""
-    return Together(devices) if choose_device(device).type in GPUS else None
+    return Together(devices, say) if choose_device(device).type in GPUS else None
 
 
 class Together:
     """It is given tasks ahead, as `workers.Workers` is."""
 
-    def __init__(self, devices: SimulatedDevices) -> None:
+    def __init__(self, devices: SimulatedDevices, say: Progress) -> None:
         self._devices, self._plainly = devices, devices.calls()
+        self._say, self._said = say, False
         self._networks: list[nn.Module] = []
         self._waiting = deque[Task]()
         self._done: dict[DeviceId, Message | BaseException] = {}
@@ -77,7 +80,7 @@ class Together:
             for turn in turns:
                 turn.go_on()
             while waiting := [turn for turn in turns if turn.job is not None]:
-                results = _trained([turn.job for turn in waiting if turn.job is not None])
+                results = self._trained([turn.job for turn in waiting if turn.job is not None])
                 for turn, result in zip(waiting, results, strict=True):
                     turn.go_on(result)
         finally:
@@ -86,19 +89,30 @@ class Together:
         for (name, _, _), turn in zip(tasks, turns, strict=True):
             self._done[name] = turn.answer
 
+    def _trained(self, jobs: Sequence[TrainingJob]) -> list[float | Diverged | None]:
+        """The results of those that were trained together; None for the others, which have not changed."""
+        found: list[float | Diverged | None] = [None] * len(jobs)
+        kinds: dict[object, list[int]] = {}
+        for number, job in enumerate(jobs):
+            if (kind := stacked.kind_of(job)) is not None:
+                kinds.setdefault(kind, []).append(number)
+        for numbers in kinds.values():
+            try:
+                results = stacked.train([jobs[number] for number in numbers]) if len(numbers) > 1 else None
+            except torch.cuda.OutOfMemoryError:
+                results = None
+                self._say_full(len(numbers))
+            for number, result in zip(numbers, results or (), strict=False):
+                found[number] = result
+        return found
 
-def _trained(jobs: Sequence[TrainingJob]) -> list[float | Diverged | None]:
-    """The results of those that were trained together; None for the others, which have not changed."""
-    found: list[float | Diverged | None] = [None] * len(jobs)
-    kinds: dict[object, list[int]] = {}
-    for number, job in enumerate(jobs):
-        if (kind := stacked.kind_of(job)) is not None:
-            kinds.setdefault(kind, []).append(number)
-    for numbers in kinds.values():
-        results = stacked.train([jobs[number] for number in numbers]) if len(numbers) > 1 else None
-        for number, result in zip(numbers, results or (), strict=False):
-            found[number] = result
-    return found
+    def _say_full(self, count: int) -> None:
+        if not self._said:
+            self._say(
+                f"the GPU has too little memory to train {count} devices at once, so they train one by one, "
+                "which is slower; free memory on it, or set a smaller batch_size"
+            )
+        self._said = True
 
 
 class Turn:

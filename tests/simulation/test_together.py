@@ -79,6 +79,21 @@ def test_what_cannot_train_together_has_the_same_bits(monkeypatch: pytest.Monkey
         np.testing.assert_array_equal(result.models["global"][name], array)
 
 
+def test_who_simulates_hears_once_that_a_gpu_has_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(stack: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(stacked._Stack, "run", full)
+    lines: list[str] = []
+    single, result = (played(each, monkeypatch, "fedavg", progress=lines.append) for each in (False, True))
+    assert [line for line in lines if "memory" in line] == [
+        "the GPU has too little memory to train 5 devices at once, so they train one by one, which is slower; "
+        "free memory on it, or set a smaller batch_size"
+    ]
+    for name, array in single.models["global"].items():
+        np.testing.assert_array_equal(result.models["global"][name], array)
+
+
 def test_a_device_that_diverges_ends_the_run_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {name: (one.stage(0).x, one.stage(0).y) for name, one in fleet().items()}
     x, y = parts["device-003"]

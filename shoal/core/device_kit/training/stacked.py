@@ -55,7 +55,7 @@ def train(jobs: Sequence[TrainingJob]) -> list[float | Diverged] | None:
 
     None, and nothing has changed, where that cannot be done: devices' gradients come out wrong where samples
     of a batch depend on each other, as in batch norm, and dropout, and code that looks at numbers, cannot be
-    computed for several at once.
+    computed for several at once. Raises torch.cuda.OutOfMemoryError, and nothing has changed either.
     """
     try:
         with seeded(jobs[0].seed, jobs[0].samples.x.device):
@@ -63,6 +63,8 @@ def train(jobs: Sequence[TrainingJob]) -> list[float | Diverged] | None:
             if not stack.is_right():
                 return None
             losses = stack.run()
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception:  # whatever it is of the author's, training them one by one meets it, and says it
         return None
     stack.hand_back()
