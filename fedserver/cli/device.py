@@ -1,5 +1,6 @@
 """`fedserver device ...`: the devices that have joined."""
 
+import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -131,24 +132,30 @@ def revoke(client: "OperatorClient", name: str, reason: str, waiting: bool) -> R
     return Result({**plain(ended.device), "cut": ended.cut, "counted": counted}, text)
 
 
-@device.command(epilog="Examples: fedserver device withdraw ward-3; fedserver device withdraw ward-3 --yes")
+@device.command(epilog="Example: fedserver device withdraw ward-3 --replay digits")
 @verb
 @connected
 @click.argument("name", metavar="DEVICE")
-@click.option("--yes", is_flag=True, help="Do it; without this, only what it takes is shown.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--replay", multiple=True, metavar="RUN", help="Go back to this run's models without it, and go on."
 )
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
 def withdraw(client: "OperatorClient", name: str, yes: bool, replay: tuple[str, ...], reason: str) -> Result:
-    """Let the data of a device count no more: what that takes, and with --yes, that it is done.
+    """Let the data of a device count no more: shows what that takes, and asks whether to do it.
 
     Shows which models of each run and release contain the device, and what it costs to make them without it.
-    With --yes the device is revoked, its name is kept from any other, its reports, descriptions and figures
-    are deleted, and releases with it are marked. Models without it keep their bits. Those with it stay in use
+    Then the device is revoked, its name is kept from any other, its reports, descriptions and figures are
+    deleted, and releases with it are marked. Models without it keep their bits. Those with it stay in use
     until their run goes on without it, with --replay, or another release is used.
+
+    In a script, and with --json, nobody is asked, and without --yes nothing is done.
     """
     done = client.withdraw(name, reason, yes, replay)
+    if not yes and sys.stdin.isatty() and not click.get_current_context().params.get("as_json"):
+        click.echo(printable(shown(done, False)), err=True)
+        click.confirm(f"withdraw {name}?", abort=True, err=True)
+        yes, done = True, client.withdraw(name, reason, True, replay)
     data = {**plain(done), **plain(done.device)}
     return Result(data, shown(done, yes))
 

@@ -87,8 +87,8 @@ def test_who_simulates_hears_once_that_a_gpu_has_too_little_memory(monkeypatch: 
     lines: list[str] = []
     single, result = (played(each, monkeypatch, "fedavg", progress=lines.append) for each in (False, True))
     assert [line for line in lines if "memory" in line] == [
-        "the GPU has too little memory to train 5 devices at once, so they train one by one, which is slower; "
-        "free memory on it, or set a smaller batch_size"
+        "the GPU has too little memory to train 5 devices at once, so they train one by one, which is "
+        "slower; free memory on it, or set a smaller batch_size"
     ]
     for name, array in single.models["global"].items():
         np.testing.assert_array_equal(result.models["global"][name], array)

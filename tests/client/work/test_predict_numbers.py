@@ -11,7 +11,6 @@ from fedclient.work.data import load
 from fedclient.work.predict import classify
 from shoal.core.errors import ConfigError, DataFault
 
-
 NETWORK = LearnerConfig(builtin="mlp", options={"inputs": 2, "hidden": (), "classes": 1})
 
 

@@ -192,6 +192,33 @@ def test_approvals_that_wait_are_seen_and_given_together(
     ) in command("status")[1]
 
 
+class Typed(io.StringIO):
+    """What a person types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_is_asked_before_a_device_is_withdrawn_and_a_script_is_not(
+    command: Command, shared: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withdraw(stdin: io.StringIO, *options: str) -> tuple[int, bool, bool]:
+        """The exit code, whether somebody was asked, and whether the device is withdrawn."""
+        monkeypatch.setattr("sys.stdin", stdin)
+        code, _, err = command("device", "withdraw", "leaver", *options)
+        standing = data(command("device", "show", "leaver", "--json"))["standing"]
+        return code, "withdraw leaver? [y/N]" in err, standing == "withdrawn"
+
+    joined(command("token", "create")[1], "leaver")
+    assert withdraw(io.StringIO("y\n")) == (0, False, False)
+    assert withdraw(Typed("y\n"), "--json") == (0, False, False)
+    assert withdraw(Typed("n\n")) == (130, True, False)
+    assert withdraw(Typed("y\n")) == (0, True, True)
+    joined(command("token", "create")[1], "stayer")
+    monkeypatch.setattr("sys.stdin", Typed())
+    assert "device stayer is withdrawn" in command("device", "withdraw", "stayer", "--yes")[1]
+
+
 def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -> None:
     for arguments, code, message in (
         (("token", "create", "--ttl", "25h"), 3, "at most 24 h"),
