@@ -12,7 +12,7 @@ import click
 
 from shoal.core.errors import ConfigError, Missing
 from shoal.shell.config import parsed
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Interrupted, Result, verb
 from shoal.simulation import plot as picture
 from shoal.simulation.own_files import fleet_of
 from shoal.simulation.results import files_text, spreads, write_rows
@@ -173,7 +173,8 @@ def over_seeds(
     text: Callable[[dict[str, Any]], str],
     about: str,
 ) -> Result:
-    """Run with each seed, write what was asked for, and give one result, or means over the seeds.
+    """Run with each seed, write what was asked for, and give one result, or means over the seeds; after
+    Ctrl-C over those that are done, and then the result is an error, too.
 
     settings: as `options_of_training` gives them. text: shows one result. about: what is trained on, for the
     picture's title.
@@ -189,10 +190,18 @@ def over_seeds(
     others["changes"] = dict(map(parsed, others["changes"]))
     if plot is not None:
         picture.check(plot)
-    found = {}
-    for seed in seeds:
-        say = console if len(seeds) == 1 else _Numbered(console, seed)
-        found[seed] = run(say, {**others, "seed": seed})
+    found, error = dict[int, dict[str, Any]](), None
+    try:
+        for seed in seeds:
+            say = console if len(seeds) == 1 else _Numbered(console, seed)
+            found[seed] = run(say, {**others, "seed": seed})
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        rest = ",".join(str(seed) for seed in seeds if seed not in found)
+        error = Interrupted(
+            "interrupted; the results are of the seeds that were done", f"the rest: --seed {rest}"
+        )
     if table is not None:
         write_rows(table, found)
     if plot is not None:
@@ -202,10 +211,10 @@ def over_seeds(
         return Result(found[seeds[0]], text(found[seeds[0]]))
     spread = spreads(found)
     lines = [f"{name:<12}{mean:>8.2f} % +- {deviation:.2f}" for name, (mean, deviation) in spread.items()]
-    title = f"{others['algorithm']}, seeds {', '.join(map(str, seeds))}: mean and standard deviation"
+    title = f"{others['algorithm']}, seeds {', '.join(map(str, found))}: mean and standard deviation"
     means = {name: {"mean": mean, "deviation": deviation} for name, (mean, deviation) in spread.items()}
     said = [f"seed {seed}: {each['verdict']['text']}" for seed, each in found.items() if each["verdict"]]
-    return Result({"accuracy": means, "seeds": found}, "\n".join([*said, title, *lines]))
+    return Result({"accuracy": means, "seeds": found}, "\n".join([*said, title, *lines]), error)
 
 
 class _Numbered:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from fedserver.__main__ import main
 from shoal.simulation import plot
+from shoal.simulation import simulate as simulation
 from shoal.simulation.own_files import fleet_of
 from shoal_lab.datasets import natural
 from tests.api.wards import ward
@@ -218,6 +219,26 @@ def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -
         rows = list(csv.DictReader(file))
     assert [(row["seed"], row["device"]) for row in rows][:2] == [("1", "ward-0"), ("1", "ward-1")]
     assert len(rows) == 8
+
+
+def test_ctrl_c_leaves_the_seeds_that_are_done(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = simulation.simulate
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        if named["seed"] == 2:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(simulation, "simulate", interrupted)
+    own = ("--data", str(files / "*.npz"), "--algorithm", "fedavg", "--rounds", "1", *FAST)
+    done = simulate(*own, "--seed", "1,2,3", "--csv", str(files / "out.csv"), "--json")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["error"]["hint"]) == (130, "the rest: --seed 2,3")
+    assert list(answer["data"]["seeds"]) == ["1"]
+    assert "fedavg, seeds 1: mean" in done.stderr
+    assert {row["seed"] for row in csv.DictReader((files / "out.csv").open())} == {"1"}
+    nothing = simulate(*own, "--seed", "2,3")
+    assert (nothing.exit_code, nothing.stderr) == (130, "\nerror[interrupted]: interrupted\n")
 
 
 def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
