@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.data import histogram
 from shoal.core.data.histogram import Statistics
 from shoal.core.errors import Missing, NotFound, ShoalError, brief, near
-from shoal.core.texts import percent, plural
+from shoal.core.texts import measure, percent, plural
 from shoal.core.types import ModelKey, Tensors
 from shoal.core.verdict import SURE, Verdict
 
@@ -287,7 +287,7 @@ class Result:
         found = "1 model for all" if len(groups) < 2 else f"{len(groups)} clusters"
         text = f"{self.algorithm}: {found} of {plural(len(self.clusters), 'device')}"
         if self.accuracy:
-            what = "variance explained" if self.verdict and self.verdict.numbers else "mean accuracy"
+            what = "mean accuracy" if self._measure == "accuracy" else self._measure
             text += f", {what} {percent(self.accuracy.mean)} (worst {percent(self.accuracy.worst)})"
         if trained:
             text += f"; {plural(len(trained), 'round')} of training"
@@ -308,7 +308,12 @@ class Result:
             return f"<pre>{html.escape(histogram.text(self.statistics))}</pre>"
         heads = "<br>".join(html.escape(line) for line in self._heads())
         said = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
-        return f"<p>{heads}</p>{table(self.rows())}{said}"
+        return f"<p>{heads}</p>{table(self.rows(), self._measure)}{said}"
+
+    @property
+    def _measure(self) -> str:
+        """What the shares under "accuracy" are."""
+        return measure(self.verdict is not None and self.verdict.numbers)
 
     def _heads(self) -> list[str]:
         """What is said first: whether anything was learned."""
@@ -397,21 +402,27 @@ class Comparison(Mapping[str, Result]):
                 f"{mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9
             )
         axes.set_xlim(0, 102)
-        axes.set_xlabel("accuracy, %   (bar: mean, dots: devices)")
+        axes.set_xlabel(f"{self._measure}, %   (bar: mean, dots: devices)")
         axes.spines[["top", "right"]].set_visible(False)
         return axes
 
     def __repr__(self) -> str:
-        lines = [*self._heads(), f"{'algorithm':<14}{'clusters':>9}{'accuracy':>10}{'worst':>9}"]
+        wide = max(10, len(self._measure) + 2)
+        lines = [*self._heads(), f"{'algorithm':<14}{'clusters':>9}{self._measure:>{wide}}{'worst':>9}"]
         lines += [
-            f"{row['algorithm']:<14}{row['clusters']:>9}{percent(row['accuracy']):>10}{percent(row['worst']):>9}"
+            f"{row['algorithm']:<14}{row['clusters']:>9}{percent(row['accuracy']):>{wide}}"
+            f"{percent(row['worst']):>9}"
             for row in self.rows()
         ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         heads = "<br>".join(map(html.escape, self._heads()))
-        return f"<p>{heads}</p>{table(self.rows())}"
+        return f"<p>{heads}</p>{table(self.rows(), self._measure)}"
+
+    @property
+    def _measure(self) -> str:
+        return next(iter(self.values()))._measure
 
     def _heads(self) -> list[str]:
         """Whether the first result has learned anything, and what it gained over the others, in points."""
@@ -453,11 +464,11 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
     return pd.DataFrame(list(rows))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as an HTML table."""
+def table(rows: Sequence[Mapping[str, Any]], what: str = "accuracy") -> str:
+    """Rows as an HTML table. what: the name of what stands under "accuracy"."""
     if not rows:
         return ""
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    heads = "".join(f"<th>{html.escape(what if name == 'accuracy' else name)}</th>" for name in rows[0])
     shares = ("accuracy", "worst")
     lines = "".join(
         "<tr>"

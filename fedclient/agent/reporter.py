@@ -10,6 +10,7 @@ from fedclient.store.state import Status
 from shoal.core.errors import LearnerFault, NoConsent, ShoalError, StorageFault
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
 from shoal.core.exchange.payload import Payload, Settings
+from shoal.core.texts import measure
 from shoal.shell.console import continued
 
 PAUSE = 1.0
@@ -110,22 +111,26 @@ def figures(result: Payload) -> str:
     Example:
         >>> figures(Payload("evaluated", {"accuracy": 0.912, "loss": 0.31, "examples": 80}))
         'accuracy 91.2 %, loss 0.3100, 80 samples'
+        >>> of_numbers = {"accuracy": 0.912, "loss": 0.31, "examples": 80, "baseline": 0.0}
+        >>> figures(Payload("evaluated", of_numbers))
+        'variance explained 91.2 %, loss 0.3100, 80 samples'
         >>> held_out = Settings({"accuracy": 0.875, "loss": 0.4, "examples": 16})
         >>> figures(Payload("trained", {"loss": 0.31, "examples": 80, "held_out": held_out}))
-        'loss 0.3100, 80 samples, held-out accuracy before 87.5 %'
+        'loss 0.3100, 80 samples, 87.5 % before on what was held out'
     """
     accuracy, loss, examples = (result.parts.get(name) for name in ("accuracy", "loss", "examples"))
     found = []
     if isinstance(accuracy, float):
         noise = " with noise" if result.parts.get("rho") is not None else ""
-        found.append(f"accuracy{noise} {100 * accuracy:.1f} %")
+        what = measure(result.parts.get("baseline") == 0.0)
+        found.append(f"{what}{noise} {100 * accuracy:.1f} %")
     private = result.parts.get("private") is not None or result.parts.get("rho") is not None
     if isinstance(loss, float) and not private:  # with a guarantee it does not leave; 0 stands in its place
         found.append(f"loss {loss:.4f}")
     if found and isinstance(examples, int):
         found.append(f"{examples} {'sample' if examples == 1 else 'samples'}")
     if isinstance(held_out := result.parts.get("held_out"), Settings):
-        found.append(f"held-out accuracy before {100 * float(held_out.values['accuracy']):.1f} %")
+        found.append(f"{100 * float(held_out.values['accuracy']):.1f} % before on what was held out")
     return ", ".join(found)
 
 

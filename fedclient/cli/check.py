@@ -12,6 +12,7 @@ from shoal.core.errors import TooFewSamples
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.budget import DELTA, EPSILON
 from shoal.core.privacy.terms import terms
+from shoal.core.texts import measure
 from shoal.shell.console import Console, Result, verb
 
 MAX_CLASSES = 20
@@ -60,7 +61,8 @@ def text(found: Mapping[str, Any], names: Sequence[str] = ()) -> str:
     if found.get("trained_loss") is not None:
         lines["training"] = f"one batch of {found['tried_on']}, loss {found['trained_loss']:.4g}"
         accuracy, loss = found["accuracy"], found["evaluated_loss"]
-        lines["evaluation"] = f"accuracy {accuracy:.2f}, loss {loss:.4g} on the same batch"
+        what = measure(bool(found.get("regression")))
+        lines["evaluation"] = f"{what} {accuracy:.2f}, loss {loss:.4g} on the same batch"
     return "\n".join(f"{name + ':':<12}{value}" for name, value in lines.items())
 
 

@@ -14,7 +14,7 @@ from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
-from shoal.core.texts import listed, percent, plural, span
+from shoal.core.texts import listed, measure, percent, plural, span
 from shoal.core.types import DeviceId
 from shoal.core.verdict import mean_with_error
 from shoal.shell.console import continued, one_line
@@ -146,7 +146,7 @@ def runs(found: Sequence[RunSummary]) -> str:
             span(_duration(each)),
             f"{each.progress} of {each.rounds}" if each.rounds else str(each.progress),
             str(each.cluster_count or "-"),
-            percent(each.accuracy),
+            reached(each.accuracy, each.numbers),
             each.waiting_for + _next(each),
         )
         for each in found
@@ -164,7 +164,7 @@ def status(found: RunStatus) -> str:
     if found.spec is not None:
         parts.append(_settings(found.spec, found.summary.created))
     if found.accuracies:
-        parts.append(_accuracies(found.accuracies))
+        parts.append(_accuracies(found.accuracies, measure(found.summary.numbers)))
     if found.devices:
         rows = [
             (
@@ -178,7 +178,8 @@ def status(found: RunStatus) -> str:
             )
             for each in found.devices
         ]
-        heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
+        what = measure(found.summary.numbers)
+        heads = ("device", "cluster", what, "loss", "samples", "sent", "fetched")
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [
@@ -246,12 +247,17 @@ def _series(spec: RunSpec) -> str:
     return f"{spec.series}{every}"
 
 
-def _accuracies(found: Mapping[int, float]) -> str:
-    """Held-out accuracy, after the latest rounds of training after which it was measured."""
+def _accuracies(found: Mapping[int, float], what: str) -> str:
+    """Held-out figures after the latest rounds of training after which they were measured. what: the name."""
     latest = sorted(found.items())[-LATEST:]
     rounds = [f"{percent(accuracy)} after round {number}" for number, accuracy in latest]
-    line = f"held-out accuracy: {', '.join(each.replace(' ', NO_BREAK) for each in rounds)}"
+    line = f"held-out {what}: {', '.join(each.replace(' ', NO_BREAK) for each in rounds)}"
     return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent="    ")).replace(NO_BREAK, " ")
+
+
+def reached(accuracy: float | None, numbers: bool) -> str:
+    """An accuracy in a table that has those of classes and of numbers to predict."""
+    return f"{percent(accuracy)}{' explained' if numbers and accuracy is not None else ''}"
 
 
 def _pairs(settings: Mapping[str, Any]) -> str:

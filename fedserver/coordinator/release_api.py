@@ -117,6 +117,7 @@ def _summary(
         having,
         tuple(sorted(each for each in card.devices if standings.get(each) is DeviceStanding.REVOKED)),
         tuple(sorted(each for each in card.devices if standings.get(each) is DeviceStanding.WITHDRAWN)),
+        numbers=card.verdict is not None and card.verdict.numbers,
     )
 
 

@@ -16,6 +16,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.rounds import Stage
 from shoal.core.exchange.messages import Evaluated
+from shoal.core.server_kit.learned import has_numbers
 from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, RunId
 
@@ -39,6 +40,7 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         "created": run.created,
         "cluster_count": sum(map(bool, clusters_of(run.engine.state).values())),
         "accuracy": _mean_accuracy(run.engine.state),
+        "numbers": has_numbers(run.engine.state),
         "ended": None if run.active else run.ended,
         "progress": run.engine.state.progress,
         "rounds": _rounds_of(run.engine.state),

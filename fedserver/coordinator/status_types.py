@@ -26,7 +26,8 @@ class RunSummary:
     is not over. progress, rounds: how many rounds of training are complete, and how many it has in all; 0 if
     the algorithm does not say. pace: how many seconds a round of training takes, by the latest ones; None if
     the run is over, or none was complete since the server's start. next_run: in how many seconds the run
-    starts that follows this one; None if none does.
+    starts that follows this one; None if none does. numbers: whether labels are numbers, as far as is known:
+    then accuracies are shares of their variance that are explained.
     """
 
     run: RunId
@@ -47,6 +48,7 @@ class RunSummary:
     rounds: int = 0
     pace: float | None = None
     next_run: float | None = None
+    numbers: bool = False
 
     @property
     def over(self) -> bool:
@@ -184,7 +186,7 @@ class ReleaseSummary:
     devices: how many took part. accuracy, error: as in ReleaseGroup, over all devices. authority: whose key
     signed the card; "" if none did. channels: those that have it now. revoked, withdrawn: devices that took
     part in its training and are revoked, or whose data are to count no more. wrong: why it cannot be used; ""
-    if it can. watched: what devices say that use it.
+    if it can. watched: what devices say that use it. numbers: as in RunSummary.
     """
 
     release: str
@@ -201,6 +203,7 @@ class ReleaseSummary:
     withdrawn: tuple[DeviceId, ...] = ()
     wrong: str = ""
     watched: tuple[WatchedCluster, ...] = ()
+    numbers: bool = False
 
 
 @dataclass(frozen=True)

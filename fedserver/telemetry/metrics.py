@@ -210,7 +210,11 @@ def _of_figures(found: Figures) -> Iterator["Metric"]:
         ("progress", "Rounds of training that are complete.", lambda run: run.progress),
         ("rounds", "Rounds of training in all.", lambda run: run.rounds),
         ("clusters", "Clusters with devices.", lambda run: run.cluster_count),
-        ("accuracy", "Mean held-out accuracy, 0 to 1.", lambda run: run.accuracy),
+        (
+            "accuracy",
+            "Mean held-out accuracy, 0 to 1; of numbers, the variance explained.",
+            lambda run: run.accuracy,
+        ),
         ("waiting_devices", "Devices that the run waits for.", lambda run: len(run.waiting_devices)),
     ):
         values = {(run.run, run.algorithm): value(run) for run in active}

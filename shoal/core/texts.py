@@ -19,6 +19,11 @@ def percent(share: float | None) -> str:
     return "-" if share is None or share != share else f"{100 * share:.1f} %"
 
 
+def measure(numbers: bool) -> str:
+    """The name of the share that devices measure. numbers: whether labels are numbers."""
+    return "variance explained" if numbers else "accuracy"
+
+
 def plural(count: int, noun: str) -> str:
     """A number of things.
 

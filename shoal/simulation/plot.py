@@ -57,14 +57,14 @@ def losses(runs: Mapping[int, Rounds]) -> Lines:
     return found
 
 
-def draw(path: Path, title: str, runs: Mapping[int, Rounds]) -> None:
-    """Write the picture. runs: by seed. Raises StorageFault."""
+def draw(path: Path, title: str, runs: Mapping[int, Rounds], what: str = "accuracy") -> None:
+    """Write the picture. runs: by seed. what: the name of their accuracies. Raises StorageFault."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 6.5), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    drawn = {"accuracy, %": accuracies(runs), "loss in training": losses(runs)}
+    drawn = {f"{what}, %": accuracies(runs), "loss in training": losses(runs)}
     for axes, (label, lines) in zip(panels, drawn.items(), strict=True):
         for name, points in lines.items():
             dashed = "--" if name == MEAN else "-"

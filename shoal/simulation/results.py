@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from shoal.core.texts import measure
 from shoal.shell import disk
 
 
@@ -15,7 +16,8 @@ def files_text(found: dict[str, Any]) -> str:
     if found["statistics"]:
         return str(found["summary"])
     width = max(len(row["device"]) for row in found["devices"]) + 2
-    what = "explained" if found["verdict"] and found["verdict"]["numbers"] else "accuracy"
+    numbers = bool(found["verdict"]) and found["verdict"]["numbers"]
+    what = "explained" if numbers else "accuracy"
     rows = [f"{'device':<{width}}{'cluster':>10}{what:>10}{'samples':>9}"]
     rows += [
         f"{row['device']:<{width}}{row['cluster']:>10}{100 * row['accuracy']:>10.1f}{row['samples']:>9}"
@@ -24,7 +26,7 @@ def files_text(found: dict[str, Any]) -> str:
     seconds = found["seconds"]
     end = f"{seconds['total']:.0f} s, {seconds['training']:.0f} s of them training"
     if (tuned := found["accuracy"].get("tuned")) is not None:
-        end = f"mean accuracy of models that their devices fine-tuned {100 * tuned:.1f} %\n{end}"
+        end = f"mean {measure(numbers)} of models that their devices fine-tuned {100 * tuned:.1f} %\n{end}"
     said = [found["verdict"]["text"], ""] if found["verdict"] else []
     return "\n".join([*said, *rows, "", found["summary"], *found["remarks"], end])
 

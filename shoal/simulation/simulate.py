@@ -28,7 +28,7 @@ from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import completed
-from shoal.core.texts import listed
+from shoal.core.texts import listed, measure
 from shoal.core.types import Tensors
 from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
@@ -140,7 +140,7 @@ def simulate(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = Recorder(state, outcome, say, "variance explained" if fleet.regression else "accuracy")
+    recorder = Recorder(state, outcome, say, measure(fleet.regression))
     together = together_on_gpu(devices, device, say)
     helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:

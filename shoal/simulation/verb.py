@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shoal.core.errors import ConfigError, Missing
+from shoal.core.texts import measure
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Interrupted, Result, verb
 from shoal.simulation import plot as picture
@@ -206,7 +207,9 @@ def over_seeds(
         write_rows(table, found)
     if plot is not None:
         title = f"{others['algorithm']} on {about}"
-        picture.draw(plot, title, {seed: each["history"] for seed, each in found.items()})
+        numbers = any(each["verdict"] and each["verdict"]["numbers"] for each in found.values())
+        rounds = {seed: each["history"] for seed, each in found.items()}
+        picture.draw(plot, title, rounds, measure(numbers))
     if len(seeds) == 1:
         return Result(found[seeds[0]], text(found[seeds[0]]))
     spread = spreads(found)

@@ -32,6 +32,10 @@ def test_groups_are_found_without_classes_and_beat_local_means() -> None:
     assert groups[0] != groups[1]
     assert result.accuracy.mean > 0.9
     assert ", variance explained 9" in result.summary()
+    compared = shoal.Comparison({"flux": result})
+    for shown in (result._repr_html_(), compared._repr_html_(), repr(compared)):
+        assert "variance explained" in shown
+        assert "accuracy" not in shown
     x, _ = site(1, 99)
     assert result.place(x).cluster in groups[1]
 

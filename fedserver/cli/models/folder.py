@@ -23,7 +23,7 @@ from shoal.core.data.scale import DEVIATION, LINEAR, MEAN, TARGET
 from shoal.core.inference.graph.model import Graph, read_graph, reference_of
 from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.core.texts import percent
+from shoal.core.texts import measure, percent
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import disk
 from shoal.shell.weights import save
@@ -129,13 +129,14 @@ def _config_of_model(status: RunStatus, key: ModelKey, graph: Graph | None) -> d
 
 
 def _front_matter(status: RunStatus) -> str:
-    """What Hugging Face reads of a card: tags, and the accuracy of each model."""
+    """What Hugging Face reads of a card: tags, and how good each model is."""
     found = {key: _accuracy(status, key) for key in status.models}
+    kind = "r_squared" if status.summary.numbers else "accuracy"
     results = [
         {
             "task": {"type": "other", "name": f"cluster {key}"},
             "dataset": {"type": "held-out", "name": "held-out samples of the cluster's devices"},
-            "metrics": [{"type": "accuracy", "value": round(accuracy, 4)}],
+            "metrics": [{"type": kind, "value": round(accuracy, 4)}],
         }
         for key, accuracy in found.items()
         if accuracy is not None
@@ -181,6 +182,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         )
         for key in status.models
     ]
+    what = measure(summary.numbers)
     lineage = [line for key in status.models for line in _lineage(key, rounds)]
     parts = [
         _front_matter(status),
@@ -189,9 +191,9 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         f"{time.strftime('%Y-%m-%d', time.gmtime())} (UTC){goes_on}. `{CONFIG}` has every setting.",
         "## Models",
         *([f"**{status.verdict}.**"] if status.verdict else []),
-        _markdown(("cluster", "file", "devices", "samples", "accuracy"), rows),
-        "Accuracy is what the devices of a cluster measured on that many held-out or test samples of their "
-        "own. Nothing else is known here about their data, which never left them.",
+        _markdown(("cluster", "file", "devices", "samples", what), rows),
+        f"{what.capitalize()} is what the devices of a cluster measured on that many held-out or test "
+        "samples of their own. Nothing else is known here about their data, which never left them.",
         *_scale(status),
         "## Where the clusters come from",
         "\n".join(f"- {line}" for line in lineage) or "One model from the beginning.",
@@ -202,7 +204,7 @@ def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[Device
         _quoted(text.privacy_table(in_all)),
         "## Which model to use",
         "A device of the federation gets the model that fits its data, without labels, by `fedclient place "
-        "DATA`. Elsewhere, try each model on samples whose classes you know, and take the best one; without "
+        "DATA`. Elsewhere, try each model on samples whose labels you know, and take the best one; without "
         "labels, take the one whose predictions are certain on single samples and varied over all of them. "
         "Where none is clearly better, do not trust any of them on these data.",
         "## Check the files",

@@ -15,6 +15,7 @@ from fedserver.cli.models.folder import write_folder
 from fedserver.coordinator.status_types import ReleaseStatus, RunStatus
 from shoal.core.errors import ConfigError, Refused, Unavailable
 from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.texts import measure
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -74,18 +75,19 @@ def _batches(status: RunStatus, rounds: list[RoundHistory]) -> Iterator[dict[str
     ]
     for start in range(0, len(parameters), MAX_PARAMETERS):
         yield {"params": parameters[start : start + MAX_PARAMETERS]}
+    what = measure(summary.numbers).replace(" ", "_")
     metrics = [
         {"key": key, "value": value, "timestamp": _milliseconds(time.time()), "step": each.round}
         for each in rounds
-        for key, value in _metrics(each).items()
+        for key, value in _metrics(each, what).items()
     ]
     for start in range(0, len(metrics), MAX_METRICS):
         yield {"metrics": metrics[start : start + MAX_METRICS]}
 
 
-def _metrics(found: RoundHistory) -> dict[str, float]:
-    known = {"loss": found.loss, "accuracy": found.accuracy}
-    known |= {f"accuracy.{each.key}": each.accuracy for each in found.clusters}
+def _metrics(found: RoundHistory, what: str) -> dict[str, float]:
+    known = {"loss": found.loss, what: found.accuracy}
+    known |= {f"{what}.{each.key}": each.accuracy for each in found.clusters}
     figures = {name: value for name, value in known.items() if value is not None}
     sizes = {"bytes_up": found.bytes_up, "bytes_down": found.bytes_down}
     return {**figures, **sizes, "devices": found.reported, "clusters": len(found.clusters)}

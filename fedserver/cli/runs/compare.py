@@ -9,7 +9,7 @@ from fedserver.cli.runs.gain import gains
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.records import RunSpec
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.core.texts import percent, span
+from shoal.core.texts import span
 from shoal.shell.console import Result
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def side_by_side(client: "OperatorClient", names: Sequence[str]) -> Result:
             each["run"],
             each["algorithm"],
             each["stage"],
-            percent(each["accuracy"]),
-            percent(each["worst"]),
+            text.reached(each["accuracy"], each["numbers"]),
+            text.reached(each["worst"], each["numbers"]),
             str(each["clusters"]),
             str(each["progress"]),
             span(each["seconds"]),

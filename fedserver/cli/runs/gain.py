@@ -41,7 +41,7 @@ class Gain:
         beside = f"(run {self.run} beside run {self.single}, {self.devices} devices)"
         points = f"{100 * abs(self.mean):.1f} points"
         if not self.is_clear:
-            change = f"grouping changed accuracy by {points}, which can be chance"
+            change = f"grouping made a difference of {points}, which can be chance"
             return f"one model may be as good here: {change} {beside}"
         if self.mean < 0:
             return f"one model is better here: grouping lost {points} {beside}"

@@ -9,7 +9,7 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import connected
 from shoal.core.server_kit.history.records import RoundHistory
-from shoal.core.texts import percent
+from shoal.core.texts import measure, percent
 from shoal.shell.console import Result, continued, one_line, verb
 
 if TYPE_CHECKING:
@@ -45,15 +45,16 @@ def history(
     With --json, other programs read all that is known of them.
     """
     found = list(client.history(name, devices=devices))[-rounds:]
-    verdict = client.show(name).verdict
+    status = client.show(name)
+    verdict, what = status.verdict, measure(status.summary.numbers)
     data = {"run": name, "verdict": verdict.facts() if verdict else None, "rounds": list(map(asdict, found))}
-    return Result(data, "\n".join([*([str(verdict)] if verdict else []), _shown(found)]))
+    return Result(data, "\n".join([*([str(verdict)] if verdict else []), _shown(found, what)]))
 
 
-def _shown(rounds: Sequence[RoundHistory]) -> str:
+def _shown(rounds: Sequence[RoundHistory], what: str) -> str:
     if not rounds:
         return "no round is over yet"
-    heads = ("round", "for", "devices", "clusters", "loss", "accuracy", "seconds", "sent", "fetched")
+    heads = ("round", "for", "devices", "clusters", "loss", what, "seconds", "sent", "fetched")
     rows = [
         (
             str(each.progress),
@@ -73,12 +74,12 @@ def _shown(rounds: Sequence[RoundHistory]) -> str:
         for each in rounds
         for event in each.events
     ]
-    return "\n".join([text.table(heads, rows), *events, *_devices(rounds)])
+    return "\n".join([text.table(heads, rows), *events, *_devices(rounds, what)])
 
 
-def _devices(rounds: Sequence[RoundHistory]) -> list[str]:
+def _devices(rounds: Sequence[RoundHistory], what: str) -> list[str]:
     """What devices did in each round, if that is known."""
-    heads = ("round", "device", "cluster", "loss", "accuracy", "samples", "worked", "waited", "missing")
+    heads = ("round", "device", "cluster", "loss", what, "samples", "worked", "waited", "missing")
     rows = [
         (
             str(each.progress),

@@ -165,7 +165,7 @@ def _listed(found: list[ReleaseSummary], channels: Any) -> str:
             text.ago(each.made or None),
             str(each.devices or "-"),
             str(len(each.groups) or "-"),
-            _accuracy(each.accuracy, each.error),
+            _accuracy(each.accuracy, each.error, each.numbers),
             ", ".join(each.channels) or "-",
             _notes(each),
         )
@@ -198,7 +198,7 @@ def _cluster(key: ModelKey, found: Sum) -> str:
 
 def _said(found: ReleaseSummary) -> str:
     where = f", which {', '.join(found.channels)} has now" if found.channels else ""
-    head = f"release {found.release}{where}: {_accuracy(found.accuracy, found.error)}"
+    head = f"release {found.release}{where}: {_accuracy(found.accuracy, found.error, found.numbers)}"
     moved = map(_watched, found.watched)
     return "\n".join([head, *_groups(found.groups), *moved, *filter(None, [_notes(found)])])
 
@@ -229,8 +229,9 @@ def _notes(found: ReleaseSummary) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _accuracy(mean: float | None, error: float) -> str:
-    return "-" if mean is None else f"{100 * mean:.1f} ± {100 * SURE * error:.1f} %"
+def _accuracy(mean: float | None, error: float, numbers: bool = False) -> str:
+    found = "-" if mean is None else f"{100 * mean:.1f} ± {100 * SURE * error:.1f} %"
+    return f"{found}{' explained' if numbers and mean is not None else ''}"
 
 
 def _moved(moves: "list[Move]") -> str:

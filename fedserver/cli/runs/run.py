@@ -21,7 +21,7 @@ from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import Algorithm, find
 from shoal.core.data import histogram
 from shoal.core.errors import ConfigError, ShoalError, Unavailable
-from shoal.core.texts import percent
+from shoal.core.texts import measure, percent
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Group, Interrupted, Result, printable, verb
 
@@ -332,9 +332,8 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
                 found = status.summary
                 for number, accuracy in status.accuracies.items():
                     if number > measured:
-                        console.say(
-                            f"{found.run}: after round {number}: held-out accuracy {percent(accuracy)}"
-                        )
+                        what = measure(found.numbers)
+                        console.say(f"{found.run}: after round {number}: held-out {what} {percent(accuracy)}")
                         measured = number
                 step = (found.stage, found.round, found.title)
                 if live or step != shown:

@@ -52,6 +52,7 @@ class Fleet:
             "created": run.created,
             "clusters": run.cluster_count,
             "accuracy": run.accuracy,
+            "numbers": run.numbers,
         }
 
     def _device(

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median_low
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.core.algorithm import State
+from shoal.core.data.scale import TARGET
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.privacy.sums import SHARES, counts, totals
 from shoal.core.server_kit.scaling import stayed_raw
@@ -31,6 +33,13 @@ def verdict_of(state: State, losses: Sequence[float], given: Any = ()) -> Verdic
             Reported(each.accuracy, cluster, each.examples, each.baseline, each.classes, shares, doubt)
         )
     return completed(judged(devices, losses, any(name in given for name in BY_HAND)), state)
+
+
+def has_numbers(state: State) -> bool:
+    """Whether labels are numbers to predict, as far as a server knows: by a scale of theirs, which models
+    carry from the first round on, or else by what most devices say once they measure."""
+    known = [each.classes for each in state.metrics.values() if each.baseline is not None]
+    return any(TARGET in model for model in state.models.values()) or (bool(known) and not median_low(known))
 
 
 def completed(found: Verdict | None, state: State) -> Verdict | None:

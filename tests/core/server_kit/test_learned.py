@@ -1,18 +1,19 @@
 """What a run's state tells of whether anything was learned."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shoal.core.data.scale import TARGET
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, PrivacySettings
 from shoal.core.privacy.sums import GRID, SHARES, weights
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.learned import verdict_of
+from shoal.core.server_kit.learned import has_numbers, verdict_of
 
 HALF = Evaluated(0.7, 0.5, 400, baseline=0.7, classes=2)
 
@@ -55,6 +56,16 @@ def noisy(*counts: float, sigma: float = 1.0) -> Descriptor:
     for row, (count, weight) in enumerate(zip((sum(counts), *counts), (marginal, own, own), strict=True)):
         values[row, -1] = round(GRID * SHARES[2] * weight * count)
     return Descriptor(NoisySums(values, sigma, 1.0), "0" * 64, PrivacySettings("balanced", 5.0, 1e-6))
+
+
+def test_a_run_has_numbers_by_a_scale_of_theirs_or_by_what_devices_say() -> None:
+    of_numbers = Evaluated(0.7, 0.5, 400, baseline=0.0)
+    assert has_numbers(state({}, of_numbers))
+    assert not has_numbers(state({}))
+    assert not has_numbers(state({}, Evaluated(0.7, 0.5, 400)))
+    first = replace(state({}), metrics={})
+    assert not has_numbers(first)
+    assert has_numbers(replace(first, models={"global": {TARGET: np.ones(2)}}))
 
 
 def test_without_descriptors_seven_of_ten_tell_nothing() -> None:

@@ -6,12 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedserver.__main__ import main
 from fedserver.cli import text
 from fedserver.cli.models.folder import _lineage, write_folder
+from fedserver.coordinator.status_types import DeviceFigures
 from fedserver.rpc.client import OperatorClient
+from shoal.core.data.scale import TARGET
 from shoal.core.errors import BadPayload
 from shoal.core.server_kit.history.records import ClusterRound, RoundHistory
 from shoal.shell.weights import load
@@ -57,6 +60,22 @@ def test_a_folder_has_models_settings_a_card_and_checksums(tmp_path: Path) -> No
     assert "| global | global/model.safetensors | 3 | 15 |" in card
     assert all(f"    {line}" in card for line in text.privacy_table(status.released).splitlines())
     assert "goes on" not in card
+
+
+def test_a_run_that_predicts_numbers_says_so_from_its_first_model_on(tmp_path: Path) -> None:
+    state, folder = tmp_path / "s", tmp_path / "models"
+    with daemon(state), OperatorClient(state) as client:
+        client.start_run(spec(), MODEL)
+        client.start_run(spec(name="homes"), {**MODEL, TARGET: np.ones(2, np.float32)})
+        assert {each.run: each.numbers for each in client.runs()} == {"toy": False, "homes": True}
+        status = client.show("homes")
+        found = replace(status, devices=(DeviceFigures("d0", "global", 0.5, examples=9),))
+        write_folder(client, found, folder)
+    card = (folder / "README.md").read_text()
+    assert "accuracy" not in card.lower()
+    assert "| global | global/model.safetensors | 0 | 9 | 50.0 % |" in card
+    assert "type: r_squared" in card
+    assert "Variance explained is what the devices" in card
 
 
 def test_the_lineage_of_a_cluster_goes_back_to_the_first_model() -> None:

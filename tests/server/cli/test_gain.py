@@ -27,7 +27,7 @@ def test_a_gain_that_is_more_than_chance_is_said_in_points() -> None:
 
 def test_where_grouping_does_not_pay_that_is_said() -> None:
     (chance,) = gains([ONE, run("flux", 2, [0.55, 0.57, 0.71])])
-    assert chance.text().startswith("one model may be as good here: grouping changed accuracy by 1.0 points")
+    assert chance.text().startswith("one model may be as good here: grouping made a difference of 1.0 points")
     (worse,) = gains([ONE, run("flux", 2, [0.4, 0.51, 0.6])])
     assert worse.text().startswith("one model is better here: grouping lost 9.7 points")
     (few,) = gains([ONE, run("flux", 2, [0.9, 0.9])])

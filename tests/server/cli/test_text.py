@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from fedserver.cli import text
-from fedserver.cli.runs.release import _tried
+from fedserver.cli.runs.release import _said, _tried
 from fedserver.coordinator.status_types import (
     DeviceFigures,
     DeviceStatus,
+    ReleaseSummary,
     RolloutStatus,
     RunStatus,
     RunSummary,
@@ -143,6 +144,18 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     assert found["learner"] == {"name": "lenet5", "options": options, "seed": None}
     assert (found["parameters"]["rounds"], set(found["parameters"])) == (7, set(card.settings))
     assert found["accuracies"] == accuracies
+
+
+def test_shares_of_a_variance_are_not_called_accuracies() -> None:
+    run = replace(OPEN, accuracy=0.5, numbers=True)
+    assert "50.0 % explained" in text.runs([run])
+    assert "explained" not in text.runs([replace(OPEN, numbers=True), replace(run, numbers=False)])
+    shown = text.status(RunStatus(run, devices=(DeviceFigures("d0", "c0", 0.934),), accuracies={1: 0.5}))
+    assert "accuracy" not in shown
+    assert "held-out variance explained: 50.0 % after round 1" in shown
+    assert "device  cluster  variance explained  loss" in shown
+    release = ReleaseSummary("homes@1", accuracy=0.5, error=0.01, numbers=True)
+    assert "homes@1: 50.0 ± 2.0 % explained" in _said(release)
 
 
 def test_a_run_of_an_algorithm_that_is_not_installed_here_shows_what_was_set() -> None:

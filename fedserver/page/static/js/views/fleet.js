@@ -137,7 +137,7 @@ export class FleetView {
   }
 }
 
-const reached = ({ accuracy, error }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}`);
+const reached = ({ accuracy, error, numbers }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}${numbers ? " of the variance explained" : ""}`);
 
 const rolledOut = ({ new: release, share, margin, began, ended, outcome, why }) =>
   `${percent(share)} of the devices ${outcome ? "tried" : "try"} ${release} beside it, which may be worse by ${percent(margin)}: ${outcome ? `${outcome} ${ago(ended)}` : `since ${ago(began)}`}, ${why}.`;

@@ -50,7 +50,7 @@ export class RunView {
 
   facts({ summary, run, rows, clusters: found, gains: gained, beside }) {
     const filled = found.filter((cluster) => cluster.members.length);
-    this.tiles.accuracy.set(percent(summary.accuracy), "mean of the devices, as measured last");
+    this.tiles.accuracy.set(percent(summary.accuracy), `${summary.numbers ? "of the variance is explained: " : ""}mean of the devices, as measured last`);
     this.tiles.groups.set(count(filled.length), filled.length ? `of ${many(filled.reduce((sum, cluster) => sum + cluster.members.length, 0), "device")}` : "not formed yet");
     this.tiles.gain.set(gained ? points(gained.gain) : "\u2013", gained ? `over ${beside.words}` : filled.length === 1 ? "this run has one model" : "no single model to compare with");
     const { progress, rounds } = summary;
@@ -70,7 +70,7 @@ function headline({ summary, run, clusters: found, gains: gained, beside }) {
   const filled = found.filter((cluster) => cluster.members.length);
   const devices = filled.reduce((sum, cluster) => sum + cluster.members.length, 0);
   const groups = filled.length > 1 ? `${many(devices, "device")} form ${many(filled.length, "group")}` : filled.length ? `${many(devices, "device")} share one model` : "No groups have been formed yet";
-  const accuracy = summary.accuracy === null ? "" : `; the mean accuracy is ${percent(summary.accuracy)}`;
+  const accuracy = summary.accuracy === null ? "" : `; the mean ${summary.numbers ? "variance explained" : "accuracy"} is ${percent(summary.accuracy)}`;
   const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words}: ${percent(gained.own)} instead of ${percent(gained.one)}.` : "";
   return `${run.verdict ? `${run.verdict}. ` : ""}${groups}${accuracy}.${gain}`;
 }

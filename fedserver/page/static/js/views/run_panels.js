@@ -58,14 +58,15 @@ function curve(figure) {
     about: accuracy ? "The mean accuracy of each group's devices on samples that they did not train on, after each round after which they measured it." : "The mean loss of each group's devices while they trained.",
     columns: [round, { head: "Group", of: (row) => row.name }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
   });
-  return { panel, show: ({ rows }) => {
+  return { panel, show: ({ rows, summary }) => {
     const found = series(rows, figure);
     const last = found.map((one) => `${one.name} ${accuracy ? percent(one.points.at(-1)[1]) : decimal(one.points.at(-1)[1])}`).join(", ");
     panel.show({
       rows: () => found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
       empty: found.length ? "" : `No round with ${accuracy ? "an accuracy" : "a loss"} is over yet.`,
+      saying: accuracy && summary.numbers ? "Labels are numbers: this is the share of their variance that is explained." : "",
       legend: found.map((one) => [one.tone, one.name]),
-      draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? "accuracy, %" : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
+      draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? `${summary.numbers ? "variance explained" : "accuracy"}, %` : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
     });
   } };
 }

@@ -1545,6 +1545,7 @@ class RunSummary(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
     NEXT_RUN_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
     name: _builtins.str
@@ -1571,6 +1572,10 @@ class RunSummary(_message.Message):
     """Set by the server: the rounds of training that are complete. Unset: none."""
     rounds: _builtins.int
     """Set by the server: the rounds of training that it has in all. Unset: its algorithm does not say."""
+    numbers: _builtins.bool
+    """Set by the server: labels are numbers, so accuracies are shares of their variance that are explained. Unset: labels
+    are classes, or that is not known yet.
+    """
     @_builtins.property
     def waiting_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: the devices that it waits for, sorted. Unset: no one in particular."""
@@ -1618,10 +1623,11 @@ class RunSummary(_message.Message):
         rounds: _builtins.int = ...,
         pace: _duration_pb2.Duration | None = ...,
         next_run: _duration_pb2.Duration | None = ...,
+        numbers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "next_run", b"next_run", "pace", b"pace", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "next_run", b"next_run", "pace", b"pace", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "next_run", b"next_run", "numbers", b"numbers", "pace", b"pace", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015

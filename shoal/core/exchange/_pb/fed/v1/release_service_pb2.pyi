@@ -389,6 +389,7 @@ class Release(_message.Message):
     WRONG_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     WATCHED_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
     release: _builtins.str
     """Set by the server: its name, RUN@LABEL. Unset: never."""
     run: _builtins.str
@@ -405,6 +406,8 @@ class Release(_message.Message):
     """Set by the server: SHA-256 of its public key that signed the card, in hexadecimal. Unset: it had no certificate."""
     wrong: _builtins.str
     """Set by the server: why it cannot be used, for people. Unset: it can."""
+    numbers: _builtins.bool
+    """Set by the server: as of RunSummary. Unset: as there."""
     @_builtins.property
     def made(self) -> _timestamp_pb2.Timestamp:
         """Set by the server: when it was made, by the server's clock. Unset: it cannot be read."""
@@ -446,10 +449,11 @@ class Release(_message.Message):
         wrong: _builtins.str = ...,
         withdrawn: _abc.Iterable[_builtins.str] | None = ...,
         watched: _abc.Iterable[Global___WatchedCluster] | None = ...,
+        numbers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "made", b"made"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "watched", b"watched", "withdrawn", b"withdrawn", "wrong", b"wrong"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "authority", b"authority", "channels", b"channels", "devices", b"devices", "error", b"error", "groups", b"groups", "made", b"made", "numbers", b"numbers", "progress", b"progress", "release", b"release", "revoked", b"revoked", "run", b"run", "watched", b"watched", "withdrawn", b"withdrawn", "wrong", b"wrong"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
