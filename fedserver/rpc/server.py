@@ -159,7 +159,7 @@ class _Ports:
         settings = coordinator.settings
         self.identify = named if access is None else verified
         self._coordinator, self._access, self._connections = coordinator, access, Connections()
-        self._admission = Admission(self.identify, settings.arrivals, settings.waiting)
+        self._admission = Admission(self.identify, settings.arrivals, settings.waiting, coordinator.fleet)
         self._options = (*OPTIONS, *_ageing(settings.age))
         self.listeners = Listeners(self._connections, self._admission.places)
 

@@ -6,7 +6,7 @@ arrives, are paced, and each device has places of its own. A refusal says when t
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,8 @@ from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
 
 AT_ONCE, FURTHEST = 100.0, 45.0
-"""Devices that may arrive at one moment, and the seconds after which the last of a crowd may."""
+"""Devices that may arrive at one moment, and the seconds after which the last of a crowd may, unless all
+devices together take longer: who was told too little would come, and be sent away, again and again."""
 OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
 CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
@@ -85,14 +86,19 @@ class Places:
 class Admission:
     """Limits the calls of each device, and the transfers and arrivals of all.
 
-    arrivals: devices that may arrive in a second. waiting: calls that may wait for a task at a time. These
-    have places of their own, so that an idle fleet takes none of those of the devices that work.
+    arrivals: devices that may arrive in a second. fleet: how many devices there are. waiting: calls that may
+    wait for a task at a time. These have places of their own, so that an idle fleet takes none of those of
+    the devices that work.
     """
 
     def __init__(
-        self, identify: Identify, arrivals: float = Settings.arrivals, waiting: int = Settings.waiting
+        self,
+        identify: Identify,
+        arrivals: float = Settings.arrivals,
+        waiting: int = Settings.waiting,
+        fleet: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._identify = identify
+        self._identify, self._fleet = identify, fleet
         self._calls = Places("calls", CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS)
         self._waits = Places("calls for a task", WAITS, WAITS, waiting, waiting)
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
@@ -138,6 +144,7 @@ class Admission:
     def _arrive(self, device: DeviceId) -> None:
         """Count an arrival. Raises TooOften if this device arrives too often, Busy if too many do."""
         now = asyncio.get_running_loop().time()
+        self._arrivals.furthest = max(FURTHEST, self._fleet() / self._arrivals.rate)
         own = self._own.setdefault(device, TokenBucket(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
         for pace in (own, self._arrivals):
             if delay := pace.delay(now):

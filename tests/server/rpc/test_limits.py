@@ -69,6 +69,22 @@ def test_a_crowd_is_paced_and_those_who_work_are_not(tmp_path: Path, monkeypatch
     over_grpc(story, tmp_path)
 
 
+def test_the_last_of_a_large_fleet_is_told_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AT_ONCE", 1.0)
+    monkeypatch.setattr(servers, "SETTINGS", replace(servers.SETTINGS, arrivals=0.1))
+
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        coordinator.known = 5  # who arrive in 50 s
+        await WireLink(channel, "d0").hello(Hello("toy"))
+        found = [await refused(WireLink(channel, f"n{number}").hello(Hello("toy"))) for number in range(5)]
+        latest = [each.window[0] for each in found if each.window][-1]
+        assert limits.FURTHEST < latest <= 50.0
+
+    over_grpc(story, tmp_path)
+
+
 def test_one_device_waits_in_so_many_calls_at_a_time(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
         device, other = WireLink(channel, "d0"), WireLink(channel, "d1")
