@@ -2,9 +2,10 @@
 
 LeNet-5 on random images, which speed takes no notice of: FedAvg, 2 epochs in batches of 64. Printed are
 seconds of the fastest round, and how far apart weights are, relative to how far training has moved them. On a
-processor (--device cpu) devices train together only here.
+processor (--device cpu) devices train together only here. With --products, devices train together both ways,
+first with convolutions in groups, then with products in their place.
 
-    python -m benchmarks.together [--device cuda] [--devices 10,50] [--samples 2000] [--rounds 3]
+    python -m benchmarks.together [--device cuda] [--devices 10,50] [--samples 2000] [--rounds 3] [--products]
 """
 
 import argparse
@@ -14,15 +15,20 @@ import torch
 
 from benchmarks.workers import fleet_of
 from shoal.core.device_kit.learner import initial_weights
+from shoal.core.device_kit.training import products
+from shoal.core.device_kit.training.products import NARROW
 from shoal.core.types import Tensors
 from shoal.simulation import together
 from shoal.simulation.fleet import Fleet
 from shoal.simulation.simulate import SimulationResult, simulate
 
+ALONE, GROUPS, PRODUCTS = "one after the other", "together in groups", "together"
 
-def played(fleet: Fleet, rounds: int, device: str, at_once: bool) -> tuple[float, SimulationResult]:
+
+def played(fleet: Fleet, rounds: int, device: str, way: str) -> tuple[float, SimulationResult]:
     """Seconds of the fastest round, since the first one prepares the GPU."""
-    together.GPUS = {device} if at_once else set()
+    together.GPUS = set() if way == ALONE else {device}
+    products.NARROW = 0 if way == GROUPS else NARROW
     found = simulate(
         "fedavg",
         fleet,
@@ -49,20 +55,22 @@ def main() -> None:
     parser.add_argument("--devices", default="10,50")
     for name, value in (("samples", 2000), ("rounds", 3), ("turns", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--products", action="store_true")
     given = parser.parse_args()
+    ways = (GROUPS if given.products else ALONE, PRODUCTS)
     print(torch.cuda.get_device_name() if given.device == "cuda" else given.device)
     for devices in map(int, given.devices.split(",")):
-        fleet, seconds = fleet_of(devices, given.samples), dict[bool, list[float]]({False: [], True: []})
+        fleet, seconds = fleet_of(devices, given.samples), dict[str, list[float]]({way: [] for way in ways})
         for _ in range(given.turns):
             results = {}
-            for at_once, times in seconds.items():
-                found, results[at_once] = played(fleet, given.rounds, given.device, at_once)
+            for way, times in seconds.items():
+                found, results[way] = played(fleet, given.rounds, given.device, way)
                 times.append(found)
-        models = [results[at_once].models["global"] for at_once in seconds]
-        moved = apart(models[0], initial_weights(results[False].learner, results[False].model_seed))
+        models, first = [results[way].models["global"] for way in ways], results[ways[0]]
+        moved = apart(models[0], initial_weights(first.learner, first.model_seed))
         one, all_ = (min(times) for times in seconds.values())
         print(
-            f"{devices} devices: {one:.3f} s a round one after the other, {all_:.3f} s together, "
+            f"{devices} devices: {one:.3f} s a round {ways[0]}, {all_:.3f} s {ways[1]}, "
             f"{one / all_:.1f} times as fast; weights are {apart(*models) / moved:.1e} apart"
         )
 
