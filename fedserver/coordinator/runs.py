@@ -59,7 +59,7 @@ from shoal.core.errors import (
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Build, Message
 from shoal.core.server_kit.history.records import PAUSED, RESUMED, RoundHistory
-from shoal.core.server_kit.learned import verdict_of
+from shoal.core.server_kit.learned import has_numbers, verdict_of
 from shoal.core.types import DeviceId, ModelKey
 from shoal.core.verdict import Verdict
 from shoal.shell import crash
@@ -438,7 +438,7 @@ class Run:
                 effect.missing,
                 self._meter.take_round(self.run),
             )
-            said = log_lines(closed)
+            said = log_lines(closed, has_numbers(effect.state))
             ended = (closed, checkpoint, effect.abandoned_in_a_row, effect.memory, said)
             await self.storage.when_space(self.storage.runs.save_round, self.run, *ended)
         crash.point("server.round-tidied")

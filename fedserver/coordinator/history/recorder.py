@@ -29,6 +29,7 @@ from shoal.core.server_kit.history.records import (
     RunEvent,
     digest_of,
 )
+from shoal.core.texts import measure
 from shoal.core.types import DeviceId, ModelKey
 
 LOGGED_KINDS, MAX_LOGGED = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
@@ -135,15 +136,16 @@ class Recorder:
         return replace(found, digest=digest)
 
 
-def log_lines(closed: RoundHistory) -> list[str]:
-    """The lines that the run's log has about a round that is over, its models and its clusters."""
+def log_lines(closed: RoundHistory, numbers: bool) -> list[str]:
+    """The lines that the run's log has about a round that is over, its models and its clusters. numbers:
+    whether labels are."""
     texts = [event.text for event in closed.events if event.kind in LOGGED_KINDS]
     more = [f"... and {len(texts) - MAX_LOGGED} more changes"] if len(texts) > MAX_LOGGED else []
-    return [_summary(closed), *texts[:MAX_LOGGED], *more]
+    return [_summary(closed, measure(numbers)), *texts[:MAX_LOGGED], *more]
 
 
-def _summary(closed: RoundHistory) -> str:
-    """The log line about a round that is over."""
+def _summary(closed: RoundHistory, what: str) -> str:
+    """The log line about a round that is over. what: the name of its accuracy."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:MAX_NAMED]
@@ -151,7 +153,7 @@ def _summary(closed: RoundHistory) -> str:
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > MAX_NAMED else ""
     loss = "" if closed.loss is None else f"; loss {closed.loss:.4f}"
     before = " before" if closed.measured_on == TRAIN else ""
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy{before} {closed.accuracy:.3f}"
+    accuracy = "" if closed.accuracy is None else f"; held-out {what}{before} {closed.accuracy:.3f}"
     counted = f"{closed.reported} of {closed.asked} devices counted"
     return f"{end}; {counted}, {closed.seconds:.1f} s{loss}{accuracy}{missing}{more}"
 

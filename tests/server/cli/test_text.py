@@ -6,6 +6,7 @@ import pytest
 
 from fedserver.cli import text
 from fedserver.cli.runs.release import _said, _tried
+from fedserver.coordinator.history.recorder import log_lines
 from fedserver.coordinator.status_types import (
     DeviceFigures,
     DeviceStatus,
@@ -23,6 +24,7 @@ from shoal.core.privacy.cost import ORDERS, Cost, rho_for
 from shoal.core.privacy.report import OPEN as OPEN_WAYS
 from shoal.core.privacy.report import WEIGHTS, CentralNoise, Statement
 from shoal.core.rollout import Sum
+from shoal.core.server_kit.history.records import RoundHistory
 
 OPEN = RunSummary(
     "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",
@@ -154,6 +156,7 @@ def test_shares_of_a_variance_are_not_called_accuracies() -> None:
     assert "accuracy" not in shown
     assert "held-out variance explained: 50.0 % after round 1" in shown
     assert "device  cluster  variance explained  loss" in shown
+    assert "held-out variance explained 0.500" in log_lines(RoundHistory(1, accuracy=0.5), numbers=True)[0]
     release = ReleaseSummary("homes@1", accuracy=0.5, error=0.01, numbers=True)
     assert "homes@1: 50.0 ± 2.0 % explained" in _said(release)
 

@@ -138,7 +138,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, rho=accuracy_cost(state.parameters))
-    return Plan(dict.fromkeys(present, task), f"held-out accuracy after round {state.progress}")
+    return Plan(dict.fromkeys(present, task), f"evaluation after round {state.progress}")
 
 
 def _warmed_up(state: State, reports: Sequence[Report]) -> State:
