@@ -60,7 +60,7 @@ def show(client: "OperatorClient", name: str) -> Result:
 @device.command(epilog="Examples: fedserver device approve ward-3; fedserver device approve 'ward-*'")
 @verb
 @connected
-@click.argument("name", metavar="DEVICE", required=False, default="")
+@click.argument("name", metavar="[DEVICE]", required=False, default="")
 @click.option("--all", "every", is_flag=True, help="Approve every device that waits.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def approve(client: "OperatorClient", name: str, every: bool, yes: bool) -> Result:
@@ -68,7 +68,7 @@ def approve(client: "OperatorClient", name: str, every: bool, yes: bool) -> Resu
 
     First compare the fingerprints of their keys: `fedserver device ls` must print the same one as the device.
     Where a device has another key already, as before it was installed again, that one is revoked in the same
-    moment; what has been paid under this name, as far as this server knows, is shown, and you are asked. So
+    moment; what has been paid under this name, as far as this server knows, is shown, and you are asked, as
     you are for several devices.
     """
     if every == bool(name):

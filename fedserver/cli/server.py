@@ -75,12 +75,14 @@ def init(
 @verb
 @state_option
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
+    "--listen",
+    metavar="HOST:PORT",
+    help="Where the server listens for devices.  [default: as in the file, or 127.0.0.1:50051]",
 )
 @click.option(
     "--join-listen",
     metavar="HOST:PORT",
-    help="Where the server listens for devices that join.  [default: 127.0.0.1:50052]",
+    help="Where the server listens for devices that join.  [default: as in the file, or 127.0.0.1:50052]",
 )
 @click.option(
     "--insecure-loopback",

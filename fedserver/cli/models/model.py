@@ -74,7 +74,7 @@ def export(
 ) -> Result:
     """Write the model of a cluster to a file, or those of all clusters to a folder.
 
-    Of a run as it is now, or of a release: by its name, or by a channel for the one that it has.
+    RUN is taken as it is now. RELEASE is one, or the channel that has it.
 
     ONNX Runtime opens a file whose name ends in .onnx by itself, and a card that says how to use the model is
     written beside it. The network comes with the first weights of a run, if the device that made them could
@@ -165,7 +165,7 @@ def export(
     type=click.IntRange(min=0),
     required=True,
     metavar="N",
-    help="Return to the models after round N. Required.",
+    help="Return to the models after round N.",
 )
 @click.option(
     "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"

@@ -118,7 +118,7 @@ def _in_all(client: "OperatorClient", name: str, number: int, more: bool) -> int
 @click.command(epilog="Examples: fedserver run rm digits; fedserver run rm --earlier")
 @verb
 @connected
-@click.argument("name", metavar="RUN", required=False, default="")
+@click.argument("name", metavar="[RUN]", required=False, default="")
 @click.option(
     "--earlier",
     is_flag=True,

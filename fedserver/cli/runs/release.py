@@ -73,7 +73,7 @@ def ls(client: "OperatorClient") -> Result:
 @release.command(epilog="Examples: fedserver release show; fedserver release show digits@10")
 @verb
 @connected
-@click.argument("name", metavar="RELEASE", required=False, default="")
+@click.argument("name", metavar="[RELEASE]", required=False, default="")
 def show(client: "OperatorClient", name: str) -> Result:
     """Show a release or what a channel has: devices, data, accuracy, privacy, code and settings.
 
@@ -136,9 +136,9 @@ def use(
     With --share, these devices are split: a share of each cluster, the same devices all the time, predicts
     with both releases, uses what the channel has, and counts how often the two agree, and which is right
     where programs tell the label. The rollout stops by itself once the release is shown to be worse in a
-    cluster, and the channel has it once it is shown not to be in any: each with 95 % over the whole rollout,
-    however often devices report. Without labels it goes on. A larger --share takes in more devices; without
-    --share, this release is promoted at once, and another one ends the rollout.
+    cluster, and the channel has it once it is shown not to be in any: each with 95 % confidence over the
+    whole rollout, however often devices report. Without labels it goes on. A larger --share takes in more
+    devices; without --share, this release is promoted at once, and another one ends the rollout.
     """
     moves, going = client.use_release(name, channel, pin, share, stop_if_worse)
     data = {"channel": moves[-1].channel, "moves": list(map(asdict, moves))}

@@ -59,14 +59,14 @@ def run() -> None:
 @click.pass_obj
 @click.argument("name", required=False)
 @click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
-@click.option("--like", "other", metavar="RUN", help="Ask for all that RUN was asked for.")
+@click.option("--like", "other", metavar="RUN", help="Start with all settings of RUN.")
 @click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg.  [default: flux]")
 @click.option("--preset", metavar="NAME", help="Named set of the algorithm's parameters.  [default: default]")
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Parameter of the algorithm. Repeatable."
 )
 @policy_options(defaults=True)
-@click.option("--seed", type=int, metavar="SEED", help="Random seed for client sampling.  [default: 0]")
+@click.option("--seed", type=int, metavar="SEED", help="Random seed of sampling and shuffling.  [default: 0]")
 @click.option(
     "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
 )
