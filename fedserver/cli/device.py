@@ -149,7 +149,7 @@ def withdraw(client: "OperatorClient", name: str, yes: bool, replay: tuple[str, 
     deleted, and releases with it are marked. Models without it keep their bits. Those with it stay in use
     until their run goes on without it, with --replay, or another release is used.
 
-    In a script, and with --json, nobody is asked, and without --yes nothing is done.
+    In a script, and with --json, no one is asked, and without --yes nothing is done.
     """
     done = client.withdraw(name, reason, yes, replay)
     if not yes and sys.stdin.isatty() and not click.get_current_context().params.get("as_json"):

@@ -19,7 +19,7 @@ from shoal.core.types import DeviceId
 
 AT_ONCE, FURTHEST = 100.0, 45.0
 """Devices that may arrive at one moment, and the seconds after which the last of a crowd may, unless all
-devices together take longer: who was told too little would come, and be sent away, again and again."""
+devices together take longer: sent back too early, they would come and be sent away again and again."""
 OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
 CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536

@@ -203,7 +203,7 @@ def test_a_person_is_asked_before_a_device_is_withdrawn_and_a_script_is_not(
     command: Command, shared: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def withdraw(stdin: io.StringIO, *options: str) -> tuple[int, bool, bool]:
-        """The exit code, whether somebody was asked, and whether the device is withdrawn."""
+        """The exit code, whether someone was asked, and whether the device is withdrawn."""
         monkeypatch.setattr("sys.stdin", stdin)
         code, _, err = command("device", "withdraw", "leaver", *options)
         standing = data(command("device", "show", "leaver", "--json"))["standing"]
