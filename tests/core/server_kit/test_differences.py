@@ -139,6 +139,14 @@ def test_noise_leaves_a_single_pair_in_doubt_without_a_name() -> None:
     assert named(0.4) == UNKNOWN
 
 
+def test_a_class_whose_mean_noise_hides_is_not_taken_for_a_class_without_samples() -> None:
+    """A count of about 25, with noise of 4.5, is at the limit from which a class is described."""
+    homes = {"d0": "c0", "d1": "c1"}
+    for first in range(0, 60, 2):
+        described = {name: private(first + int(name[1:]), samples=100) for name in homes}
+        assert differences(described, homes)[0].kind == UNKNOWN
+
+
 def test_chance_names_no_difference() -> None:
     for seed in range(60):
         (found,) = kinds(lambda number, _, seed=seed: device(100 * seed + number, samples=25))  # type: ignore[misc]
