@@ -11,7 +11,9 @@ The kind is found by what devices have released for the grouping, so that it cos
 samples of each class there are, and where their latents lie. Two clusters are compared class by class, in
 units of how much samples of one class scatter. Noise for privacy makes all of that uncertain: a difference
 counts if it is clearly larger than what noise and few samples do by chance, and where they might hide one,
-the kind is not known.
+the kind is not known. Noise also joins unlike groups in one cluster. If these name the classes differently,
+classes have moved to where no class lies, as if their samples looked different; but all samples together have
+not moved, and that tells.
 """
 
 from collections import Counter
@@ -51,8 +53,8 @@ CLEAR, ERROR = 3.0, 1e-3
 differ as much."""
 STILL = 0.05
 """The samples of some classes surely look different, P(X|Y), if those of the others lie in one place by this
-mean. Images that are turned, which all look different, have digits that hardly do. Chosen at seeds 40 to 42;
-see benchmarks/differences.py."""
+mean, and all samples together do not. Images that are turned, which all look different, have digits that
+hardly do. Chosen at seeds 40 to 42; see benchmarks/differences.py."""
 OFTEN, MAX_MOVED = 0.25, 0.7
 """The distance between shares of the classes from which it counts, and the share of classes that have moved
 from which all have."""
@@ -189,7 +191,10 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
             return INPUTS, strength, False
         if (moved | hidden).mean() > MAX_MOVED:
             return UNKNOWN, 0.0, False
-        return SOME_INPUTS, strength, bool(own[~moved].mean() > STILL)
+        still = own[~moved].mean() <= STILL
+        # Exchanged names move classes as well, but not all samples together.
+        whole, whole_doubt = _distances(one, other, np.zeros(1, np.int64))
+        return SOME_INPUTS, strength, not (still and (whole > whole_doubt).all())
     return by_label
 
 
