@@ -139,6 +139,36 @@ def test_noise_leaves_a_single_pair_in_doubt_without_a_name() -> None:
     assert named(0.4) == UNKNOWN
 
 
+def test_names_that_half_of_a_noisy_cluster_has_exchanged_are_not_taken_for_moved_samples() -> None:
+    """Noise has joined devices of two groups, so that classes have moved to where no class lies. All samples
+    together lie where they did."""
+    homes = {f"d{number}": f"c{number % 2}" for number in range(8)}
+    exchanged = np.array([1, 0, 3, 2, 4, 5, 6, 7, 8, 9])
+
+    def described(number: int, moved: bool) -> Descriptor:
+        chance = np.random.default_rng(number)
+        labels = chance.integers(0, len(exchanged), 4000)
+        places = np.random.default_rng(0).normal(size=(len(exchanged), DIMS)) * 0.2
+        places[:3] += 0.3 * (moved and number % 2)
+        latents = places[labels] + 0.1 * chance.normal(size=(4000, DIMS))
+        agreed = terms(BALANCED, 4000, len(exchanged))
+        named = labels if moved or number not in (1, 3) else exchanged[labels]
+        exact = sums_of([(latents, named)], 1.5, DIMS, agreed.classes)
+        return release_sums(exact, BALANCED, agreed, "0" * 64, chance.bytes)
+
+    for moved, kind in ((False, UNKNOWN), (True, SOME_INPUTS)):
+        (found,) = differences({name: described(int(name[1:]), moved) for name in homes}, homes)
+        assert found.kind == kind
+
+
+def test_a_class_whose_mean_noise_hides_is_not_taken_for_a_class_without_samples() -> None:
+    """A count of about 25, with noise of 4.5, is at the limit from which a class is described."""
+    homes = {"d0": "c0", "d1": "c1"}
+    for first in range(0, 60, 2):
+        described = {name: private(first + int(name[1:]), samples=100) for name in homes}
+        assert differences(described, homes)[0].kind == UNKNOWN
+
+
 def test_chance_names_no_difference() -> None:
     for seed in range(60):
         (found,) = kinds(lambda number, _, seed=seed: device(100 * seed + number, samples=25))  # type: ignore[misc]

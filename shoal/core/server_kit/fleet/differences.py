@@ -11,7 +11,9 @@ The kind is found by what devices have released for the grouping, so that it cos
 samples of each class there are, and where their latents lie. Two clusters are compared class by class, in
 units of how much samples of one class scatter. Noise for privacy makes all of that uncertain: a difference
 counts if it is clearly larger than what noise and few samples do by chance, and where they might hide one,
-the kind is not known.
+the kind is not known. Noise also joins unlike groups in one cluster. If these name the classes differently,
+classes have moved to where no class lies, as if their samples looked different; but all samples together have
+not moved, and that tells.
 """
 
 from collections import Counter
@@ -51,8 +53,8 @@ CLEAR, ERROR = 3.0, 1e-3
 differ as much."""
 STILL = 0.05
 """The samples of some classes surely look different, P(X|Y), if those of the others lie in one place by this
-mean. Images that are turned, which all look different, have digits that hardly do. Chosen at seeds 40 to 42;
-see benchmarks/differences.py."""
+mean, and all samples together do not. Images that are turned, which all look different, have digits that
+hardly do. Chosen at seeds 40 to 42; see benchmarks/differences.py."""
 OFTEN, MAX_MOVED = 0.25, 0.7
 """The distance between shares of the classes from which it counts, and the share of classes that have moved
 from which all have."""
@@ -147,21 +149,25 @@ def in_words(found: Sequence[Difference]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Cluster:
-    """counts, count_noise: (1 + U,) samples of each class, and the variance of that by noise; row 0 is of all
-    classes. means, variances, errors: (1 + U, l) of a class, of one of its samples, and of the mean by noise.
+    """sizes, size_noise: (1 + U,) samples of each class, and the variance of that by noise; row 0 is of all
+    classes. counts: those of them whose means are known. means, variances, errors: (1 + U, l) of a class, of
+    one of its samples, and of the mean by noise.
     """
 
+    sizes: FloatArray
+    size_noise: FloatArray
     counts: FloatArray
-    count_noise: FloatArray
     means: FloatArray
     variances: FloatArray
     errors: FloatArray
 
 
 def _cluster(table: Table, mine: npt.NDArray[np.bool_]) -> _Cluster:
-    counts, means, variances, errors = pooled(table, mine)
-    noise = np.where(table.known[mine], table.count_noise[mine], 0.0).sum(axis=0)
-    return _Cluster(counts, noise, means, variances, errors)
+    # A class whose mean noise hides has samples all the same: with none, it would look like a difference.
+    there = np.isfinite(table.count_noise[mine])
+    sizes = np.where(there, table.counts[mine], 0.0).sum(axis=0)
+    noise = np.where(there, table.count_noise[mine], 0.0).sum(axis=0)
+    return _Cluster(sizes, noise, *pooled(table, mine))
 
 
 def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
@@ -171,8 +177,7 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
     by_label = (LABELS, apart, False) if apart > OFTEN else (UNKNOWN, 0.0, False)
     if len(both) < 2:
         return by_label
-    distances, chance = _distances(one, other, both)
-    doubt = CLEAR * np.sqrt(2.0 / one.means.shape[1]) * chance
+    distances, doubt = _distances(one, other, both)
     if share := _renamed(distances, doubt):
         return NAMES, share, False
     own, own_doubt = np.diagonal(distances), np.diagonal(doubt)
@@ -186,20 +191,23 @@ def _compared(one: _Cluster, other: _Cluster) -> tuple[str, float, bool]:
             return INPUTS, strength, False
         if (moved | hidden).mean() > MAX_MOVED:
             return UNKNOWN, 0.0, False
-        return SOME_INPUTS, strength, bool(own[~moved].mean() > STILL)
+        still = own[~moved].mean() <= STILL
+        # Exchanged names move classes as well, but not all samples together.
+        whole, whole_doubt = _distances(one, other, np.zeros(1, np.int64))
+        return SOME_INPUTS, strength, not (still and (whole > whole_doubt).all())
     return by_label
 
 
 def _shares_apart(one: _Cluster, other: _Cluster) -> float:
     """The total variation distance between the shares of the classes; 0 where few samples, or noise, can make
     them as different, by a chi-squared test."""
-    counts = [np.maximum(each.counts[1:], 0.0) for each in (one, other)]
-    totals = [max(float(each.sum()), 1.0) for each in counts]
-    apart = counts[0] / totals[0] - counts[1] / totals[1]
-    expected: FloatArray = (counts[0] + counts[1]) / (totals[0] + totals[1])
-    noise = one.count_noise[1:] / totals[0] ** 2 + other.count_noise[1:] / totals[1] ** 2
-    there = expected > 0.0
+    sizes = [each.sizes[1:] for each in (one, other)]
+    totals = [max(float(each.sum()), 1.0) for each in sizes]
+    apart = sizes[0] / totals[0] - sizes[1] / totals[1]
+    expected: FloatArray = np.maximum((sizes[0] + sizes[1]) / (totals[0] + totals[1]), 0.0)
+    noise = one.size_noise[1:] / totals[0] ** 2 + other.size_noise[1:] / totals[1] ** 2
     spread = expected * (1.0 / totals[0] + 1.0 / totals[1]) + noise
+    there = spread > 0.0
     surprise = float((apart[there] ** 2 / spread[there]).sum())
     sure = surprise > chdtri(max(int(there.sum()) - 1, 1), ERROR)
     return 0.5 * float(np.abs(apart).sum()) if sure else 0.0
@@ -207,7 +215,7 @@ def _shares_apart(one: _Cluster, other: _Cluster) -> float:
 
 def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
     """(C, C), of each class of one cluster and each of the other: the squared distance of their means, in
-    variances of a sample and without what chance adds on average; and what it adds."""
+    variances of a sample and without what chance adds on average; and how much of it may be chance."""
     weights = (one.counts[both] + other.counts[both])[:, None]
     unit = (
         one.counts[both][:, None] * one.variances[both] + other.counts[both][:, None] * other.variances[both]
@@ -216,7 +224,7 @@ def _distances(one: _Cluster, other: _Cluster, both: npt.NDArray[np.int64]) -> t
     error = [each.variances[both] / each.counts[both][:, None] + each.errors[both] for each in (one, other)]
     chance = ((error[0][:, None] + error[1][None]) / unit).mean(axis=2)
     apart = ((one.means[both][:, None] - other.means[both][None]) ** 2 / unit).mean(axis=2)
-    return apart - chance, chance
+    return apart - chance, CLEAR * np.sqrt(2.0 / one.means.shape[1]) * chance
 
 
 def _renamed(distances: FloatArray, doubt: FloatArray) -> float:
