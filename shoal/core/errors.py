@@ -376,11 +376,11 @@ class IllegalEvent(Bug):
     """An event that the table does not allow."""
 
 
-def near(word: str, known: list[str]) -> str:
+def near(word: object, known: list[str]) -> str:
     """Make a hint: 'did you mean "x"?' if a known word is close to `word`, else the list of known words."""
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1)
+    close = get_close_matches(str(word), known, n=1)
     return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(known))}"
 
 

@@ -256,8 +256,9 @@ def test_the_common_model_that_a_newcomer_may_get_is_a_module_too(result: Simula
     for name, found in result.module("global").state_dict().items():
         mean = sum(count * result.models[key][name] for key, count in counts.items()) / len(result.clusters)
         np.testing.assert_allclose(found.numpy(), mean, rtol=1e-5, atol=1e-6)
-    with pytest.raises(NotFound, match="there is no cluster 'c9'"):
-        result.weights("c9")
+    for wrong in ("c9", None):
+        with pytest.raises(NotFound, match=f"there is no cluster {wrong!r}"):
+            result.weights(wrong)  # type: ignore[arg-type]
 
 
 def test_each_device_by_itself_and_all_data_in_one_place(result: SimulationResult) -> None:
