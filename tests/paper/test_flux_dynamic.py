@@ -1,6 +1,7 @@
 """FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then. FLUX
 gives them up when the data of most devices do."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, Report, find
+from shoal.core.algorithms.flux import clustering
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import regrouped
 from shoal.core.algorithms.flux.state import State
@@ -20,11 +22,13 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Describe, Described
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from shoal.simulation.fleet import Holding, numbered
 from shoal.simulation.simulated import SimulatedDevices
+from tests.core.engine.test_checkpoint import Shelf
 from tests.fleet import contexts, data, first_model, learner
 
 SMALL = {
@@ -166,6 +170,98 @@ def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> N
         before, [Report("device-001", standard.perform(plan.tasks["device-001"], context))]
     )
     assert adjusted_rand_score((0, 0, 0, 90, 0, 90), found(after)) == 1.0
+
+
+def watched(state: State, given: Mapping[str, Descriptor]) -> State:
+    """The state after these devices have described their data again."""
+    reports = [Report(device, Described(one, 90)) for device, one in sorted(given.items())]
+    return server_half.reduce(replace(state, phase="watch"), reports)
+
+
+def described(state: State, *degrees: int) -> list[Descriptor]:
+    """Descriptors of samples that no device has had, turned by these degrees."""
+    assert state.clustering is not None
+    task = Describe(state.clustering.encoder, state.clustering.projector, state.parameters.classes)
+    made = (at_work(AFTER).context("device-000", data(8, (turn,))) for turn in degrees)
+    return [standard.perform(task, context).descriptor for context in made]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def deserted(moved: list[State]) -> State:
+    """All devices whose data were not turned have data now that are."""
+    last = moved[-1]
+    assert last.clustering is not None
+    turned = last.clustering.described["device-003"]
+    return watched(last, dict.fromkeys(("device-000", "device-001", "device-004"), turned))
+
+
+def test_a_cluster_without_devices_keeps_its_model_for_data_that_come_back(
+    moved: list[State], deserted: State
+) -> None:
+    last = moved[-1]
+    home = last.assignments["device-000"]
+    assert {*deserted.assignments.values()} == {last.assignments["device-003"]}
+    assert deserted.models.keys() == last.models.keys()
+    assert digest(deserted.models[home]) == digest(last.models[home])
+    assert (deserted.facts["clusters"], deserted.facts["kept"]) == (1, 1)
+    back, other = described(last, 0), described(last, 180)
+    again = watched(deserted, {"device-001": back[0]})
+    assert again.assignments["device-001"] == home
+    assert digest(again.models[home]) == digest(last.models[home])
+    assert "kept" not in again.facts
+    joined = server_half.reduce(
+        replace(deserted, phase="clustered"), [Report("late", Described(back[0], 90))]
+    )
+    assert joined.assignments["late"] == home
+    assert "kept" not in joined.facts
+    strange = watched(deserted, {"device-001": other[0]})
+    assert strange.assignments["device-001"] not in last.models
+    assert strange.facts["kept"] == 1
+
+
+def test_newcomers_are_told_of_a_cluster_without_devices(moved: list[State], deserted: State) -> None:
+    home, (sample,) = moved[-1].assignments["device-000"], described(deserted, 0)
+    answer = server_half.place(deserted, sample)
+    assert isinstance(answer, ClusterAssignment)
+    assert (answer.cluster, answer.abstained) == (home, False)
+    lies, lay = server_half.densities(deserted), server_half.densities(moved[-1])
+    assert lies is not None
+    assert lay is not None
+    index = [*deserted.models].index(home)
+    assert lies.clusters["means"][index] == pytest.approx(lay.clusters["means"][index], abs=1.0)
+    assert not np.allclose(lies.clusters["means"][0], lies.clusters["means"][1])
+    fewer = server_half.without(deserted, "device-005")
+    assert fewer.clustering is not None
+    assert "device-005" not in fewer.clustering.described
+    assert [*dict(fewer.clustering.kept)] == [home]
+
+
+def test_of_clusters_without_devices_those_that_lost_them_first_go_first(
+    moved: list[State], deserted: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = moved[-1].assignments["device-000"]
+    (strange,) = described(deserted, 180)
+    away = watched(deserted, dict.fromkeys(sorted(deserted.assignments), strange))
+    assert away.clustering is not None
+    left = deserted.assignments["device-000"]
+    assert [*dict(away.clustering.kept)] == [left, lost]
+    stored = Shelf().trip(State, away)
+    assert [*dict(stored.clustering.kept)] == [left, lost]
+    monkeypatch.setattr(clustering, "KEPT", 1)
+    away = watched(deserted, dict.fromkeys(sorted(deserted.assignments), strange))
+    assert away.clustering is not None
+    assert [*dict(away.clustering.kept)] == [left]
+    assert away.models.keys() == {left, *away.assignments.values()}
+
+
+def test_where_groups_become_one_those_clusters_stay_whose_data_are_gone(
+    moved: list[State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, (strange,) = moved[-1], described(moved[-1], 180)
+    monkeypatch.setattr(clustering, "find_groups", lambda *_: np.zeros(6, np.int64))
+    for given, kept in (({}, 0), (dict.fromkeys(state.assignments, strange), 2)):
+        after = watched(state, given)
+        assert (after.facts["clusters"], after.facts.get("kept", 0)) == (1, kept)
 
 
 def test_one_device_that_alternates_frees_none_and_hides_no_fall(moved: list[State]) -> None:

@@ -27,6 +27,9 @@ descriptors do. Noise and few samples hide less in an update than in a descripto
 Where the data of most devices move in mid-run, as their losses show, it gives the groups up, and all train
 one model again (`shoal.core.server_kit.clustering.loss_jumps`).
 
+FLUX-dynamic asks for descriptions after each round (`watch`), and forms the groups again. It keeps the models
+of those that no device has any more; see `shoal.core.algorithms.flux.clustering.regrouped`.
+
 Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
 differ in:
 
@@ -169,6 +172,12 @@ class Parameters(DescriptorParameters, NoisedParameters):
         hidden = self.losses_stay or self.central_noise > 0.0
         finds = self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
         return finds and not hidden and not self.as_published
+
+    @property
+    def keeps_clusters(self) -> bool:
+        """Whether clusters that have lost their devices stay where groups are formed again: their number is
+        to be found by likelihood, and each device trains the model of one."""
+        return self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
 
     @property
     def gives_up_groups(self) -> bool:

@@ -1,6 +1,6 @@
 """FLUX's decisions, without the exchange around them: when to cluster, how, and where a device belongs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +8,7 @@ from scipy.special import chdtri
 
 from shoal.core.algorithm import most_rounds
 from shoal.core.algorithms.flux import Parameters
-from shoal.core.algorithms.flux.state import Clustering
+from shoal.core.algorithms.flux.state import Clustering, Kept
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
 from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit import descriptors, fleet
@@ -25,6 +25,8 @@ SURE = 0.05
 """A newcomer is not placed with less confidence."""
 ERROR = 0.01
 """How often, by chance, samples of a cluster may look as if they belonged to no cluster."""
+KEPT = 8
+"""Most clusters without devices. A newcomer fetches the model of each."""
 
 
 def warm_up_is_over(
@@ -79,11 +81,18 @@ def arranged(
     scaler: descriptors.BlockScaler,
     described: Mapping[DeviceId, Descriptor],
     assignments: Mapping[DeviceId, ModelKey],
+    kept: Kept = (),
 ) -> Clustering:
-    """The clustering with these assignments of the described devices: its centroids, radii and noise."""
-    devices = sorted(described)
-    chosen = [described[device] for device in devices]
-    names = tuple(sorted({assignments[device] for device in devices}, key=number_of))
+    """The clustering with these assignments of the described devices: its centroids, radii and noise.
+
+    kept: clusters without devices; those that have some again are no longer among them.
+    """
+    homes = {assignments[device] for device in described}
+    kept = tuple((name, one) for name, one in kept if name not in homes)
+    everyone, assignments = with_kept(described, assignments, kept)
+    devices = sorted(everyone)
+    chosen = [everyone[device] for device in devices]
+    names = tuple(sorted({*homes, *dict(kept)}, key=number_of))
     labels = np.array([names.index(assignments[device]) for device in devices], np.int64)
     private = chosen[0].noisy
     points = np.stack([scaler.transform(descriptors.vector(one, parameters.classes)) for one in chosen])
@@ -108,12 +117,13 @@ def arranged(
         scaler=scaler,
         names=names,
         described=described,
-        vectors=dict(zip(devices, points, strict=True)),
+        vectors={device: row for device, row in zip(devices, points, strict=True) if device in described},
         centroids=centroids,
         reach=assign.radii(apart, labels, between),
         noise=noise,
-        classless=sum(1 for one in chosen if private and not one.classes),
-        kin=kin(differences(described, assignments), names),
+        classless=sum(1 for one in described.values() if private and not one.classes),
+        kin=kin(differences(everyone, assignments), names),
+        kept=kept,
     )
 
 
@@ -150,10 +160,11 @@ def add_devices(
     if parameters.grouping == "density" or parameters.clusters:
         joined = nearest
     else:
-        known, new = sorted(clustering.described), sorted(described)
-        labels = np.array([clustering.names.index(assignments[device]) for device in known], np.int64)
+        everyone, homes = with_kept(clustering.described, assignments, clustering.kept)
+        known, new = sorted(everyone), sorted(described)
+        labels = np.array([clustering.names.index(homes[device]) for device in known], np.int64)
         found = fleet.joined(
-            [clustering.described[device] for device in known],
+            [everyone[device] for device in known],
             labels,
             [described[one] for one in new],
             parameters.class_shares,
@@ -162,9 +173,9 @@ def add_devices(
         joined = {device: names[label] for device, label in zip(new, found.tolist(), strict=True)}
     sources = {joined[device]: nearest[device] for device in sorted(joined, reverse=True)}
     begun = {name: old for name, old in sources.items() if name not in clustering.names}
-    everyone = {**{device: assignments[device] for device in clustering.described}, **joined}
+    together = {**{device: assignments[device] for device in clustering.described}, **joined}
     latest = {**clustering.described, **described}
-    return rearranged(parameters, clustering, clustering.round, latest, everyone), joined, begun
+    return rearranged(parameters, clustering, clustering.round, latest, together), joined, begun
 
 
 def rearranged(
@@ -173,10 +184,28 @@ def rearranged(
     round: int,
     described: Mapping[DeviceId, Descriptor],
     assignments: Mapping[DeviceId, ModelKey],
+    kept: Kept | None = None,
 ) -> Clustering:
-    """The clustering of other descriptors or assignments, in the space of the present one."""
+    """The clustering of other descriptors or assignments, in the space of the present one.
+
+    kept: the clusters without devices, by default those of the present one.
+    """
     encoder, projector, scaler = clustering.encoder, clustering.projector, clustering.scaler
-    return arranged(parameters, round, encoder, projector, scaler, described, assignments)
+    kept = clustering.kept if kept is None else kept
+    return arranged(parameters, round, encoder, projector, scaler, described, assignments, kept)
+
+
+def with_kept(
+    described: Mapping[DeviceId, Descriptor],
+    assignments: Mapping[DeviceId, ModelKey],
+    kept: Kept,
+) -> tuple[dict[DeviceId, Descriptor], dict[DeviceId, ModelKey]]:
+    """Descriptors and clusters of the devices and of stand-ins, one for each cluster without devices.
+
+    No device has the name of a stand-in, which begins with a space.
+    """
+    homes = {f" {name}": name for name, _ in kept}
+    return {**described, **{f" {name}": one for name, one in kept}}, {**assignments, **homes}
 
 
 def number_of(name: ModelKey) -> int:
@@ -205,8 +234,11 @@ def regrouped(
     description. A group continues the cluster to which most of its devices' present data belong, whatever
     devices that cluster had before: a model goes where its data have gone. If two groups claim one cluster,
     the one to which it belongs less is new, and continues that cluster's model. Unchanged data give the same
-    descriptors, and so the same groups. The model of a cluster that no device's data fit any more is not
-    kept: data that come back later, or a newcomer's, get another one. FEROMA keeps them.
+    descriptors, and so the same groups.
+
+    A cluster that no device's data fit any more stays, with its model, for data that come back and for
+    newcomers (`_kept`), as in FEROMA. So a group whose data fit no cluster begins one, with the model of the
+    nearest. By density or with a given number of clusters no cluster stays: any group continues one.
 
     The encoder and the scaler stay those of the first clustering: old and new centroids lie in one space.
 
@@ -217,14 +249,37 @@ def regrouped(
     present = [latest[device] for device in devices]
     labels = find_groups(parameters, clustering.scaler, present)
     likeness = _likeness(parameters, clustering, assignments, present, labels)
-    heirs = _heirs(likeness)
+    # Above 1 the data of a device of the group fit the cluster.
+    fit = likeness > (1.0 if parameters.keeps_clusters else 0.0)
+    heirs = _heirs(np.where(fit, likeness, 0.0))
     names = list(_with_new(clustering.names, len(clustering.names) + len(likeness)))[len(clustering.names) :]
     names = [
         clustering.names[heirs[label]] if label in heirs else names.pop(0) for label in range(len(likeness))
     ]
     found = {device: names[label] for device, label in zip(devices, labels, strict=True)}
     sources = {name: clustering.names[int(row.argmax())] for name, row in zip(names, likeness, strict=True)}
-    return rearranged(parameters, clustering, round, latest, found), found, sources
+    there = {name for name, some in zip(clustering.names, fit.T, strict=True) if some.any()}
+    kept = _kept(clustering, assignments, {*names, *there})
+    again = rearranged(parameters, clustering, round, latest, found, kept)
+    return again, found, {**sources, **{name: name for name, _ in kept}}
+
+
+def _kept(
+    clustering: Clustering, assignments: Mapping[DeviceId, ModelKey], names: Collection[ModelKey]
+) -> Kept:
+    """The descriptors of the clusters that stay without devices, at most `KEPT`; those that have lost them
+    last come first, and go last.
+
+    The descriptor of the device that was nearest to a cluster's centroid stands for it. names: of the
+    clusters that go on, and of those that the data of some device fit.
+    """
+    gone = dict[ModelKey, Descriptor]()
+    for name, centroid in zip(clustering.names, clustering.centroids, strict=True):
+        own = [device for device in sorted(clustering.described) if assignments.get(device) == name]
+        if own and name not in names:
+            far = [float(np.linalg.norm(clustering.vectors[device] - centroid)) for device in own]
+            gone[name] = clustering.described[own[int(np.argmin(far))]]
+    return (*gone.items(), *(each for each in clustering.kept if each[0] not in names))[:KEPT]
 
 
 def _likeness(
@@ -245,9 +300,10 @@ def _likeness(
     middles = cluster.centroids(assign.filled(points), labels)
     found: FloatArray = 1.0 / (2.0 + assign.euclidean(middles, clustering.centroids))
     if parameters.grouping != "density" or present[0].noisy:
-        known = [device for device in sorted(clustering.described) if device in assignments]
-        homes = np.array([clustering.names.index(assignments[device]) for device in known], np.int64)
-        before = [clustering.described[device] for device in known]
+        everyone, whose = with_kept(clustering.described, assignments, clustering.kept)
+        known = [device for device in sorted(everyone) if device in whose]
+        homes = np.array([clustering.names.index(whose[device]) for device in known], np.int64)
+        before = [everyone[device] for device in known]
         fitting = fleet.joined(before, homes, present, parameters.class_shares)
         for label, home in zip(labels, fitting, strict=True):
             if home < len(clustering.names):
@@ -256,11 +312,11 @@ def _likeness(
 
 
 def _heirs(likeness: FloatArray) -> dict[int, int]:
-    """Which new group continues which old cluster: the pairs that are most alike, each once."""
+    """Which new group continues which old cluster: the pairs that are most alike, each once, above 0."""
     found = dict[int, int]()
     for index in np.argsort(-likeness, axis=None, kind="stable").tolist():
         new, old = divmod(index, likeness.shape[1])
-        if new not in found and old not in found.values():
+        if likeness[new, old] > 0.0 and new not in found and old not in found.values():
             found[new] = old
     return found
 

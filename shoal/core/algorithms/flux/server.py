@@ -15,6 +15,7 @@ from shoal.core.algorithms.flux.clustering import (
     rearranged,
     regrouped,
     warm_up_is_over,
+    with_kept,
 )
 from shoal.core.algorithms.flux.clustering import place as place_newcomer
 from shoal.core.algorithms.flux.messages import TrainMixture
@@ -81,7 +82,7 @@ def densities(state: State) -> ClusterDensities | None:
     if state.clustering is None or state.parameters.asked_privacy.rules.unknown_noise:
         return None
     names, clustering = list(state.models), state.clustering
-    found = cluster_densities(clustering.described, state.assignments, names)
+    found = cluster_densities(*with_kept(clustering.described, state.assignments, clustering.kept), names)
     if found is None:
         return None
     kin = clustering.kin if clustering.names == tuple(names) else ()
@@ -102,7 +103,7 @@ def without(state: State, device: DeviceId) -> State:
         return state
     described = {each: one for each, one in clustering.described.items() if each != device}
     assignments = {each: key for each, key in state.assignments.items() if each != device}
-    if {assignments[each] for each in described} != {*clustering.names}:
+    if {*dict(clustering.kept), *(assignments[each] for each in described)} != {*clustering.names}:
         return state
     again = rearranged(state.parameters, clustering, clustering.round, described, assignments)
     return replace(state, clustering=again, assignments=assignments)
@@ -455,7 +456,7 @@ def _united(state: State, reports: Sequence[Report]) -> State:
     if clustering is not None:
         described = dict.fromkeys(clustering.described, name)
         clustering = rearranged(
-            state.parameters, clustering, clustering.round, clustering.described, described
+            state.parameters, clustering, clustering.round, clustering.described, described, ()
         )
     remark = (
         f"by round {state.progress} the data of {len(moving.moved)} of {len(moving.losses)} devices had "
@@ -492,10 +493,12 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
     clustering, assignments, sources = regrouped(
         state.parameters, _clustering(state), before, state.progress, described
     )
+    models = {name: state.models[sources[name]] for name in clustering.names}
     moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:
         clustering = replace(clustering, round=_clustering(state).round)
-        return replace(state, clustering=clustering, phase="clustered")
+        return replace(state, clustering=clustering, models=models, phase="clustered")
+    living = {name: sources[name] for name in clustering.names if name not in dict(clustering.kept)}
     remark = (
         f"after round {state.progress} the data of {listed(moved)} had drifted: "
         "the clusters were formed again"
@@ -504,8 +507,8 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         state,
         clustering=clustering,
         assignments=assignments,
-        models={name: state.models[old] for name, old in sources.items()},
-        guard=state.guard.moved(sources, before, assignments),
+        models=models,
+        guard=state.guard.moved(living, before, assignments),
         pooling=Pooling(),
         drift=(*state.drift, remark),
         phase="clustered",

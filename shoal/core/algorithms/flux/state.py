@@ -13,6 +13,9 @@ from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
+Kept = tuple[tuple[ModelKey, Descriptor], ...]
+"""Clusters without devices, and for each the descriptor of one that it had."""
+
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
@@ -26,7 +29,8 @@ class Clustering:
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite and the centroid is a placeholder.
     classless: how many devices of the clustering round released no classes. kin: as
-    `shoal.core.exchange.choosing.ClusterDensities` has it, one for each of `names`.
+    `shoal.core.exchange.choosing.ClusterDensities` has it, one for each of `names`. kept: those of `names`
+    that no device has any more, see `shoal.core.algorithms.flux.clustering.regrouped`.
     """
 
     round: int
@@ -41,6 +45,7 @@ class Clustering:
     described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
     classless: int = 0
     kin: tuple[int, ...] = ()
+    kept: Kept = ()
 
     @property
     def label_free(self) -> int:
@@ -98,9 +103,10 @@ class State(Clustered):
     def facts(self) -> Mapping[str, Scalar]:
         if self.clustering is None:
             return self.guard.facts
-        found = {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+        kept = len(self.clustering.kept)
+        found = {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names) - kept}
         drift = {"reclustered": len(self.drift)} if self.parameters.watch else {}
-        return {**found, **drift, **self.guard.facts}
+        return {**found, **drift, **({"kept": kept} if kept else {}), **self.guard.facts}
 
     @property
     def descriptors(self) -> Mapping[DeviceId, Descriptor]:

@@ -60,7 +60,7 @@ def changes(before: State, after: State) -> list[RunEvent]:
     others = {key: sources for key, sources in parents.items() if key not in late}
     if len(before.models) == 1 and len(after.models) > 1 and others.keys() - before.models.keys():
         return [_grouped(before, after)]
-    return [*_splits(before, others), *_merges(after, others), *_moves(before, after, late)]
+    return [*_splits(before, after, others), *_merges(after, others), *_moves(before, after, late)]
 
 
 def _grouped(before: State, after: State) -> RunEvent:
@@ -72,16 +72,21 @@ def _grouped(before: State, after: State) -> RunEvent:
     return RunEvent(GROUPED, text, (*before.models, *list(after.models)[:MAX_NAMED]))
 
 
-def _splits(before: State, parents: Parents) -> list[RunEvent]:
+def _splits(before: State, after: State, parents: Parents) -> list[RunEvent]:
+    """Clusters whose devices, or some of them, form new ones; the old model may stay without devices."""
     children: dict[ModelKey, list[ModelKey]] = {}
     for key, sources in parents.items():
         for old in sources:
             children.setdefault(old, []).append(key)
-    return [
-        RunEvent(SPLIT, f"{old} was split into {listed(found, MAX_NAMED)}", (old, *found[:MAX_NAMED]))
-        for old, found in children.items()
-        if len(found) > 1 and any(key not in before.models for key in found)
-    ]
+    events, homes = [], {*after.assignments.values()}
+    for old, found in children.items():
+        if len(found) > 1 and any(key not in before.models for key in found):
+            parts = [key for key in found if key != old or key in homes]
+            text = f"{old} was split into {listed(parts, MAX_NAMED)}"
+            if len(parts) == 1:
+                text = f"{old} lost its devices to {parts[0]}"
+            events.append(RunEvent(SPLIT, text, (old, *parts[:MAX_NAMED])))
+    return events
 
 
 def _merges(after: State, parents: Parents) -> list[RunEvent]:

@@ -32,6 +32,18 @@ def state(groups: Mapping[str, str]) -> State:
         ({"c0": "abd", "c1": "c"}, {"c0": "b", "c1": "acd"}, ["moved"], "a, d have moved from c0 to c1"),
         ({"c0": "ab", "c1": "c"}, {"c0": "abe", "c1": "c"}, ["joined"], "e joined c0"),
         ({"c0": "ab", "c1": "c"}, {"c2": "ab", "c1": "c"}, [], ""),
+        (
+            {"c0": "ab", "c1": "c"},
+            {"c0": "", "c1": "c", "c2": "ab"},
+            ["split"],
+            "c0 lost its devices to c2",
+        ),
+        (
+            {"c0": "ab", "c1": "c"},
+            {"c0": "", "c1": "c", "c2": "b", "c3": "a"},
+            ["split"],
+            "c0 was split into c2, c3",
+        ),
     ],
 )
 def test_the_events_of_a_round(
