@@ -195,6 +195,21 @@ def deserted(moved: list[State]) -> State:
     return watched(last, dict.fromkeys(("device-000", "device-001", "device-004"), turned))
 
 
+def test_a_device_that_comes_while_others_describe_their_data_again_has_a_cluster(
+    moved: list[State],
+) -> None:
+    last = moved[-1]
+    (sample,) = described(last, 90)
+    state = watched(last, {"late": sample})
+    assert state.assignments == {**last.assignments, "late": last.assignments["device-003"]}
+    assert state.drift == last.drift
+    (strange,) = described(last, 180)
+    alone = watched(state, {"later": strange})
+    assert alone.assignments["later"] in alone.models.keys() - last.models.keys()
+    joined = server_half.reduce(state, [Report("third", Described(sample, 90))])
+    assert joined.assignments["third"] == last.assignments["device-003"]
+
+
 def test_a_cluster_without_devices_keeps_its_model_for_data_that_come_back(
     moved: list[State], deserted: State
 ) -> None:

@@ -493,11 +493,18 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
     clustering, assignments, sources = regrouped(
         state.parameters, _clustering(state), before, state.progress, described
     )
-    models = {name: state.models[sources[name]] for name in clustering.names}
     moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:
-        clustering = replace(clustering, round=_clustering(state).round)
-        return replace(state, clustering=clustering, models=models, phase="clustered")
+        # All clusters go on with their models, but late joiners may have come.
+        stayed = {device: name for device, name in before.items() if name in clustering.names}
+        sources = {**sources, **{name: name for name in state.models}}
+        return replace(
+            state,
+            clustering=replace(clustering, round=_clustering(state).round),
+            assignments={**stayed, **assignments},
+            models={name: state.models[sources[name]] for name in clustering.names},
+            phase="clustered",
+        )
     living = {name: sources[name] for name in clustering.names if name not in dict(clustering.kept)}
     remark = (
         f"after round {state.progress} the data of {listed(moved)} had drifted: "
@@ -507,7 +514,7 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
         state,
         clustering=clustering,
         assignments=assignments,
-        models=models,
+        models={name: state.models[sources[name]] for name in clustering.names},
         guard=state.guard.moved(living, before, assignments),
         pooling=Pooling(),
         drift=(*state.drift, remark),
