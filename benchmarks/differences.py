@@ -1,14 +1,14 @@
 """How often what separates clusters is named rightly, does not show, or is named wrongly.
 
     python -m benchmarks.differences [--datasets digits,mnist] [--data-dir DIR] [--seeds 47,48]
-        [--levels 3,5,7] [--samples 300] [--privacy off,balanced]
+        [--levels 3,5,7] [--samples 300] [--privacy off,balanced] [--draws 4]
 
 Fleets of ten devices of the laboratory's shifts describe their data by the encoder of a run of FLUX, in five
-rounds with nothing else set, and once more with noise. They are grouped as in a run, and what separates each
-two clusters is looked for in the same descriptions. A row is a data set, a shift and a privacy mode: of all
-runs, the shares in which most of the pairs of clusters are named rightly, in which for most it
-does not show, in which most of those that are named are named wrongly, and in which there is one cluster; and
-of all pairs of clusters, the shares that are named rightly, not, and wrongly.
+rounds with nothing else set, and again with noise, as often as --draws says. They are grouped as in a run,
+and what separates each two clusters is looked for in the same descriptions. A row is a data set, a shift and
+a privacy mode: of all runs, the shares in which most of the pairs of clusters are named rightly, in which for
+most it does not show, in which most of those that are named are named wrongly, and in which there is one
+cluster; and of all pairs of clusters, the shares that are named rightly, not, and wrongly.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def latents(experiment: Experiment) -> list[Samples]:
     return found
 
 
-def pairs(fleet: list[Samples], privacy: str, seed: int) -> list[str]:
+def pairs(fleet: list[Samples], privacy: str, seed: int, draw: int) -> list[str]:
     """The kind of difference of each two clusters that are found; none where there is one cluster."""
 
     width = fleet[0][0].shape[1]
@@ -73,7 +73,7 @@ def pairs(fleet: list[Samples], privacy: str, seed: int) -> list[str]:
         return dict(made)
 
     cell = Cell("", len(fleet), lambda chance: (fleet, []), privacy, projector)
-    found = described(cell, fleet, np.random.default_rng([seed, 1]))
+    found = described(cell, fleet, np.random.default_rng([seed, draw]))
     named = {f"d{number:02}": each for number, each in enumerate(found)}
     homes = {name: f"c{label}" for name, label in zip(named, groups(found).tolist(), strict=True)}
     return [each.kind for each in differences(named, homes)]
@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--levels", default="3,5,7")
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
     parser.add_argument("--privacy", default="off,balanced")
+    parser.add_argument("--draws", type=int, default=1, help="of the noise, for each fleet")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     columns = (RIGHT, HIDDEN, WRONG, ONE, "pairs", RIGHT, HIDDEN, WRONG)
@@ -111,7 +112,8 @@ def main() -> None:
                 for seed in map(int, asked.seeds.split(",")):
                     fleet = latents(replace(base, shift=shift, level=level, seed=seed))
                     for mode, runs in found.items():
-                        runs.append(pairs(fleet, mode, seed))
+                        draws = asked.draws if mode_of(mode).calibrated else 1
+                        runs += [pairs(fleet, mode, seed, draw) for draw in range(1, draws + 1)]
             for mode, runs in found.items():
                 print(f"{dataset:16}{shift:6}{mode:10}{row(runs, TRUTH[shift])}", flush=True)
 

@@ -116,7 +116,7 @@ def figures(result: Payload) -> str:
         'variance explained 91.2 %, loss 0.3100, 80 samples'
         >>> held_out = Settings({"accuracy": 0.875, "loss": 0.4, "examples": 16})
         >>> figures(Payload("trained", {"loss": 0.31, "examples": 80, "held_out": held_out}))
-        'loss 0.3100, 80 samples, 87.5 % before on what was held out'
+        'loss 0.3100, 80 samples, 87.5 % on held-out samples before'
     """
     accuracy, loss, examples = (result.parts.get(name) for name in ("accuracy", "loss", "examples"))
     found = []
@@ -130,7 +130,7 @@ def figures(result: Payload) -> str:
     if found and isinstance(examples, int):
         found.append(f"{examples} {'sample' if examples == 1 else 'samples'}")
     if isinstance(held_out := result.parts.get("held_out"), Settings):
-        found.append(f"{100 * float(held_out.values['accuracy']):.1f} % before on what was held out")
+        found.append(f"{100 * float(held_out.values['accuracy']):.1f} % on held-out samples before")
     return ", ".join(found)
 
 

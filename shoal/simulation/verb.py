@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from shoal.core.errors import ConfigError, Missing
+from shoal.core.errors import ConfigError, Missing, ShoalError
 from shoal.core.texts import measure
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Interrupted, Result, verb
@@ -174,8 +174,8 @@ def over_seeds(
     text: Callable[[dict[str, Any]], str],
     about: str,
 ) -> Result:
-    """Run with each seed, write what was asked for, and give one result, or means over the seeds; after
-    Ctrl-C over those that are done, and then the result is an error, too.
+    """Run with each seed, write what was asked for, and give one result, or means over the seeds. After
+    Ctrl-C, or where a later seed fails, over those that are done; then the result is an error, too.
 
     settings: as `options_of_training` gives them. text: shows one result. about: what is trained on, for the
     picture's title.
@@ -191,11 +191,18 @@ def over_seeds(
     others["changes"] = dict(map(parsed, others["changes"]))
     if plot is not None:
         picture.check(plot)
-    found, error = dict[int, dict[str, Any]](), None
+    found: dict[int, dict[str, Any]] = {}
+    error: ShoalError | None = None
     try:
         for seed in seeds:
             say = console if len(seeds) == 1 else _Numbered(console, seed)
-            found[seed] = run(say, {**others, "seed": seed})
+            try:
+                found[seed] = run(say, {**others, "seed": seed})
+            except ShoalError as fault:
+                if not found:
+                    raise
+                error = fault
+                console.say(f"seed {seed} failed, and the others go on: {fault}")
     except KeyboardInterrupt:
         if not found:
             raise

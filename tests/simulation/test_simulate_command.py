@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedserver.__main__ import main
+from shoal.core.errors import Diverged
 from shoal.simulation import plot
 from shoal.simulation import simulate as simulation
 from shoal.simulation.own_files import fleet_of
@@ -239,6 +240,25 @@ def test_ctrl_c_leaves_the_seeds_that_are_done(files: Path, monkeypatch: pytest.
     assert {row["seed"] for row in csv.DictReader((files / "out.csv").open())} == {"1"}
     nothing = simulate(*own, "--seed", "2,3")
     assert (nothing.exit_code, nothing.stderr) == (130, "\nerror[interrupted]: interrupted\n")
+
+
+def test_a_seed_that_fails_leaves_the_others(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = simulation.simulate
+
+    def failing(*given: Any, **named: Any) -> Any:
+        if named["seed"] == 2:
+            raise Diverged("training diverged", "leave learning_rate to auto")
+        return real(*given, **named)
+
+    monkeypatch.setattr(simulation, "simulate", failing)
+    own = ("--data", str(files / "*.npz"), "--algorithm", "fedavg", "--rounds", "1", *FAST, "--json")
+    done = simulate(*own, "--seed", "1,2,3")
+    answer = json.loads(done.stdout)
+    assert (list(answer["data"]["seeds"]), answer["error"]["message"]) == (["1", "3"], "training diverged")
+    assert done.exit_code == Diverged.exit_code
+    assert "seed 2 failed, and the others go on: training diverged" in done.stderr
+    first = json.loads(simulate(*own, "--seed", "2,3").stdout)
+    assert (first["status"], first["data"]) == ("error", {}), "settings that cannot be right end it at once"
 
 
 def test_an_experiment_over_seeds_has_the_history_of_each() -> None:

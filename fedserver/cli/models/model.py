@@ -74,7 +74,7 @@ def export(
 ) -> Result:
     """Write the model of a cluster to a file, or those of all clusters to a folder.
 
-    RUN is taken as it is now. RELEASE is one, or the channel that has it.
+    They are those that the run has now, or those of a release, which may be named by its channel.
 
     ONNX Runtime opens a file whose name ends in .onnx by itself, and a card that says how to use the model is
     written beside it. The network comes with the first weights of a run, if the device that made them could

@@ -166,18 +166,16 @@ class Parameters(DescriptorParameters, NoisedParameters):
         return self.measured and (self.warm_up == "accuracy" or self.secure_aggregation)
 
     @property
-    def groups_by_updates(self) -> bool:
-        """Whether updates may decide about groups: they leave as they are, and the number of groups is to be
-        found by likelihood."""
-        hidden = self.losses_stay or self.central_noise > 0.0
-        finds = self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
-        return finds and not hidden and not self.as_published
+    def finds_groups(self) -> bool:
+        """Whether the number of groups is to be found by likelihood, and each device trains the model of one.
+        Only then may updates decide about groups, and clusters stay that have lost their devices."""
+        return self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
 
     @property
-    def keeps_clusters(self) -> bool:
-        """Whether clusters that have lost their devices stay where groups are formed again: their number is
-        to be found by likelihood, and each device trains the model of one."""
-        return self.grouping == "likelihood" and not self.clusters and self.mixing == "hard"
+    def groups_by_updates(self) -> bool:
+        """Whether updates may decide about groups: they leave as they are."""
+        hidden = self.losses_stay or self.central_noise > 0.0
+        return self.finds_groups and not hidden and not self.as_published
 
     @property
     def gives_up_groups(self) -> bool:

@@ -250,7 +250,7 @@ def regrouped(
     labels = find_groups(parameters, clustering.scaler, present)
     likeness = _likeness(parameters, clustering, assignments, present, labels)
     # Above 1 the data of a device of the group fit the cluster.
-    fit = likeness > (1.0 if parameters.keeps_clusters else 0.0)
+    fit = likeness > (1.0 if parameters.finds_groups else 0.0)
     heirs = _heirs(np.where(fit, likeness, 0.0))
     names = list(_with_new(clustering.names, len(clustering.names) + len(likeness)))[len(clustering.names) :]
     names = [
