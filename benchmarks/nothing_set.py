@@ -12,6 +12,7 @@ one line of FILE; what is there is not run again, so the program may be stopped 
 
     mnist      images of four rotations (needs --data-dir)
     elec2      prices of the hours of a day, a table in one scale (needs --data-dir)
+    hapt       twelve activities of eight people, each person a device (needs --data-dir)
     cancer     breast cancer, 30 columns in raw units, half of the devices in other units
     wine       three wines, 13 columns in raw units
     diabetes   numbers to predict, in raw units, from 10 columns
@@ -76,8 +77,19 @@ def mnist(samples: int, seed: int, folder: Path | None) -> list[Rows]:
 
 
 def elec2(samples: int, seed: int, folder: Path | None) -> list[Rows]:
+    return parts_of(natural.load("elec2", folder, DEVICES), samples, seed)
+
+
+def hapt(samples: int, seed: int, folder: Path | None) -> list[Rows]:
+    """Eight of the thirty people, other ones with each seed. A person has 230 to 320 windows."""
+    people = natural.load("hapt", folder, natural.PEOPLE)
+    chosen = np.random.default_rng(seed).permutation(len(people))[:DEVICES]
+    return parts_of([people[number] for number in chosen], samples, seed)
+
+
+def parts_of(devices: list[natural.NaturalDevice], samples: int, seed: int) -> list[Rows]:
     found = list[Rows]()
-    for number, one in enumerate(natural.load("elec2", folder, DEVICES)):
+    for number, one in enumerate(devices):
         chance = np.random.default_rng((seed, number)).permutation(len(one.stages[0]))[:samples]
         own, test = one.stages[0].subset(chance), one.test.subset(slice(0, 1000))
         assert own.y is not None
@@ -105,6 +117,7 @@ def diabetes(samples: int, seed: int, folder: Path | None) -> list[Rows]:
 SOURCES = {
     "mnist": Source(mnist),
     "elec2": Source(elec2),
+    "hapt": Source(hapt),
     "cancer": Source(cancer),
     "wine": Source(wine),
     "diabetes": Source(diabetes, numbers=True),
