@@ -75,10 +75,11 @@ class Journal:
         }
 
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
-        """Add these bytes to what the devices have sent and fetched."""
+        """Add these bytes to what the devices have sent and fetched, in runs that were not removed since."""
         with self._db.transaction():
             self._db.execute_many(
-                "INSERT INTO traffic (run, device, up, down) VALUES (?, ?, ?, ?) ON CONFLICT (run, device)"
+                "INSERT INTO traffic (run, device, up, down) SELECT ?1, ?2, ?3, ?4"
+                " WHERE EXISTS (SELECT 1 FROM runs WHERE run = ?1) ON CONFLICT (run, device)"
                 " DO UPDATE SET up = traffic.up + excluded.up, down = traffic.down + excluded.down",
                 [(each.run, each.device, each.up, each.down) for each in traffic],
             )
@@ -121,7 +122,9 @@ class Journal:
 
 
 def add_lines(database: Database, run: RunId, texts: Iterable[str], device: DeviceId = "") -> None:
-    """Inside a transaction: add lines to the log of a run."""
+    """Inside a transaction: add lines to the log of a run; none if it was removed since."""
+    if not database.query("SELECT 1 FROM runs WHERE run = ?", (run,)):
+        return
     for text in texts:
         database.execute(
             "INSERT INTO log (number, run, at, device, text)"

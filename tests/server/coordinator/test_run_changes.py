@@ -270,3 +270,23 @@ def test_prune_keeps_the_final_models_and_rm_keeps_only_what_was_released(tmp_pa
                 await start(second)
 
     asyncio.run(play())
+
+
+def test_what_still_comes_of_a_run_that_was_removed_does_not_end_the_server(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=1))
+        operator, run = OperatorApi(coordinator), coordinator.runs["toy"]
+        device = await hands(coordinator, 0)
+        (weights,) = (await device.task()).payload.weights()
+        pieces = device.link.fetch(weights.blob, 0)
+        arrived = [await anext(pieces)]
+        await operator.stop_run("toy", "")
+        await operator.remove_run("toy")
+        coordinator.meter.down("toy", "d0", 1)  # as for each frame of a call that has the file open
+        arrived += [piece async for piece in pieces]
+        await coordinator.in_turn(run.note("a report that was checked meanwhile is refused", "d0"))
+        await coordinator.in_turn(coordinator.write_journal())
+        assert not coordinator.broken.done()
+        assert sum(map(len, arrived)) == weights.blob.size
+
+    scenario(story, tmp_path)

@@ -53,6 +53,8 @@ class Attendance:
         return self.misses.get(device, 0) >= PAUSED_AFTER
 
     def joined(self, device: DeviceId) -> None:
+        """A device is here. One that was shut out may come back once an operator has let it in again."""
+        self.gone.discard(device)
         self.returning.discard(device)
         self._said_goodbye.discard(device)
 
