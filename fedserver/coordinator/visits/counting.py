@@ -130,7 +130,10 @@ class Counting:
         except (NotFound, Taken, DiskFull) as fault:
             if len(group) > 1:  # one of them cannot be stored, which the others do not have to pay for
                 for each in group:
-                    await self._store([each])
+                    if self._is_expected(each):  # the deadline may have come with the one before it
+                        await self._store([each])
+                    else:
+                        _settle(each, None)
                 return
             _settle(group[0], _meaning(fault, group[0].record.device))
             return

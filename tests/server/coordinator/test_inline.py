@@ -165,6 +165,26 @@ def test_one_that_cannot_be_stored_does_not_keep_others_out(tmp_path: Path, grou
     scenario(story, tmp_path)
 
 
+def test_of_reports_that_are_stored_one_by_one_those_after_the_deadline_are_late(
+    tmp_path: Path, groups: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        reports, add = await asked(coordinator), Reports.add
+        engine = coordinator.runs["toy"].engine
+
+        def slow(stored: Reports, arrivals: Sequence[Arrival]) -> None:
+            add(stored, arrivals)
+            engine.feed(Changed(replace(POLICY, minimum=1, deadline=0.0), engine.state))
+
+        monkeypatch.setattr(Reports, "add", slow)
+        (tmp_path / "state" / "full").touch()
+        receipts = await together(coordinator, reports)
+        assert outcomes(receipts) == [Unavailable.__name__, "accepted", "late"]
+        assert [group for group in groups if len(group) == 1] == [["d0"], ["d1"]]
+
+    scenario(story, tmp_path)
+
+
 def test_bytes_that_were_damaged_on_their_way_are_missing(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         ((device, report), *_) = await asked(coordinator)
