@@ -37,7 +37,7 @@ class Series:
 
     def time_left(self, run: Run) -> float | None:
         """Seconds until the run starts that follows this one; None if none does."""
-        if not _goes_on(run) or self._of(run)[0] is not run:
+        if not _goes_on(run) or self._latest(run) is not run:
             return None
         return seconds_left(run.spec.every, time.time() - run.created, time.monotonic() - run.loaded)
 
@@ -57,18 +57,19 @@ class Series:
 
     async def end(self, run: Run) -> None:
         """In turn: start no more runs of the series of this one. Safe to repeat."""
-        if run.spec.series:
-            await self._let_end(self._of(run)[0])
+        if run.spec.series and (latest := self._latest(run)):
+            await self._let_end(latest)
 
     async def removes(self, run: Run) -> None:
         """In turn, before a run is removed that none follows: the one before it must not take its place."""
-        if run.spec.series and self._of(run)[0] is run:
-            for earlier in self._of(run)[1:2]:
-                await self._let_end(earlier)
+        if run.spec.series and self._latest(run) is run and (earlier := self._latest(run, but=run)):
+            await self._let_end(earlier)
 
-    def _of(self, run: Run) -> list[Run]:
-        """The runs of the same series, the latest one first."""
-        return [each for each in reversed(self._runs.values()) if each.spec.series == run.spec.series]
+    def _latest(self, run: Run, but: Run | None = None) -> Run | None:
+        """The latest run of the same series, but for this one. It is asked for each run at each tick, and a
+        series may have thousands: the search begins with the latest of all."""
+        same = (each for each in reversed(self._runs.values()) if each.spec.series == run.spec.series)
+        return next((each for each in same if each is not but), None)
 
     async def _let_end(self, run: Run) -> None:
         if _goes_on(run):

@@ -57,11 +57,7 @@ class Caretaker:
 
     async def copy(self) -> None:
         """Make the copies that are missing, and delete those that are not needed any more."""
-        newest: set[str] = set()
-        for run in self._runs():
-            for _, names in (await self._storage.call(self._storage.runs.checkpoints, run.run))[:1]:
-                newest.update(names)
-        newest |= await self._in_use()
+        newest = await self._storage.call(self._storage.runs.newest_blobs) | await self._in_use()
         if newest != self._copied:
             try:
                 await asyncio.to_thread(self._storage.blobs.keep_copies, newest)

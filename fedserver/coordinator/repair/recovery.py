@@ -48,7 +48,7 @@ class Recovery:
         self._storage, self._add, self._check = storage, add, StartupCheck(storage)
         self.pending: dict[RunId, RunRecord] = {}
         self.unreadable: dict[RunId, tuple[RunRecord | None, str]] = {}
-        self._order: list[RunId] = []
+        self._places: dict[RunId, int] = {}
 
     async def begin(self) -> "asyncio.Task[None]":
         """Begin to restore all runs.
@@ -62,7 +62,7 @@ class Recovery:
             except (DamagedRow, DataFault) as error:
                 self._set_aside(run, None, error)
         self.pending = {record.run: record for record in records}
-        self._order = list(self.pending)
+        self._places = {run: place for place, run in enumerate(self.pending)}
         restoring = asyncio.create_task(self._all(records))
         await asyncio.wait([restoring], timeout=AT_ONCE)
         if restoring.done():
@@ -71,7 +71,7 @@ class Recovery:
 
     def age(self, run: RunId) -> int:
         """A sort key: the runs found at the start, oldest first, and new runs after them."""
-        return self._order.index(run) if run in self._order else len(self._order)
+        return self._places.get(run, len(self._places))
 
     async def _all(self, records: list[RunRecord]) -> None:
         for record in sorted(records, key=lambda record: record.standing is not Standing.ACTIVE):
