@@ -111,15 +111,15 @@ class Published:
         known = await self._storage.call(self._storage.releases.names)
         if name in known:
             return name
-        moves = await self._storage.call(self._storage.releases.moves)
-        if name == STABLE or name in moves:
-            if name in moves and moves[name][-1].release:
-                return moves[name][-1].release
+        channels = await self._storage.call(self._storage.releases.latest)
+        if name == STABLE or name in channels:
+            if name in channels and channels[name].release:
+                return channels[name].release
             raise Refused(
                 f"the channel {name} has no release yet",
                 "a run that finishes and has learned makes one; until then, ask for a run by its name",
             )
-        everything = [*{*self._runs, *known, STABLE, *moves}]
+        everything = [*{*self._runs, *known, STABLE, *channels}]
         raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))
 
     async def _load(self, name: str) -> Source:
@@ -260,9 +260,9 @@ class Published:
 
         Raises NotFound, Refused.
         """
-        moves = await self._storage.call(self._storage.releases.moves)
-        if name in moves:
-            if moves[name][-1].release:
+        channels = await self._storage.call(self._storage.releases.latest)
+        if name in channels:
+            if channels[name].release:
                 await self._storage.when_space(
                     self._storage.releases.use, Move(name, "", at=time.time(), why="it was ended")
                 )

@@ -78,7 +78,7 @@ class Starting:
         """In turn: start a run that was prepared."""
         storage = self._storage
         removed = await storage.call(storage.runs.removed)
-        run = self._id_of(spec, removed, await storage.call(storage.releases.moves))
+        run = self._id_of(spec, removed, await storage.call(storage.releases.latest))
         name, given = initial.blob.sha256 if initial else "", spec.name or run
         series = spec.series or (run if spec.every else "")
         spec = replace(spec, name=given, series=series, software=shoal.__version__, initial=name)

@@ -185,14 +185,19 @@ class Releases:
     def moves(self) -> dict[str, list[Move]]:
         """For each channel what it was given, oldest first; the last is what it has now."""
         found: dict[str, list[Move]] = {}
-        for row in self._db.rows("channels", "ORDER BY number"):
-            move = record_of(Move, row, pinned=bool(row["pinned"]))
+        for move in map(_move_of, self._db.rows("channels", "ORDER BY number")):
             found.setdefault(move.channel, []).append(move)
         return found
 
+    def latest(self) -> dict[str, Move]:
+        """What each channel was given last, which may be no release. Devices that follow a channel ask for
+        this every minute, and a channel gets a move from each run that finishes."""
+        last = "WHERE number IN (SELECT max(number) FROM channels GROUP BY channel) ORDER BY number"
+        return {move.channel: move for move in map(_move_of, self._db.rows("channels", last))}
+
     def channels(self) -> dict[str, Move]:
         """What each channel has now; those that have none are left out."""
-        return {name: moves[-1] for name, moves in self.moves().items() if moves[-1].release}
+        return {name: move for name, move in self.latest().items() if move.release}
 
     def remove(self, releases: Sequence[str]) -> None:
         """Delete releases, which no channel may have now."""
@@ -223,6 +228,10 @@ class Releases:
         )
         facts = {"channel": move.channel, "release": move.release, "pinned": move.pinned, "reason": move.why}
         self._audit.record(Event.CHANNEL_MOVED, **facts)
+
+
+def _move_of(row: Row) -> Move:
+    return record_of(Move, row, pinned=bool(row["pinned"]))
 
 
 def _release_of(row: Row) -> ReleaseRecord:
