@@ -51,9 +51,10 @@ class Series:
                 try:
                     await self._follow(run)
                     self._failed.pop(run.run, None)
-                except ShoalError as error:
+                except Exception as error:  # of a plug-in, it may be any, and the server goes on
                     self._failed[run.run] = time.monotonic()
-                    log.warning("the run that follows %s cannot be started: %s", run.run, error)
+                    bug = None if isinstance(error, ShoalError) else error
+                    log.warning("the run that follows %s cannot be started: %s", run.run, error, exc_info=bug)
 
     async def end(self, run: Run) -> None:
         """In turn: start no more runs of the series of this one. Safe to repeat."""

@@ -11,8 +11,10 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.coordinator.series import SKIPPED
+from shoal.core.algorithm import State
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Report, Task
@@ -263,5 +265,22 @@ def test_what_cannot_start_now_is_tried_again(tmp_path: Path) -> None:
         known = len(coordinator.runs)
         await ReleaseApi(coordinator).use("first@3")
         await until(lambda: len(coordinator.runs) > known)
+
+    scenario(story, tmp_path)
+
+
+def test_an_algorithm_that_cannot_go_on_stops_its_series_and_not_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(recipe: Recipe, state: State) -> State:
+        raise ZeroDivisionError("a bug of a plug-in")
+
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator)
+        monkeypatch.setattr(Recipe, "goes_on_from", broken)
+        passes(coordinator, "daily")
+        await until(lambda: bool(coordinator.series._failed) or coordinator.broken.done())
+        assert not coordinator.broken.done()
 
     scenario(story, tmp_path)
