@@ -93,11 +93,9 @@ class Reports:
         with self._db.transaction():
             self._db.execute(f"DELETE FROM reports {REPORT}", (run, round, device))  # noqa: S608
 
-    def forget(self, device: DeviceId) -> int:
-        """Inside a transaction: delete all reports of a device. Returns how many there were."""
-        ((count,),) = self._db.query("SELECT count(*) FROM reports WHERE device = ?", (device,))
+    def forget(self, device: DeviceId) -> None:
+        """Inside a transaction: delete all reports of a device."""
         self._db.execute("DELETE FROM reports WHERE device = ?", (device,))
-        return int(count)
 
     def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""

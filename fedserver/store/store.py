@@ -124,17 +124,17 @@ class Store:
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
-    def forget(self, device: DeviceId) -> int:
+    def forget(self, device: DeviceId) -> None:
         """Delete what is stored of a device that was withdrawn, but for what states of runs contain, and what
-        has to be accounted for: its name in the registry, what it has paid, logs. Returns how many reports
-        that were. Safe to repeat."""
+        has to be accounted for: its name in the registry, what it has paid, logs. Safe to
+        repeat."""
         with self.database.transaction():
-            reports = self.reports.forget(device)
+            self.reports.forget(device)
             self.journal.timeline.forget(device)
             for table in ("newcomers", "rollout_counts", "answered"):
                 self.database.execute(f"DELETE FROM {table} WHERE device = ?", (device,))  # noqa: S608
             crash.point("server.device-forgetting")
-        return reports
+        self.blobs.discard_all(device)
 
     def check_rows(self) -> None:
         """Compare the rows of the database on the disk with their checksums, and restore damaged ones."""

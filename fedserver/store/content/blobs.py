@@ -396,6 +396,13 @@ class Blobs:
                 self.arrived(device, name).unlink(missing_ok=True)
             self._forget(name)
 
+    def discard_all(self, device: DeviceId) -> None:
+        """Delete the uploads of a device that no report has brought, also those that are not complete."""
+        with storing(self._partial):
+            for path in (self._partial / device).glob("*"):
+                path.unlink(missing_ok=True)
+                self._forget(path.name)
+
     def _forget(self, name: str) -> None:
         """An upload is gone. The checksums of one that has become a blob stay."""
         if not self.path(name).exists():

@@ -19,6 +19,7 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import NotFound, Refused
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.types import ModelKey, RunId, Tensors
@@ -309,7 +310,11 @@ def test_a_report_in_the_open_round_does_not_count_and_what_is_stored_is_gone(tm
                 database.execute("INSERT INTO answered (device, day) VALUES ('d2', 1)")
 
         await storage.call(answered)
+        upload = storage.blobs.receive("d2", BlobRef("ab" * 32, 99), 0, 1 << 20)
+        upload.append(b"the first half of a model")
+        upload.close()
         await withdrawn(found, "d2")
+        assert not list(storage.blobs.folder.glob("partial/d2/*"))
         assert run.engine.round == 3, "the open round is asked again"
         await finished(found, range(2))
         for table in ("reports", "answered"):
