@@ -217,10 +217,11 @@ class Published:
             raise Refused(f"run {run.run} only measures models", "make one of the run that trained them")
         if not run.engine.state.models:
             raise Refused(f"run {run.run} has no model yet", "try again after its first round")
-        taken = await self._storage.call(self._storage.releases.names, run.run)
+        taken = await self._storage.call(self._storage.releases.taken, run.run)
         if label and f"{run.run}{AT}{label}" in taken:
             raise ConfigError(
-                f"there is a release {run.run}{AT}{label}", "releases never change: use another"
+                f"there is, or was, a release {run.run}{AT}{label}",
+                "what a name stands for never changes: use another",
             )
         record = await self._made(run, label or _label(run, taken))
         await self._storage.when_space(self._storage.releases.add, record)
@@ -308,7 +309,7 @@ class Published:
             return None, None, ""
         try:
             record = await self._made(
-                run, _label(run, await self._storage.call(self._storage.releases.names, run.run))
+                run, _label(run, await self._storage.call(self._storage.releases.taken, run.run))
             )
             present = (await self._storage.call(self._storage.releases.channels)).get(STABLE)
             why = await self._why_not(run, record.card, present)

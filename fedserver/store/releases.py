@@ -21,6 +21,7 @@ from fedserver.store.records import RunSpec
 from fedserver.store.rollouts import Rollout, Rollouts
 from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.errors import DataFault, NotFound, near
+from shoal.core.exchange.link import AT
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.payload import Weights
 from shoal.core.privacy.report import CentralNoise, Statement
@@ -172,6 +173,12 @@ class Releases:
         query = "SELECT release FROM model_releases WHERE ? IN ('', run) ORDER BY rowid"
         return [name for (name,) in self._db.query(query, (run,))]
 
+    def taken(self, run: RunId) -> list[str]:
+        """The names that releases of a run have or had: no other release gets that of one that was removed,
+        by which devices and measurements still know it."""
+        removed = [row["run"] for row in self._db.rows("removed", "ORDER BY run")]
+        return [*self.names(run), *(name for name in removed if name.startswith(f"{run}{AT}"))]
+
     def all(self) -> dict[str, ReleaseRecord | str]:
         """Every release, oldest first; in place of one whose row cannot be read, the reason."""
         found: dict[str, ReleaseRecord | str] = {}
@@ -203,6 +210,8 @@ class Releases:
         """Delete releases, which no channel may have now."""
         with self._db.transaction():
             before = self.erase(releases)
+            for name in releases:
+                self._db.insert("removed", {"run": name}, "ON CONFLICT DO NOTHING")
         self._references.remove_unneeded(before)
 
     def erase(self, releases: Sequence[str]) -> set[str]:

@@ -126,8 +126,7 @@ class Store:
 
     def forget(self, device: DeviceId) -> None:
         """Delete what is stored of a device that was withdrawn, but for what states of runs contain, and what
-        has to be accounted for: its name in the registry, what it has paid, logs. Safe to
-        repeat."""
+        has to be accounted for: its name in the registry, what it has paid, logs. Safe to repeat."""
         with self.database.transaction():
             self.reports.forget(device)
             self.journal.timeline.forget(device)

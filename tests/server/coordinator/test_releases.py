@@ -166,7 +166,7 @@ def test_what_cannot_be_used_says_so(tmp_path: Path) -> None:
         assert "fedserver release create first" in fault.value.hint
         with pytest.raises(ConfigError, match="'first' is the name of a run"):
             await releases.use("first@3", "first")
-        with pytest.raises(ConfigError, match="there is a release first@3"):
+        with pytest.raises(ConfigError, match="there is, or was, a release first@3"):
             await releases.create("first", "3")
         with pytest.raises(ConfigError, match="'stable' is the name of a channel"):
             await start(coordinator, name="stable")
@@ -180,6 +180,9 @@ def test_what_cannot_be_used_says_so(tmp_path: Path) -> None:
             await newcomer.place("", None)
         await releases.remove("first@3")
         assert await releases.all() == []
+        with pytest.raises(ConfigError, match="there is, or was, a release first@3"):
+            await releases.create("first", "3")
+        assert (await releases.create("first")).release == "first@3.2", "its devices know another first@3"
         await OperatorApi(coordinator).remove_run("first")
 
     scenario(story, tmp_path)
