@@ -309,7 +309,7 @@ class OperatorApi:
         if change.rounds is not None:
             state = with_rounds(state, change.rounds)
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
-            await asyncio.to_thread(recipe_of, spec)
+        await asyncio.to_thread(recipe_of, spec)  # or no start could read the run any more
         if change.readmit:
             state = with_readmitted(state, change.readmit)
         await found.change(spec, state)

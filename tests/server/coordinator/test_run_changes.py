@@ -290,3 +290,19 @@ def test_what_still_comes_of_a_run_that_was_removed_does_not_end_the_server(tmp_
         assert sum(map(len, arrived)) == weights.blob.size
 
     scenario(story, tmp_path)
+
+
+def test_a_policy_that_the_algorithm_cannot_work_with_is_refused_and_not_stored(tmp_path: Path) -> None:
+    policy = RoundPolicy(minimum=8)
+
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            secure = {"rounds": 3, "secure_aggregation": True, "aggregation": "mean"}
+            await start(first, parameters=secure, policy=policy)
+            for change in ({"devices": 8}, {"minimum": 7}):
+                with pytest.raises(ConfigError, match="secure aggregation"):
+                    await OperatorApi(first).change_run("toy", RunChange(policy=change))
+        async with server(tmp_path / "state") as second:
+            assert second.runs["toy"].spec.policy == policy
+
+    asyncio.run(play())
