@@ -16,6 +16,7 @@ from shoal.core.privacy.secure.cohort import MIN_COHORT
 from shoal.core.server_kit import going_on, measuring
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.clustered import DONE, EVALUATE, LAST_CHOICE
 from shoal.core.server_kit.measuring import Measuring
 from shoal.core.server_kit.standard import accuracy_cost
 from shoal.core.server_kit.summing import Summing
@@ -102,12 +103,18 @@ def _check_cohorts(spec: RunSpec) -> None:
 def with_rounds(state: State, rounds: int) -> State:
     """The state of a run that has this many rounds of training in all.
 
-    Raises Refused if the state does not know the number, or if noise was scaled for the present one.
+    Raises Refused if the state does not know the number, if its training is over, or if noise was scaled for
+    the present number.
     """
     parameters: Any = getattr(state, "parameters", None)
     if parameters is None or "rounds" not in {each.name for each in fields(parameters)}:
         raise Refused(
             "this run has no number of rounds that can be changed", "try again after its first round"
+        )
+    if getattr(state, "phase", "") in (LAST_CHOICE, EVALUATE, DONE):
+        raise Refused(
+            "the training of this run is over, and it only measures its models now",
+            "let it finish, and go on from its release: fedserver run start NAME --from RELEASE",
         )
     if rounds <= state.progress:
         raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")

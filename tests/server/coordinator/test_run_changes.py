@@ -184,6 +184,18 @@ def test_the_policy_and_the_rounds_of_a_run_change_at_once_and_for_good(tmp_path
     asyncio.run(play())
 
 
+def test_no_round_is_added_to_a_run_whose_training_is_over(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=1), parameters={"rounds": 1, "evaluate": True})
+        device = await hands(coordinator, 0)
+        await device.do(await device.task(), honest(0))
+        await device.task()  # of the final evaluation
+        with pytest.raises(Refused, match="the training of this run is over"):
+            await OperatorApi(coordinator).change_run("toy", RunChange(rounds=9))
+
+    scenario(story, tmp_path)
+
+
 def test_an_operator_lets_a_quarantined_device_count_again_for_good(tmp_path: Path) -> None:
     async def play() -> None:
         async with server(tmp_path / "state") as first:
