@@ -292,7 +292,7 @@ class Coordinator:
         for device, standing in (await self.storage.call(self.storage.journal.standings)).items():
             if device in expected and standing.ended and run.active:
                 await run.feed(Left(device, f"it was {standing.value}", for_good=True))
-        await run.advance()
+        await run.take_up(bool(record.asked))
         for visitor in self.visitors.values():
             visitor.sent_finished = False
             visitor.changed.fire()

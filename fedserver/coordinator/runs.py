@@ -109,6 +109,7 @@ class Run:
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
         self.paused, self.ended = record.paused, record.ended
         self._stood_since, self._stood = storage.without_waits(time.monotonic()), 0.0
+        elapsed = _elapsed(record)
         self.engine = RoundEngine(
             recipe.server_half,
             record.spec.policy,
@@ -118,7 +119,7 @@ class Run:
             asked=record.asked,
             stepped_in=record.stepped_in,
             reported=reported,
-            elapsed=_elapsed(record),
+            elapsed=elapsed,
             abandoned_in_a_row=record.abandoned_in_a_row,
             memory=record.memory,
         )
@@ -134,6 +135,7 @@ class Run:
         self.state_type = recipe.state
         self.recorder, self._meter = Recorder(state, resumed), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
+        self._began = self._clock() - elapsed  # when the latest round was opened
         self.loaded = self._opened = time.monotonic()
         self._abandoned = ""
         self._reduction: asyncio.Task[None] | None = None
@@ -164,6 +166,12 @@ class Run:
         for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
+
+    async def take_up(self, is_open: bool) -> None:
+        """After a start: what `advance` does; and a round that is open takes reports again in a pause, too."""
+        if is_open and self.paused and not self.held:
+            await self.feed(Tick(self._clock()))
+        await self.advance()
 
     def admits(self, labels: Set[tuple[str, str]]) -> bool:
         """Whether a device with these labels may take part."""
@@ -219,7 +227,8 @@ class Run:
     async def go_on(self) -> None:
         """End a pause. Time did not pass in it, so the deadline of an open round is later by its length."""
         if self.active and self.paused:
-            await self.storage.when_space(self.storage.runs.pause, self.run, "")
+            opened = time.time() - (self._clock() - self._began)
+            await self.storage.when_space(self.storage.runs.resume, self.run, opened)
             self._stood += self._now() - self._stood_since
             self.paused = ""
             self.recorder.event(RESUMED, "an operator resumed it")
@@ -388,7 +397,7 @@ class Run:
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
     async def _open(self, effect: Opened) -> None:
-        self._opened, self.title = time.monotonic(), effect.title
+        self._opened, self._began, self.title = time.monotonic(), self._clock(), effect.title
         tasks = len(self.engine.plan.tasks)
         said = f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}"
         opened = (effect.devices, effect.title, (said,))
@@ -489,8 +498,9 @@ class Run:
 
 
 def _elapsed(record: RunRecord) -> float:
-    """For how many seconds the open round has been open, by the clock on the wall; 0 if none is."""
-    return max(0.0, time.time() - record.opened) if record.asked else 0.0
+    """For how many seconds the open round has been open, by the clock on the wall; 0 if none is. How much of
+    that was before a pause is not stored, so a start in a pause counts from zero."""
+    return max(0.0, time.time() - record.opened) if record.asked and not record.paused else 0.0
 
 
 async def _raise(fault: StorageFault) -> None:

@@ -243,10 +243,17 @@ class Runs:
         self._references.remove_unneeded(before | self._references.release(run))
 
     def pause(self, run: RunId, reason: str) -> None:
-        """Open no more rounds of a run, for this reason; "" ends the pause."""
+        """Open no more rounds of a run, for this reason."""
         with self._db.transaction():
             self._db.execute("UPDATE runs SET paused = ? WHERE run = ?", (reason, run))
-            self._audit.record(Event.RUN_PAUSED if reason else Event.RUN_RESUMED, run=run, reason=reason)
+            self._audit.record(Event.RUN_PAUSED, run=run, reason=reason)
+
+    def resume(self, run: RunId, opened: float) -> None:
+        """End a pause. opened: when the round that is open would have been opened without the pause, seconds
+        since 1970."""
+        with self._db.transaction():
+            self._db.execute("UPDATE runs SET paused = '', opened = ? WHERE run = ?", (opened, run))
+            self._audit.record(Event.RUN_RESUMED, run=run, reason="")
 
     def change(self, run: RunId, spec: RunSpec, round: int, checkpoint: Structure) -> None:
         """Change what the operator asked for, and the state with which the current round opens."""

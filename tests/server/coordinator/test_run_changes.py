@@ -12,7 +12,7 @@ from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.coordinator.status_types import RunChange
 from fedserver.rpc.wire import operator_wire
 from fedserver.store.identities.audit import Event
-from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.rounds import RoundPolicy, Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.link import Failure, Idle, Outcome, Report, Task
 from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
@@ -131,6 +131,41 @@ def test_in_a_pause_the_open_round_ends_and_no_other_opens_also_after_a_restart(
             await serve_all(second)
             assert same_models(models(second), expected())
             assert await events(second, Event.RUN_PAUSED, Event.RUN_RESUMED) == ["run-paused", "run-resumed"]
+
+    asyncio.run(play())
+
+
+def test_a_round_that_was_open_goes_on_in_a_pause_after_a_restart_and_no_deadline_passes(
+    tmp_path: Path,
+) -> None:
+    async def play() -> None:
+        policy = RoundPolicy(devices=DEVICES, minimum=DEVICES, deadline=500.0)
+        async with server(tmp_path / "state") as first:
+            await start(first, policy=policy)
+            devices = [await hands(first, number) for number in range(DEVICES)]
+            tasks = await asyncio.gather(*(device.task() for device in devices))
+            opened = "UPDATE runs SET opened = opened - 400"  # it was open for so long before
+
+            def earlier() -> None:
+                with first.storage.store.database.transaction():
+                    first.storage.store.database.execute(opened)
+
+            await first.storage.call(earlier)
+            await OperatorApi(first).pause_run("toy", "")
+        async with server(tmp_path / "state") as second:
+            device = await hands(second, 0)
+            device.blobs = devices[0].blobs
+            await device.join()
+            assert (await device.do(tasks[0], honest(0))).outcome is Outcome.ACCEPTED
+            await OperatorApi(second).resume_run("toy")
+            left = second.runs["toy"].engine.waiting().seconds
+            assert left is not None
+            assert left > 400.0
+        async with server(tmp_path / "state") as third:
+            await until(lambda: third.runs["toy"].engine.stage is Stage.OPEN)
+            left = third.runs["toy"].engine.waiting().seconds
+            assert left is not None
+            assert left > 400.0
 
     asyncio.run(play())
 
