@@ -127,6 +127,15 @@ def with_rounds(state: State, rounds: int) -> State:
     return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))
 
 
+def with_rounds_of(present: State, earlier: State) -> State:
+    """An earlier state of a run with the number of rounds that it has now, which an operator may have changed
+    since."""
+    now, then = getattr(present, "parameters", None), getattr(earlier, "parameters", None)
+    if now is None or then is None or getattr(now, "rounds", 0) == getattr(then, "rounds", 0):
+        return earlier
+    return cast(State, replace(cast(Any, earlier), parameters=replace(then, rounds=now.rounds)))
+
+
 def with_readmitted(state: State, devices: Sequence[DeviceId]) -> State:
     """The state of a run in which quarantined devices are asked, and their updates count, again.
 

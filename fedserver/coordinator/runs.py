@@ -14,7 +14,7 @@ from fedserver.coordinator.answers import YES
 from fedserver.coordinator.combining import Combination
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
-from fedserver.coordinator.recipe import Recipe, terms_of_run
+from fedserver.coordinator.recipe import Recipe, terms_of_run, with_rounds_of
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports, Repairs
 from fedserver.coordinator.visits.visitor import Signal
@@ -270,7 +270,7 @@ class Run:
                 f"the models of round {round} cannot be used: {found}", "roll back to another round"
             )
         earlier = await self.storage.call(self.blobs.load_state, self.state_type, round)
-        state = rolled_back(self.engine.state, earlier, cluster)
+        state = self._back_at(earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
         if combining:  # the run ended meanwhile, so the result of these reports will never count
             lost = tuple(sorted(self.engine.reported))
@@ -282,6 +282,10 @@ class Run:
             said = f"device {without} was withdrawn: the run is what it was after round {earlier.progress}"
         await self.feed(RolledBack(state, said))
         await self.advance()
+
+    def _back_at(self, earlier: State, cluster: ModelKey = "") -> State:
+        """The state to go on with, as `shoal.core.engine.rollback` has it."""
+        return with_rounds_of(self.engine.state, rolled_back(self.engine.state, earlier, cluster))
 
     async def withdraw(self, round: int, lost: Mapping[DeviceId, str], stage: Stage = Stage.OPEN) -> None:
         """No longer count these reports of the round, which are damaged, and ask their devices again.
@@ -311,7 +315,7 @@ class Run:
         reason = f"the current models are lost ({found}): {after}"
         log.error("run %s: %s", self.run, reason)
         self.recorder.rolled_back(number)
-        await self.feed(RolledBack(rolled_back(self.engine.state, earlier), reason))
+        await self.feed(RolledBack(self._back_at(earlier), reason))
         await self.storage.when_space(self.storage.runs.drop_checkpoint, self.run, broken)
         await self.advance()
 

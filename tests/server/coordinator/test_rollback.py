@@ -12,6 +12,7 @@ import pytest
 from fedserver.__main__ import main
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.status_types import RunChange
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.runs import VERSIONS
 from shoal.core.algorithms.fedavg import server as server_half
@@ -54,6 +55,20 @@ async def until_round(coordinator: Coordinator, wanted: int) -> list[Hands]:
     for device in devices:
         assert (await device.task()).round == wanted
     return devices
+
+
+def test_the_number_of_rounds_that_an_operator_has_set_since_stays(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await until_round(coordinator, 3)
+        operator = OperatorApi(coordinator)
+        await operator.change_run("toy", RunChange(rounds=ROUNDS + 1))
+        await operator.roll_back("toy", 2)
+        await serve_all(coordinator)
+        run = coordinator.runs["toy"]
+        assert (run.engine.state.progress, run.reason) == (ROUNDS + 1, "the run is complete")
+
+    scenario(story, tmp_path)
 
 
 def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_path: Path) -> None:
