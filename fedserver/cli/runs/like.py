@@ -24,6 +24,7 @@ def settings_of(spec: RunSpec) -> Mapping[str, Any]:
         "policy": asdict(spec.policy),
         "seed": spec.seed,
         "labels": spec.labels,
+        "evaluate": spec.evaluate,
         "base": spec.release,
     }
 

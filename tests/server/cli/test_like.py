@@ -60,6 +60,19 @@ def test_a_run_whose_first_weights_a_device_made_is_repeated_as_it_is(tmp_path: 
         assert same_models(models(client, "toy"), models(client, "fedavg"))
 
 
+def test_a_run_like_one_that_measures_a_release_trains_nothing(tmp_path: Path, verb: Verb) -> None:
+    with daemon(tmp_path / "s") as server, OperatorClient(tmp_path / "s") as client:
+        client.start_run(spec(), MODEL)
+        asyncio.run(all_devices(server.address))
+        client.create_release("toy", "v1")
+        client.start_run(replace(spec(), name="measured", evaluate="toy@v1"), None)
+        found = verb("start", "again", "--like", "measured")
+        assert found["differing"] == {}
+        again = client.show("again").spec
+        assert again is not None
+        assert again.evaluate == "toy@v1"
+
+
 def test_other_options_change_what_a_run_like_another_is_asked_for(tmp_path: Path, verb: Verb) -> None:
     file = tmp_path / "others.safetensors"
     save({**MODEL, "layer.bias": np.ones(3, np.float32)}, file, {})
