@@ -2,7 +2,8 @@
 
 A join string or key that was refused five times in a minute has to wait. So does an address, but only with
 join strings and keys that the server does not know: a stranger behind the same address as a fleet does not
-keep the fleet from joining. A join costs nothing; a key that returns five times in a minute has to wait, too.
+keep the fleet from joining. A join costs nothing; a device that returns five times in a minute has to wait,
+too, whatever keys it goes on with.
 Challenges, which anyone may request, are paced for each address and for all: no one can request enough of
 them to make those of other devices invalid. All this is checked before anything is verified, which takes a
 hundred times longer.
@@ -25,7 +26,7 @@ from shoal.core.identity.proof import is_signed
 
 FAILURES = 5
 """Refusals per minute for one join string or key, and for all unknown ones from one address; also how often
-a key may return in a minute."""
+a device, or a key that none has, may return in a minute."""
 CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
@@ -107,10 +108,10 @@ class JoinService:
         self._take(returning.nonce)
         found = certificate(returning.certificate)
         shown, key = named_by(found), key_of_request(returning.csr)
-        own, address = f"key {shown.spki}", f"keys from {caller}"
+        owner, address = self._peers.device_of(shown.spki), f"keys from {caller}"
+        own = f"device {owner}" if owner else f"key {shown.spki}"
         self._check(own, "with this key")
-        known = self._peers.knows(shown.spki)
-        if not known:
+        if not owner:
             self._check(address, "with unknown keys from this address")
         pin = self._authority.pin
         if not is_signed(key_in(found), returning.nonce, pin, returning.csr, returning.signature):
@@ -125,7 +126,7 @@ class JoinService:
             caller,
         )
         changes = admission.holds and shown.spki != pin_of(key).hex()
-        answer = self._answer(admission, key, *(() if known else (address,)))
+        answer = self._answer(admission, key, *(() if owner else (address,)))
         if changes:  # calls that are open were made with the key before
             self._peers.cut(shown.name)
         return answer

@@ -29,7 +29,7 @@ class Peers:
     def __init__(self, storage: Storage, authority: Authority, known: list[Registered]) -> None:
         self.storage, self.authority = storage, authority
         self._known = {each.device: each for each in known}
-        self._keys = {each.spki for each in known}
+        self._keys = {each.spki: each.device for each in known}
         self._calls = OpenCalls()
 
     @classmethod
@@ -66,17 +66,17 @@ class Peers:
     def learn(self, known: Registered) -> None:
         """Replace the cached state of a device, after the registry has changed."""
         if former := self._known.get(known.device):
-            self._keys.discard(former.spki)
+            self._keys.pop(former.spki, None)
         self._known[known.device] = known
-        self._keys.add(known.spki)
+        self._keys[known.spki] = known.device
 
     def known(self) -> list[Registered]:
         """All devices, by name."""
         return [self._known[device] for device in sorted(self._known)]
 
-    def knows(self, spki: str) -> bool:
-        """Whether a device has this key."""
-        return spki in self._keys
+    def device_of(self, spki: str) -> DeviceId | None:
+        """The device that has this key; None: none has."""
+        return self._keys.get(spki)
 
     def notices(self) -> tuple[str, ...]:
         """For operators: which devices wait for approval."""

@@ -247,6 +247,18 @@ def test_a_key_that_comes_back_again_and_again_has_to_wait(tmp_path: Path) -> No
     play(story, tmp_path / "s")
 
 
+def test_a_device_that_changes_its_key_again_and_again_has_to_wait(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device, other = await found.device("d0"), await found.device("d1")
+        for _ in range(joining.FAILURES):
+            await device.come_back(new_key())
+        _, fault = await refused(device.come_back(new_key()))
+        assert fault.code == "too-often"
+        await other.come_back(new_key())
+
+    play(story, tmp_path / "s")
+
+
 def test_a_name_that_is_known_waits_and_approval_replaces_the_key_in_one_step(tmp_path: Path) -> None:
     """A device that was installed again: its owner joins under the same name."""
 
