@@ -88,8 +88,9 @@ class Run:
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
     loaded: when it was created or restored, by the monotonic clock. disputed: devices with two different
-    reports in a round. left_open: what is recorded in
-    `fedserver.store.journal.released`. answers: by device, see `fedserver.coordinator.answers`.
+    reports in a round. refused: by device, the last round of which the audit log says that a report was
+    refused. left_open: what is recorded in `fedserver.store.journal.released`. answers: by device, see
+    `fedserver.coordinator.answers`.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Run:
         self.answers: dict[DeviceId, str] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
+        self.refused: dict[DeviceId, int] = {}
         resumed = record.round if record.asked else 0
         self.repairs = Repairs(blobs, storage, self.note, resumed)
         self.left_open: set[tuple[DeviceId, str]] = set()

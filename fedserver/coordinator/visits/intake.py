@@ -82,8 +82,10 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
         inline = admit() if is_small else await asyncio.to_thread(admit)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
-        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
-        await coordinator.storage.note(Event.UPDATE_REFUSED, **facts)
+        if run.refused.get(device) != report.round:  # in a new session a device can repeat it at once
+            run.refused[device] = report.round
+            facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+            await coordinator.storage.note(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     names = tuple(weights.blob.sha256 for weights in report.result.weights())
     try:

@@ -98,6 +98,24 @@ def test_a_bad_report_is_refused_with_the_reason(tmp_path: Path, what: str) -> N
     scenario(story, tmp_path)
 
 
+def test_one_line_of_the_audit_log_is_about_all_bad_reports_of_a_device_in_a_round(tmp_path: Path) -> None:
+    """The log is never shortened, and with a new session a device has its task again."""
+
+    async def story(coordinator: Coordinator) -> None:
+        (device, *_), task = await at_work(coordinator)
+        bad = device.payload(replace(await trained(device, task), loss=float("nan")))
+        for _ in range(3):
+            assert (await device.send(task, bad)).outcome is Outcome.REFUSED
+            await device.hello()
+            task = await device.task()
+        rows = await coordinator.storage.call(
+            coordinator.storage.store.database.query, "SELECT line FROM audit"
+        )
+        assert sum('"event":"update-refused"' in line for (line,) in rows) == 1
+
+    scenario(story, tmp_path)
+
+
 def test_a_model_with_a_tensor_too_many_is_not_even_taken(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         devices, task = await at_work(coordinator)
