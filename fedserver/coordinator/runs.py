@@ -170,7 +170,7 @@ class Run:
                 await self.feed(event)
 
     async def take_up(self, is_open: bool) -> None:
-        """After a start: what `advance` does; and a round that is open takes reports again in a pause, too."""
+        """After a start: what `advance` does; and a round that is open takes reports in a pause, too."""
         if is_open and self.paused and not self.held:
             await self.feed(Tick(self._clock()))
         await self.advance()

@@ -134,10 +134,11 @@ class Runs:
 
     def newest_blobs(self) -> set[str]:
         """The blobs of the newest checkpoint of every run."""
-        newest = "SELECT run, max(round) AS round FROM checkpoints GROUP BY run"
-        of = f"FROM ({newest}) AS newest JOIN checkpoint_blobs AS own"
-        same = "own.run = newest.run AND own.round = newest.round"
-        return {name for (name,) in self._db.query(f"SELECT own.sha256 {of} ON {same}")}  # noqa: S608 - ours
+        query = (
+            "SELECT own.sha256 FROM (SELECT run, max(round) AS round FROM checkpoints GROUP BY run) AS newest"
+            " JOIN checkpoint_blobs AS own ON own.run = newest.run AND own.round = newest.round"
+        )
+        return {name for (name,) in self._db.query(query)}
 
     def drop_checkpoint(self, run: RunId, round: int) -> None:
         """Remove an unusable checkpoint with its blobs. If it was the newest, the run goes back by one."""
