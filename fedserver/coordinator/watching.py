@@ -56,8 +56,10 @@ async def watched(storage: Storage) -> Mapping[str, tuple[WatchedCluster, ...]]:
 def _watched(said: Mapping[tuple[str, ModelKey], Sequence[Day]]) -> Mapping[str, tuple[WatchedCluster, ...]]:
     found: dict[str, list[WatchedCluster]] = {}
     today = int(time.time() // DAY)
-    for (subject, cluster), days in said.items():
-        if today - days[-1].day <= EVERY_DAYS:
+    for (subject, cluster), known in said.items():
+        # A day that has not come is one on which the clock was wrong: it would be the latest for months.
+        days = [each for each in known if each.day <= today]
+        if days and today - days[-1].day <= EVERY_DAYS:
             found.setdefault(subject, []).append(_cluster(cluster, days))
     return {subject: tuple(each) for subject, each in found.items()}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 
 from fedserver.authority import authority
 from fedserver.cli.models import signature as signature_of
+from fedserver.coordinator import watching
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
+from fedserver.store.journal.watched import Answer as Said
 from fedserver.store.records import RunSpec, Standing
 from fedserver.store.releases import PURPOSE, Move, ReleaseRecord, Releases
 from shoal.core.engine.policy import RoundPolicy
@@ -455,5 +458,23 @@ def test_a_disk_that_is_full_while_a_run_is_released_holds_its_end_up_and_leaves
         assert (await given(coordinator))[0] == "first@3"
         made = [Event.RELEASE_MADE, Event.CHANNEL_MOVED]
         assert await events(coordinator, *made) == [each.value for each in made]
+
+    scenario(story, tmp_path)
+
+
+def test_what_devices_said_while_the_clock_was_ahead_hides_nothing_that_they_said_since(
+    tmp_path: Path,
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        watched, today = coordinator.storage.journal.watched, int(time.time() // watching.DAY)
+        for number in range(120):
+            day, moved = (today - number // 60, True) if number else (today + 400, False)
+            await coordinator.storage.call(
+                watched.add, Said("toy", "toy", "global", f"d{number}", day, moved)
+            )
+        (found,) = (await watching.watched(coordinator.storage))["toy"]
+        assert found.answers == 119
+        assert found.since is not None
 
     scenario(story, tmp_path)
