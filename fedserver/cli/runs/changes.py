@@ -89,9 +89,9 @@ def change(
     """Change a run that goes on. What is not given stays as it is.
 
     The change counts at once, also for a round that is open. The number of rounds cannot be raised if the
-    devices add noise that was scaled for the present number. `fedserver run logs` names the devices that are
-    quarantined, and why. A run that is over cannot go on: start another one from its models (`fedserver model
-    export`, `run start --like RUN --initial-weights`).
+    devices add noise that was scaled for the present number, or once training is over. `fedserver run logs`
+    names the devices that are quarantined, and why. A run that is over cannot go on: start another one from
+    its models (`fedserver model export`, `run start --like RUN --initial-weights`).
     """
     given = {field: value for field, value in policy.items() if value is not None}
     if not given and rounds is None and not readmit:

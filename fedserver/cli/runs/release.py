@@ -151,7 +151,10 @@ def use(
 @connected
 @click.argument("name", metavar="RELEASE|CHANNEL")
 def rm(client: "OperatorClient", name: str) -> Result:
-    """Delete a release that no channel has, or end a channel, whose releases stay."""
+    """Delete a release that no channel has, or end a channel, whose releases stay.
+
+    No other release gets the name of one that was deleted: devices and measurements may know that one by it.
+    """
     client.remove_release(name)
     return Result({"removed": name}, f"{name} was removed")
 
