@@ -441,6 +441,7 @@ class Coordinator:
 
         On a full disk both wait for the next time.
         """
+        self.meter.only_of(run.run for run in self.runs.active())
         seen = [visitor for visitor in self.visitors.values() if not visitor.noted]
         if seen:
             records = [visitor.record() for visitor in seen]

@@ -94,6 +94,12 @@ class Meter:
         """Return the bytes that each device has sent and fetched in a run, and reset them to zero."""
         return self._rounds.pop(run, {})
 
+    def only_of(self, runs: Iterable[RunId]) -> None:
+        """Forget what newcomers have fetched of other runs since their last rounds: none of theirs comes."""
+        for run in {*self._rounds, *self._phases}.difference(runs):
+            self._rounds.pop(run, None)
+            self._phases.pop(run, None)
+
     def give_back(self, taken: Iterable[Traffic]) -> None:
         """Add back what was taken but could not be stored."""
         for each in taken:

@@ -478,3 +478,17 @@ def test_what_devices_said_while_the_clock_was_ahead_hides_nothing_that_they_sai
         assert found.since is not None
 
     scenario(story, tmp_path)
+
+
+def test_what_newcomers_fetch_of_runs_that_are_over_is_not_kept_for_a_round_that_never_comes(
+    tmp_path: Path,
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.8)
+        await given(coordinator)
+        await coordinator.in_turn(coordinator.write_journal())
+        assert coordinator.meter._rounds == {}
+        (_, _, _, newcomer) = await coordinator.storage.call(coordinator.storage.journal.traffic, "first")
+        assert newcomer.down > 0
+
+    scenario(story, tmp_path)
