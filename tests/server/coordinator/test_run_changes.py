@@ -144,7 +144,7 @@ def test_a_round_that_was_open_goes_on_in_a_pause_after_a_restart_and_no_deadlin
             await start(first, policy=policy)
             devices = [await hands(first, number) for number in range(DEVICES)]
             tasks = await asyncio.gather(*(device.task() for device in devices))
-            opened = "UPDATE runs SET opened = opened - 400"  # it was open for so long before
+            opened = "UPDATE runs SET opened = opened - 400"  # it was open that many seconds before
 
             def earlier() -> None:
                 with first.storage.store.database.transaction():
