@@ -122,7 +122,8 @@ def train_share(
 
     network.train()
     with seeded(context.seed, samples.x.device), authors("training"):
-        loss = descend(network, Batches(rows, settings.batch_size, context.seed), settings, shared)
+        batches = Batches(rows, settings.batch_size, context.seed, network)
+        loss = descend(network, batches, settings, shared)
     trained = tensors_of(network)
     network.zero_grad(set_to_none=True)
     return trained, loss

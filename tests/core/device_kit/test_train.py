@@ -279,6 +279,15 @@ def batches(samples: int = 5, size: int = 2) -> Batches:
     return Batches(convert(blobs(samples), CPU), size, 0)
 
 
+def test_a_sample_that_is_left_over_does_not_end_the_training_of_a_network_with_batch_norm() -> None:
+    """Batches of 2, 2 and 1 without it: batch norm computes nothing of one sample."""
+    learner = Learner("normed", lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    model = learner.module(0)
+    train(learner, model, convert(blobs(5), CPU), PLAIN, seed=0)
+    sizes = [len(x) for x, _ in Batches(convert(blobs(5), CPU), 2, 0, model)]
+    assert (sizes, int(model[1].num_batches_tracked)) == ([2, 3], 2)
+
+
 def test_each_batch_of_each_epoch_is_a_step_and_the_loss_is_the_last_epochs_by_sample() -> None:
     """Batches of 2, 2 and 1; the loss of a step is its number: 4, 5 and 6 in the second epoch."""
     seen: list[int] = []

@@ -44,7 +44,8 @@ def _learn(message: Learn, context: "DeviceContext") -> Learned:
                 rates[place] += message.step * along / math.sqrt(max(h.numel(), 1))
             return loss
 
-        loss = walk(Batches(samples, message.batch_size, context.seed), 1, step, message.step)
+        batches = Batches(samples, message.batch_size, context.seed, model)
+        loss = walk(batches, 1, step, message.step)
     return Learned(tuple(rates), len(samples), loss)
 
 

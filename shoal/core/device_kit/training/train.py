@@ -86,7 +86,7 @@ def alone(job: TrainingJob) -> float:
     """`train`, here and now."""
     learner, model, samples, seed = job.learner, job.model, job.samples, job.seed
     settings = fitted(job.settings, len(samples))
-    batches = Batches(samples, settings.batch_size, seed)
+    batches = Batches(samples, settings.batch_size, seed, model)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
         if learner.train:
