@@ -118,8 +118,6 @@ def _run(result: "SimulationResult", files: dict[str, str]) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, Result):  # whose name its run on the real fleet will have
         return value.algorithm
-    if isinstance(value, np.generic):
-        return value.item()
     return list(value) if isinstance(value, tuple) else value
 
 

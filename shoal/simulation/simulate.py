@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.algorithm.training import counted_by
 from shoal.core.data.dataset import Dataset
@@ -102,11 +104,13 @@ def simulate(
         hint = f"shoal.simulate(..., shoal.Fleet(devices, {of_fleet[0]}={parameters[of_fleet[0]]}))"
         raise ConfigError(f"{of_fleet[0]} says how a fleet is made, and not how it is trained", hint)
     say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
-    model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
+    policy, seed = _policy(len(fleet), participation), _seed("seed", seed)
+    model_seed = seed if model_seed is None else _seed("model_seed", model_seed)
+    parameters = {key: _plain(each) for key, each in parameters.items()}
+    named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     earlier, statistics = parameters.get("of"), parameters.get("inputs")
-    named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     configured = configure(card, variant, preset, named, fleet)
     if not isinstance(from_, SimulationResult | None):
         hint = "give what shoal.simulate returned, or a model, from whose weights the run then starts"
@@ -441,6 +445,19 @@ def _few_tests(fleet: Fleet) -> str:
         return ""
     shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
     return f"an accuracy on so few test samples says little: {shown}"
+
+
+def _seed(name: str, given: Any) -> int:
+    """A seed, which numpy may have counted. Raises ConfigError."""
+    found = _plain(given)
+    if type(found) is not int or not -(1 << 63) <= found < 1 << 63:
+        raise ConfigError(f"{name} is {given!r}", "give a whole number below 2 to the power of 63")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, such as one of `np.arange`, as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _policy(devices: int, participation: float) -> RoundPolicy:

@@ -376,11 +376,26 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
         ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
         ({"threads": -1}, ConfigError, "threads cannot be -1"),
+        ({"seed": None}, ConfigError, "seed is None .give a whole number"),
+        (
+            {"model_seed": 1 << 70},
+            ConfigError,
+            "model_seed is 1180.* 2 to the power of 63",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(changes: dict, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         shoal.simulate("fedavg", fleet(2), **changes)
+
+
+def test_numbers_may_be_numpys() -> None:
+    """As those are over which people loop."""
+    one, same = (
+        shoal.simulate("fedavg", fleet(2), model=Net, seed=number(43), rounds=number(1))
+        for number in (int, np.int64)
+    )
+    assert digest(one.models["global"]) == digest(same.models["global"])
 
 
 def test_an_unknown_algorithm_and_an_untold_number_of_clusters() -> None:

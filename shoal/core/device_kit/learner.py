@@ -197,8 +197,20 @@ def of_module(name: str, module: ModuleType) -> Learner:
 
 
 def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
-    """The weights of a new network: the same for the same seed. Torch's global generator stays unchanged."""
-    return tensors_of(learner.module(seed))
+    """The weights of a new network: the same for the same seed. Torch's global generator stays unchanged.
+
+    Raises LearnerFault where they are not finite, as in a buffer that is a mask: training checks that all of
+    the state stays finite, and means of infinity are NaN.
+    """
+    found = tensors_of(learner.module(seed))
+    for name, array in found.items():
+        if not np.isfinite(array).all():
+            raise LearnerFault(
+                f"{learner.name}: tensor {name!r} of a new network has NaN or infinity",
+                f"of a constant, such as a mask: register_buffer({name.rpartition('.')[2]!r}, ..., "
+                "persistent=False)",
+            )
+    return found
 
 
 def tensors_of(model: nn.Module) -> dict[str, Array]:
