@@ -288,8 +288,8 @@ class SimulationResult(Result):
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
-        rounds. Without names: one model for all (`fedavg`), each device by itself (`local`), and all data in
-        one place (`pooled`); see `shoal.simulation.references`.
+        rounds, and ask as many devices in each round. Without names: one model for all (`fedavg`), each
+        device by itself (`local`), and all data in one place (`pooled`); see `shoal.simulation.references`.
         """
         results: dict[str, Result] = {self.algorithm: self}
         with Shown(progress) as say:
@@ -339,7 +339,9 @@ class SimulationResult(Result):
         return bound(self._graph, self.weights(cluster))
 
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
-        """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
+        """Another algorithm's result, or of another fleet, with this one's model, seed and parameters, and
+        with as large a share of the devices in each round."""
+        asked = self.policy.devices or len(self.fleet)
         known = {each.name for each in fields(find(name)[0].parameters)}
         return simulate(
             name,
@@ -348,6 +350,7 @@ class SimulationResult(Result):
             seed=self.seed,
             model_seed=self.model_seed,
             device=self._device,
+            participation=asked / len(self.fleet),
             progress=progress,
             **{key: value for key, value in self.given.items() if key in known},
         )
