@@ -15,7 +15,15 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.tuning import tune
-from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound, StorageFault
+from shoal.core.errors import (
+    BadPayload,
+    ConfigError,
+    DataFault,
+    LearnerFault,
+    NotFound,
+    Refused,
+    StorageFault,
+)
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
 from shoal.result import NotKnown
@@ -466,6 +474,12 @@ class Pictures(nn.Module):
         return self.head(self.seen(x))
 
 
+def test_a_run_that_fails_on_all_devices_says_what_helps() -> None:
+    unmeasured = shoal.Fleet({f"d{number}": ward(number) for number in range(2)}, held_out=0.0)
+    with pytest.raises(Refused, match=r"d0, d1: the held_out part .* is empty .* do not set held_out to 0"):
+        shoal.simulate("flux", unmeasured, model=Net, latent="hidden", rounds=1)
+
+
 def test_images_without_a_channel_get_one_and_it_is_said() -> None:
     lines: list[str] = []
     found = shoal.simulate("fedavg", pictures(9, 9), model=Pictures, rounds=1, progress=lines.append)
@@ -533,6 +547,12 @@ def test_tokens_stay_whole_numbers_where_the_network_embeds_them() -> None:
     broken["d1"][0][3, 3] += 0.5
     with pytest.raises(DataFault, match="takes whole numbers, and some samples have fractions"):
         shoal.simulate("fedavg", broken, model=words, rounds=1)
+    few = pictures(6, kind=np.int64)
+    for x, _ in few.values():
+        x += 200
+    said = r"IndexError: index out of range .* .its first layer takes whole numbers from 0 to 199"
+    with pytest.raises(LearnerFault, match=said):
+        shoal.simulate("fedavg", few, model=words, rounds=1)
 
 
 def test_where_no_layout_works_it_is_said_before_anything_is_trained() -> None:
