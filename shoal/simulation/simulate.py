@@ -168,6 +168,7 @@ def simulate(
     )  # fmt: skip
     few = filter(None, [_few_tests(fleet)])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
+    result.went_on = from_ is not None
     return result
 
 
@@ -176,7 +177,7 @@ class SimulationResult(Result):
 
     remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
     and what the server has to say of how the models were made, such as a model that does not learn. layout:
-    how the samples were arranged.
+    how the samples were arranged. went_on: whether it began with the models of an earlier result.
     state: the algorithm's last state. parameters: all of them, with their defaults. given: those that
     were given. policy: when its rounds opened. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
@@ -212,7 +213,7 @@ class SimulationResult(Result):
         }
         self.facts = dict(self.state.facts)
         self.remarks = tuple(self.state.remarks)
-        self.layout = AS_THEY_ARE
+        self.layout, self.went_on = AS_THEY_ARE, False
         self.class_names = fleet.class_names
 
     @cached_property
@@ -317,7 +318,8 @@ class SimulationResult(Result):
         device.yaml, and learner.py unless the network is one of the library: for each device.
 
         Of a class or function, the text is copied with what it uses, also from a notebook. Raises ConfigError
-        for a network without a text, such as one that was built already.
+        for a network without a text, such as one that was built already, and for a run that went on from an
+        earlier one.
 
         Example:
             result.deploy("fleet")    # then: fedserver run start --file fleet/run.yaml
