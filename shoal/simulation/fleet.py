@@ -125,8 +125,8 @@ class Fleet(Mapping[str, Holding]):
                 _check_columns(name, part.columns, self.columns)
         names = None
         if not regression:
-            known = {name: [y for y in one.labels if y.dtype.kind != "f"] for name, one in given.items()}
-            names = labels.names_of(known) if any(known.values()) else None
+            known = {name: one.labels for name, one in given.items()}
+            names = labels.names_of(known) if known else None
             _check_classes(names or (), sum(len(y) for parts in known.values() for y in parts))
         holdings = {name: _holding(name, one, names, test, held_out, seed) for name, one in given.items()}
         self._take(holdings, len(names or ()), held_out, names, regression)
@@ -354,10 +354,10 @@ def _read(device: str, data: Any, regression: bool) -> _Given:
 
 def _parts(device: str, data: Any, regression: bool) -> _Given:
     if isinstance(data, Dataset):
-        return _Given(_Part(data.x, data.y), None)
+        return _Given(_ready(device, data, regression), None)
     if isinstance(data, Views):
-        own = None if data.test is None else _Part(data.test.x, data.test.y)
-        return _Given(_Part(data.train.x, data.train.y), own)
+        own = None if data.test is None else _ready(f"{device}, test part", data.test, regression)
+        return _Given(_ready(device, data.train, regression), own)
     if isinstance(data, Mapping):
         unknown = sorted(set(map(str, data)) - set(PARTS))
         half = ("x_test" in data) != ("y_test" in data)
@@ -372,6 +372,16 @@ def _parts(device: str, data: Any, regression: bool) -> _Given:
     x, y, *test = data
     apart = _part(f"{device}, test part", test[0], test[1], regression) if test else None
     return _Given(_part(device, x, y, regression), apart)
+
+
+def _ready(device: str, data: Dataset, regression: bool) -> _Part:
+    """A data set, whose samples stay as they are."""
+    return _Part(data.x, None if data.y is None else _targets(device, data.y, regression))
+
+
+def _targets(device: str, y: Array, regression: bool) -> Array:
+    """Labels, or numbers to predict, checked. Raises DataFault, which names the device."""
+    return arrays.targets(device, y) if regression else labels.read(device, y)
 
 
 def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
@@ -393,7 +403,7 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
     y = brought.array(device, "y", y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # a column, as data frames have it
-    return _Part(x, arrays.targets(device, y) if regression else labels.read(device, y), columns)
+    return _Part(x, _targets(device, y, regression), columns)
 
 
 def _check_columns(device: str, found: tuple[str, ...] | None, known: tuple[str, ...] | None) -> None:

@@ -74,6 +74,7 @@ NAN = np.where(np.arange(40).reshape(10, 4) == 5, np.nan, X)
         ({"a": (X, ["ill"] * 9 + [""])}, "a: the label of row 9 .from 0. is missing .fill or drop"),
         ({"a": (X, ["ill"] * 9 + [None])}, "a: the label of row 9 .from 0. is missing .fill or drop"),
         ({"a": (X, Y + 0.5)}, r"a: the label of row 0 .from 0. is \d.5 .classes are names or whole numbers"),
+        ({"a": shoal.Dataset(X, Y + 0.5)}, r"a: the label of row 0 .from 0. is \d.5 .*regression=True"),
         (
             {"a": (X, np.array(["b", 1] * 5, object))},
             "a: the label of row 0 .from 0. is text, and .* row 1 .* a number .write all labels in one way",
@@ -174,10 +175,11 @@ def test_a_data_set_with_labels_from_1_is_numbered_too_and_its_samples_stay_as_t
 
 
 def test_numbers_to_predict_are_not_touched() -> None:
-    fleet = shoal.Fleet({"a": (X, Y + 3)}, regression=True)
-    assert fleet.class_names is None
-    assert repr(fleet).endswith("shape (4,), numbers to predict")
-    assert set(fleet["a"].stage(0).y.tolist()) == {3.0, 4.0}
+    for data in ((X, Y + 3), shoal.Dataset(X, Y + 3)):
+        fleet = shoal.Fleet({"a": data}, regression=True)
+        assert fleet.class_names is None
+        assert repr(fleet).endswith("shape (4,), numbers to predict")
+        assert set(fleet["a"].stage(0).y.tolist()) == {3.0, 4.0}
 
 
 # -- torch ----------------------------------------------------------------------------------------------
