@@ -87,8 +87,12 @@ def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) 
         "identity/identity.json",
         "blobs/x",
         "model/model.safetensors",
+        "model-next/model.safetensors",
+        "shadow/model.safetensors",
+        "watch/reference-1.npz",
         "privacy/ledger",
         "mark",
+        "trained.json",
         "agent.log",
     ):
         (state / name).parent.mkdir(parents=True, exist_ok=True)
