@@ -26,6 +26,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
         raise ConfigError(f"no file is named like {pattern!r}", "quote the pattern: --data 'devices/*.npz'")
     same = len({path.stem for path in paths}) < len(paths)  # a folder for each device, say
     devices: dict[str, Any] = {}
+    first: tuple[Path, list[str]] | None = None
     for path in paths:
         short = path.name if path.is_dir() else path.stem.removesuffix(".tar")
         name = str(path.with_suffix("")) if same else short
@@ -34,6 +35,9 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
                 devices[name] = _images(path, alone=len(paths) == 1)
             else:
                 devices[name] = _arrays(path, label, not regression)
+                if found := [each for each in _columns(path) if each != label]:
+                    first = first or (path, found)
+                    _check_columns(path, found, *first)
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
@@ -51,11 +55,29 @@ def _images(path: Path, alone: bool) -> tuple[Any, ...]:
         raise DataFault(fault.message, hint) from None
 
 
-def _columns(path: Path) -> str:
-    """The columns of a csv file, for a hint."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        names = next(csv.reader(file), [])
-    return f"; it has {listed(reversed(names))}" if names else ""
+def _columns(path: Path) -> list[str]:
+    """The names of the columns of a table; none of another file."""
+    from shoal.shell.readers import kind_of
+
+    if kind_of(path) == "parquet":
+        from pyarrow.parquet import read_schema
+
+        return list(read_schema(path).names)
+    if kind_of(path) != "csv":
+        return []
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        return [name.strip() for name in next(csv.reader(file), [])]
+
+
+def _check_columns(path: Path, found: list[str], other: Path, known: list[str]) -> None:
+    """Raises DataFault where two tables have the same columns in another order: a network would take them
+    for the same features."""
+    if found != known and sorted(found) == sorted(known):
+        place = next(place for place, name in enumerate(found) if name != known[place])
+        raise DataFault(
+            f"{path} has the column {found[place]!r} where {other} has {known[place]!r}",
+            "write the columns of all files in one order; on a device, data.columns gives it",
+        )
 
 
 def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
@@ -64,8 +86,9 @@ def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
 
     if (kind := kind_of(path)) in ("csv", "parquet"):
         if label is None:
-            hint = "name its column of classes: --label COLUMN"
-            raise ConfigError(f"{path} is a {kind} file", f"{hint}{_columns(path) if kind == 'csv' else ''}")
+            names = _columns(path) if kind == "csv" else []  # a parquet file needs a package to be read
+            has = f"; it has {listed(reversed(names))}" if names else ""
+            raise ConfigError(f"{path} is a {kind} file", f"name its column of classes: --label COLUMN{has}")
         return (read_csv if kind == "csv" else read_parquet)(path, label, True, words=words)
     own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
     if own is None or own[1] is None:
