@@ -1,6 +1,5 @@
 """One's own devices for `fedserver simulate`: a file, or a folder or archive of pictures, for each."""
 
-import csv
 import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
     Classes that are words, such as the names of folders of pictures, are numbered over all devices: see
     `Fleet`.
     """
-    from shoal.shell.readers import kind_of
+    from shoal.shell.readers import check_order, columns_of, kind_of
     from shoal.simulation.fleet import Fleet
 
     paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
@@ -35,9 +34,10 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
                 devices[name] = _images(path, alone=len(paths) == 1)
             else:
                 devices[name] = _arrays(path, label, not regression)
-                if found := [each for each in _columns(path) if each != label]:
+                if (kind := kind_of(path)) in ("csv", "parquet"):
+                    found = [each for each in columns_of(path, kind) if each != label]
                     first = first or (path, found)
-                    _check_columns(path, found, *first)
+                    check_order(path, found, *first)
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
@@ -55,38 +55,15 @@ def _images(path: Path, alone: bool) -> tuple[Any, ...]:
         raise DataFault(fault.message, hint) from None
 
 
-def _columns(path: Path) -> list[str]:
-    """The names of the columns of a table; none of another file."""
-    from shoal.shell.readers import kind_of
-
-    if kind_of(path) == "parquet":
-        from pyarrow.parquet import read_schema
-
-        return list(read_schema(path).names)
-    if kind_of(path) != "csv":
-        return []
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        return [name.strip() for name in next(csv.reader(file), [])]
-
-
-def _check_columns(path: Path, found: list[str], other: Path, known: list[str]) -> None:
-    """Raises DataFault where two tables have the same columns in another order: a network would take them
-    for the same features."""
-    if found != known and sorted(found) == sorted(known):
-        place = next(place for place, name in enumerate(found) if name != known[place])
-        raise DataFault(
-            f"{path} has the column {found[place]!r} where {other} has {known[place]!r}",
-            "write the columns of all files in one order; on a device, data.columns gives it",
-        )
-
-
 def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
     """x and y, and a test part if the file has one. words: whether labels may be words."""
-    from shoal.shell.readers import kind_of, read_csv, read_npz, read_parquet
+    from shoal.shell.readers import columns_of, kind_of, read_csv, read_npz, read_parquet
 
     if (kind := kind_of(path)) in ("csv", "parquet"):
         if label is None:
-            names = _columns(path) if kind == "csv" else []  # a parquet file needs a package to be read
+            names = (
+                columns_of(path, kind) if kind == "csv" else []
+            )  # a parquet file needs a package to be read
             has = f"; it has {listed(reversed(names))}" if names else ""
             raise ConfigError(f"{path} is a {kind} file", f"name its column of classes: --label COLUMN{has}")
         return (read_csv if kind == "csv" else read_parquet)(path, label, True, words=words)
