@@ -265,6 +265,18 @@ def test_a_label_beyond_the_network_is_named() -> None:
         train(small(), small().module(0), convert(data, CPU), PLAIN, seed=0)
 
 
+@pytest.mark.parametrize("how", ["frozen", "without gradients"])
+def test_a_network_in_which_nothing_is_trained_is_told_so(how: str) -> None:
+    class Still(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(how == "frozen"):
+                return super().forward(x)
+
+    learner = Learner("still", lambda: Still(4, 3).requires_grad_(how != "frozen"))
+    with pytest.raises(LearnerFault, match=r"depends on no weight .*requires_grad.*no_grad"):
+        train(learner, learner.module(0), convert(blobs(2), CPU), PLAIN, seed=0)
+
+
 def test_a_network_that_is_no_classifier_is_told_what_to_bring() -> None:
     learner = Learner("vector", lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)))
     with pytest.raises(LearnerFault, match=r"shape \(8,\) for 2 samples") as caught:
