@@ -78,7 +78,7 @@ def _first(context: DeviceContext, most: int) -> Samples:
     samples = context.samples("train")
     y, targets = (None if part is None else part[:most] for part in (samples.y, samples.targets))
     classes = samples.classes if y is None or targets is not None else 1 + _extremes(context)[1]
-    return Samples(samples.x[:most], y, classes, targets)
+    return Samples(samples.copied(slice(most)), y, classes, targets)
 
 
 def _extremes(context: DeviceContext) -> tuple[int, int]:

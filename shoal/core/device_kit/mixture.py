@@ -48,7 +48,7 @@ def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> T
     network = context.load(model)
     network.eval()
     with torch.no_grad(), authors("network"):
-        found = [class_scores(network, samples.x[rows], samples.classes) for rows in samples.passes()]
+        found = [class_scores(network, samples.copied(rows), samples.classes) for rows in samples.passes()]
     return torch.log_softmax(torch.cat(found).double(), dim=1)
 
 

@@ -64,6 +64,11 @@ class Samples:
         """What a model is trained toward: the targets, or the classes. Raises DeviceFault without labels."""
         return self.labels if self.targets is None else self.targets
 
+    def copied(self, rows: slice = slice(None)) -> Tensor:
+        """x of these rows, for an author's code, which may compute in place: the samples often share their
+        memory with the owner's data."""
+        return self.x[rows].clone()
+
     def passes(self) -> Iterator[slice]:
         """Slices over all samples, in order, of at most PASS samples each."""
         for start in range(0, len(self), PASS):
