@@ -166,10 +166,12 @@ class Result:
         without a graph; LearnerFault where the network cannot be traced; Missing without the packages.
         """
         try:
-            from onnxruntime import InferenceSession
+            from onnxruntime import InferenceSession, SessionOptions
         except ImportError:
             raise Missing("a session needs onnxruntime", "pip install onnxruntime") from None
-        return InferenceSession(self._onnx(cluster), providers=["CPUExecutionProvider"])
+        options = SessionOptions()
+        options.log_severity_level = 3  # errors: it warns of tensors that only training uses, as batch norm's
+        return InferenceSession(self._onnx(cluster), options, ["CPUExecutionProvider"])
 
     def weights(self, cluster: str) -> Tensors:
         """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""

@@ -347,6 +347,15 @@ def test_a_result_that_was_saved_is_there_the_next_morning(result: SimulationRes
         shoal.Result.load(tmp_path)
 
 
+def test_a_session_says_nothing_of_what_only_training_uses(capfd: pytest.CaptureFixture[str]) -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    session = shoal.simulate("fedavg", fleet(2), model=normed, rounds=1, progress=False).session("global")
+    assert session.run(["scores"], {"x": ward(0)[0]})[0].shape == (60, 2)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_result_as_a_frame(result: SimulationResult) -> None:
     pandas = pytest.importorskip("pandas")
     frame = result.to_frame()
