@@ -243,6 +243,7 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
 
 def _labels(what: str, y: Array, config: DataConfig, named: Named = by_row) -> Array:
     """Numbers to predict, or the numbers of classes."""
+    y = checked.column(y)
     if config.regression:
         return checked.targets(what, y)
     if not config.classes or config.kind == "images":  # whose folders have been numbered

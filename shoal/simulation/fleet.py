@@ -400,9 +400,7 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
     x = arrays.samples(device, x)
     if y is None:
         return _Part(x, None, columns)
-    y = brought.array(device, "y", y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]  # a column, as data frames have it
+    y = arrays.column(brought.array(device, "y", y))
     return _Part(x, _targets(device, y, regression), columns)
 
 

@@ -67,6 +67,11 @@ def targets(what: str, y: Array) -> Array:
     return numbers
 
 
+def column(y: Array) -> Array:
+    """(n,) of labels that are (n, 1), as data frames and many files have them; others as they are."""
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
 def paired(what: str, x: Any, y: Any) -> Dataset:
     """A data set of samples and their classes, if any. Raises DataFault where they do not go together."""
     try:

@@ -60,6 +60,16 @@ def test_npz_without_labels_is_unlabelled(tmp_path: Path) -> None:
     assert views.train.x.tolist() == X.tolist()
 
 
+@pytest.mark.parametrize("regression", [False, True])
+def test_labels_may_be_a_column(tmp_path: Path, regression: bool) -> None:
+    """Not one-hot labels, of which the error told to take the argmax: 0 for each."""
+    path = tmp_path / "column.npz"
+    np.savez(path, x=np.zeros((3, 2)), y=[[2], [1], [0]])
+    found = load(DataConfig(npz=path, held_out=0.0, regression=regression)).train.y
+    assert found is not None
+    assert found.tolist() == [2, 1, 0]
+
+
 def test_a_test_file_comes_before_a_test_array(tmp_path: Path) -> None:
     train = savez(tmp_path / "a.npz", x=X, y=Y, x_test=X[:3], y_test=Y[:3])
     views = load(DataConfig(npz=train, test=savez(tmp_path / "b.npz", x=X[:5], y=Y[:5])))
