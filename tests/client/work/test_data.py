@@ -62,7 +62,7 @@ def test_npz_without_labels_is_unlabelled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_labels_may_be_a_column(tmp_path: Path, regression: bool) -> None:
-    """Not one-hot labels, of which the error told to take the argmax: 0 for each."""
+    """Not one-hot labels, of which an error asked to take the argmax: 0 for each."""
     path = tmp_path / "column.npz"
     np.savez(path, x=np.zeros((3, 2)), y=[[2], [1], [0]])
     found = load(DataConfig(npz=path, held_out=0.0, regression=regression)).train.y

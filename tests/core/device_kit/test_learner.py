@@ -180,7 +180,7 @@ def packed_views(tensors: Tensors) -> Tensors:
 
 
 def test_a_mask_of_infinity_in_the_state_of_a_network_is_named_before_anything_is_trained() -> None:
-    """Training would say that it has diverged, and to lower the rate, which helps nobody."""
+    """Training would say that it has diverged, and to lower the rate, which helps no one."""
 
     def build(persistent: bool) -> nn.Module:
         layer = nn.Linear(2, 2)
