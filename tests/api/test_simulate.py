@@ -291,6 +291,12 @@ def test_each_device_by_itself_and_all_data_in_one_place(result: SimulationResul
         with torch.no_grad():
             right = model(torch.from_numpy(test.x)).argmax(1).numpy() == test.y
         assert float(right.mean()) == pytest.approx(accuracy)
+    for name, cluster in (("local", "ward-2"), ("pooled", "global")):
+        held = compared[name].module(cluster)
+        assert torch.equal(held.head.weight, torch.from_numpy(compared[name].models[cluster]["head.weight"]))
+        for ask in (compared[name].compare, lambda name=name: compared[name].place(ward(7)[0])):
+            with pytest.raises(NotKnown, match="ask the result that was compared"):
+                ask()
     assert "over each device by itself (local)" in repr(compared)
     assert repr(compared).splitlines()[0] == str(result.verdict)
 
