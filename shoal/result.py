@@ -143,8 +143,9 @@ class Result:
     def accuracy(self) -> Accuracy: ...
 
     def module(self, cluster: str, model: Any = None) -> "nn.Module":
-        """The torch module of a cluster, with its weights, in evaluation mode. It takes samples as they are,
-        and brings them into the run's scale itself.
+        """The torch module of a cluster, with its weights, in evaluation mode. It takes samples in their own
+        units, and brings them into the run's scale itself; in the layout that the network takes, as `remarks`
+        says, and bytes divided by 255.
 
         model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
         an unknown cluster.
@@ -161,14 +162,16 @@ class Result:
     def session(self, cluster: str) -> "InferenceSession":
         """The model of a cluster in ONNX Runtime, without PyTorch: session.run(["scores"], {"x": x}).
 
-        It takes samples as they are, like `module`. Raises NotFound for an unknown cluster, and for a run
+        It takes the samples that `module` takes. Raises NotFound for an unknown cluster, and for a run
         without a graph; LearnerFault where the network cannot be traced; Missing without the packages.
         """
         try:
-            from onnxruntime import InferenceSession
+            from onnxruntime import InferenceSession, SessionOptions
         except ImportError:
             raise Missing("a session needs onnxruntime", "pip install onnxruntime") from None
-        return InferenceSession(self._onnx(cluster), providers=["CPUExecutionProvider"])
+        options = SessionOptions()
+        options.log_severity_level = 3  # errors: it warns of tensors that only training uses, as batch norm's
+        return InferenceSession(self._onnx(cluster), options, ["CPUExecutionProvider"])
 
     def weights(self, cluster: str) -> Tensors:
         """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""

@@ -126,7 +126,7 @@ class Predictions:
         one's error."""
         with suppress(ShoalError, MemoryError), self._turn:
             if self._shadow is not None:
-                said = _classes(self._shadow, network_input(samples("x", x)))
+                said = _classes(self._shadow, _inputs(x))
                 alike = int((said == np.asarray(classes)).sum())
                 counts = self.counts
                 most = MAX_PREDICTIONS - counts.predictions
@@ -138,7 +138,7 @@ class Predictions:
     def label(self, x: Array, y: Array) -> int:
         """Count for which of these samples each of the two models is right. y: (n,) the classes, as numbers.
         Returns how many samples were counted. Raises ShoalErrors."""
-        inputs = network_input(samples("x", x))
+        inputs = _inputs(x)
         if y.shape != (len(inputs),) or y.dtype.kind not in "iu":
             raise BadPayload(f"{len(inputs)} samples and labels {list(y.shape)} {y.dtype}", LABELS)
         with self._turn:
@@ -167,7 +167,7 @@ class Predictions:
         used = self.used
         if used is None:
             raise BadPayload("there is no model yet", "try again in a moment")
-        inputs = network_input(samples("x", x))
+        inputs = _inputs(x)
         with self._turn:
             if self._regression:
                 return {**used.facts, "values": numbers(used.network, inputs).tolist()}
@@ -278,7 +278,7 @@ def _array_of(body: bytes) -> Array:
         if body.startswith(np.lib.format.MAGIC_PREFIX):
             return np.asarray(np.load(io.BytesIO(body), allow_pickle=False))
         return np.asarray(json.loads(body)["x"], dtype=np.float64)
-    except (ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, EOFError, OverflowError, RecursionError) as error:
         raise BadPayload(f"the samples cannot be read: {error}"[:300], 'send {"x": [...]}, or .npy') from None
 
 
@@ -287,8 +287,15 @@ def _labeled_of(body: bytes) -> tuple[Array, Array]:
     try:
         found = json.loads(body)
         return np.asarray(found["x"], dtype=np.float64), np.asarray(found["y"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BadPayload(f"the labels cannot be read: {error}"[:300], LABELS) from None
+
+
+def _inputs(x: Array) -> Array:
+    """The samples of a request as a network takes them. Raises BadPayload, and DataFault."""
+    if x.ndim == 0 or len(x) == 0:
+        raise BadPayload("there are no samples in it", 'send {"x": [...]}, with one sample in each row')
+    return network_input(samples("x", x))
 
 
 def _classes(network: Scorer, inputs: Array) -> Array:

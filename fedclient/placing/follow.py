@@ -8,7 +8,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fedclient.store.state import MODEL, PLACEMENT, read_json
-from shoal.core.errors import Busy, ConfigError, NotFound, NotGenuine, Refused, TooOften, Unavailable
+from shoal.core.errors import (
+    Busy,
+    ConfigError,
+    NotFound,
+    NotGenuine,
+    Refused,
+    ShoalError,
+    TooOften,
+    Unavailable,
+)
 from shoal.shell import disk
 
 FOLLOWED = "followed"
@@ -16,8 +25,9 @@ FOLLOWED = "followed"
 HOOK = 600.0
 """Seconds that a hook may take."""
 PASSING = (Unavailable, TooOften, Busy, NotFound, Refused, NotGenuine)
-"""Errors after which the server is asked again, while the former model stays: it is away, the run cannot
-place a device yet, or what it gives is not what it has signed."""
+"""Errors after which the server is asked again, also at the beginning: it is away, the run cannot place a
+device yet, or what it gives is not what it has signed. What else is wrong then needs a person. Later it may
+pass, as a full disk does, or data that are being replaced: the former model stays, and no one is there."""
 
 
 async def follow(
@@ -28,14 +38,19 @@ async def follow(
 ) -> None:
     """Place the device and announce its model, again and again, until the task is canceled.
 
-    every: seconds between two requests. A hook that has begun is not cut off.
+    every: seconds between two requests. A hook that has begun is not cut off. Raises what the first requests
+    raise, up to one that succeeds, unless it is one of `PASSING`.
     """
+    works = False
     while True:
         try:
             await place()
             announce()
-        except PASSING as away:
-            say(f"asking again in {every:.0f} s: {away}")
+            works = True
+        except ShoalError as error:
+            if not works and not isinstance(error, PASSING):
+                raise
+            say(f"asking again in {every:.0f} s: {error}")
         await asyncio.sleep(every)
 
 

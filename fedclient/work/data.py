@@ -16,9 +16,10 @@ that `classes` lists: two devices that number the same words by themselves would
 Bytes are read as pixels and scaled to 0 to 1; other numbers become float32. `divide_by` overrides both.
 """
 
+import csv
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
 from shoal.core.types import Array
 from shoal.shell.readers import (
     Arrays,
+    check_order,
+    columns_of,
     kind_of,
     read_csv,
     read_idx,
@@ -117,6 +120,7 @@ def load(config: DataConfig, labels: bool = True) -> Views:
     test = None
     if config.test is not None:
         arrays = _read(config.kind, config.test, config, config.test_labels, labels)
+        _check_order(config.test, config)
         test = _dataset(config.test, arrays, config)
     elif config.npz is not None and (found := read_npz(path, "x_test", "y_test")) is not None:
         test = _dataset(path, found, config)
@@ -138,7 +142,24 @@ def load_file(path: Path, config: DataConfig | None) -> Dataset:
         config = DataConfig(idx=path)
     kind = kind_of(path) or config.kind
     labels_path = config.labels if path == config.idx else None
-    return _dataset(path, _read(kind, path, config, labels_path, labels=False), config)
+    arrays = _read(kind, path, config, labels_path, labels=False)
+    _check_order(path, config)
+    return _dataset(path, arrays, config)
+
+
+def _check_order(path: Path, config: DataConfig) -> None:
+    """Raises DataFault where a further table has the columns of the device's own in another order, unless the
+    settings give the order."""
+    kind = kind_of(path) or config.kind
+    if kind not in TABLES or config.kind not in TABLES or config.columns:
+        return
+    with suppress(OSError, ValueError, csv.Error):  # the device's own may be gone, where a model is only used
+        left_out = {config.label, *config.ignore}
+        one, other = (
+            [name for name in columns_of(*each) if name not in left_out]
+            for each in ((path, kind), (config.path, config.kind))
+        )
+        check_order(path, one, config.path, other)
 
 
 @contextmanager
@@ -222,6 +243,7 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
 
 def _labels(what: str, y: Array, config: DataConfig, named: Named = by_row) -> Array:
     """Numbers to predict, or the numbers of classes."""
+    y = checked.column(y)
     if config.regression:
         return checked.targets(what, y)
     if not config.classes or config.kind == "images":  # whose folders have been numbered

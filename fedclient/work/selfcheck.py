@@ -23,7 +23,7 @@ from shoal.core.device_kit.evaluation.evaluate import (
     evaluate,
     loss_of,
 )
-from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
+from shoal.core.device_kit.learner import WrongShape, authors, initial_weights
 from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.train import train
@@ -51,7 +51,7 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
     batch = _first(context, FULL_SAMPLES)
     with seeded(0, context.device):
         with _part("weights of build()", where):
-            weights = tensors_of(context.learner.module(seed=1))
+            weights = initial_weights(context.learner, seed=1)
             context.load(weights)
         tried = {"latent": _latent(context, batch, where), "loss": _loss(context, batch, where)}
         tried["probabilities"] = are_probabilities(context.learner, context.model, batch)
@@ -78,7 +78,7 @@ def _first(context: DeviceContext, most: int) -> Samples:
     samples = context.samples("train")
     y, targets = (None if part is None else part[:most] for part in (samples.y, samples.targets))
     classes = samples.classes if y is None or targets is not None else 1 + _extremes(context)[1]
-    return Samples(samples.x[:most], y, classes, targets)
+    return Samples(samples.copied(slice(most)), y, classes, targets)
 
 
 def _extremes(context: DeviceContext) -> tuple[int, int]:

@@ -39,6 +39,11 @@ def deploy(result: "SimulationResult", folder: Path) -> str:
     that was written fails."""
     from safetensors.numpy import save
 
+    if result.went_on:
+        raise ConfigError(
+            "this run went on from an earlier one, whose models a real fleet does not have yet",
+            "deploy the earlier one; from a release of it: fedserver run start --from RELEASE",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     first = initial_weights(result.learner, result.model_seed)
     learner = _learner(result.learner, folder, first, result.model_seed)
@@ -118,8 +123,6 @@ def _run(result: "SimulationResult", files: dict[str, str]) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, Result):  # whose name its run on the real fleet will have
         return value.algorithm
-    if isinstance(value, np.generic):
-        return value.item()
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -73,7 +73,8 @@ class Fleet(Mapping[str, Holding]):
     algorithms, such as flux, need one.
 
     shape: of a sample. classes: how many there are; 1 where numbers are predicted. class_names: of class 0, 1
-    and so on; None where the labels were these numbers.
+    and so on; None where the labels were these numbers. columns: the names of the features, where x are
+    DataFrames, all of which have them in one order; else None.
 
     Raises DataFault, which names the device, for data that cannot be trained on.
 
@@ -87,6 +88,8 @@ class Fleet(Mapping[str, Holding]):
         >>> fleet.class_names
         ('ill', 'well')
     """
+
+    columns: tuple[str, ...] | None = None
 
     @brief
     def __init__(
@@ -117,10 +120,13 @@ class Fleet(Mapping[str, Holding]):
             if not isinstance(name, str) or not name:
                 raise DataFault(f"a device is named {name!r}", f"names are texts: {HINT}")
             given[name] = _read(name, data, regression)
+            for part in filter(None, (given[name].train, given[name].own)):
+                self.columns = self.columns or part.columns
+                _check_columns(name, part.columns, self.columns)
         names = None
         if not regression:
-            known = {name: [y for y in one.labels if y.dtype.kind != "f"] for name, one in given.items()}
-            names = labels.names_of(known) if any(known.values()) else None
+            known = {name: one.labels for name, one in given.items()}
+            names = labels.names_of(known) if known else None
             _check_classes(names or (), sum(len(y) for parts in known.values() for y in parts))
         holdings = {name: _holding(name, one, names, test, held_out, seed) for name, one in given.items()}
         self._take(holdings, len(names or ()), held_out, names, regression)
@@ -162,13 +168,15 @@ class Fleet(Mapping[str, Holding]):
         others = frame.loc[:, [str(name) not in (device, label) for name in frame.columns]]
         x = brought.features("the frame", others, lambda row: f"in row {row} (from 0), of {owners[row]}")
         rows = {name: np.flatnonzero(owners == name) for name in dict.fromkeys(owners.tolist())}
-        return cls(
+        fleet = cls(
             {name: (x[own], y[own]) for name, own in rows.items()},
             test=test,
             held_out=held_out,
             seed=seed,
             regression=regression,
         )
+        fleet.columns = tuple(map(str, others.columns))
+        return fleet
 
     @classmethod
     def of(
@@ -226,7 +234,9 @@ class Fleet(Mapping[str, Holding]):
     def read(self, device: str, x: Any, y: Any = None) -> Dataset:
         """The data of a device that is not in the fleet, read as those of its own devices are: y has the
         fleet's labels. Raises DataFault, which names the device."""
-        return _numbered(device, _part(device, x, y, self.regression), self.class_names)
+        part = _part(device, x, y, self.regression)
+        _check_columns(device, part.columns, self.columns)
+        return _numbered(device, part, self.class_names)
 
     def __getitem__(self, name: str) -> Holding:
         return self._holdings[name]
@@ -311,10 +321,12 @@ def numbered(holdings: Sequence[Holding], classes: int = 0, held_out: float = HE
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """x, and y as the labels that a device brings: as `labels.read` gives them, or float32 to predict."""
+    """x, and y as the labels that a device brings: as `labels.read` gives them, or float32 to predict.
+    columns: the names of the features, where x was a DataFrame."""
 
     x: Array
     y: Array | None
+    columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,13 +354,14 @@ def _read(device: str, data: Any, regression: bool) -> _Given:
 
 def _parts(device: str, data: Any, regression: bool) -> _Given:
     if isinstance(data, Dataset):
-        return _Given(_Part(data.x, data.y), None)
+        return _Given(_ready(device, data, regression), None)
     if isinstance(data, Views):
-        own = None if data.test is None else _Part(data.test.x, data.test.y)
-        return _Given(_Part(data.train.x, data.train.y), own)
+        own = None if data.test is None else _ready(f"{device}, test part", data.test, regression)
+        return _Given(_ready(device, data.train, regression), own)
     if isinstance(data, Mapping):
         unknown = sorted(set(map(str, data)) - set(PARTS))
-        if unknown or "x" not in data or "y" not in data:
+        half = ("x_test" in data) != ("y_test" in data)
+        if unknown or half or "x" not in data or "y" not in data:
             found = ", ".join(map(repr, data)) or "nothing"
             raise DataFault(f"{device} has {found}", 'give "x" and "y", and perhaps "x_test" and "y_test"')
         data = tuple(data[part] for part in PARTS if part in data)
@@ -361,8 +374,19 @@ def _parts(device: str, data: Any, regression: bool) -> _Given:
     return _Given(_part(device, x, y, regression), apart)
 
 
+def _ready(device: str, data: Dataset, regression: bool) -> _Part:
+    """A data set, whose samples stay as they are."""
+    return _Part(data.x, None if data.y is None else _targets(device, data.y, regression))
+
+
+def _targets(device: str, y: Array, regression: bool) -> Array:
+    """Labels, or numbers to predict, checked. Raises DataFault, which names the device."""
+    return arrays.targets(device, y) if regression else labels.read(device, y)
+
+
 def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
     """Samples and labels, checked. Raises DataFault, which names the device."""
+    columns = tuple(map(str, x.columns)) if brought.is_frame(x) else None
     x = brought.features(device, x)
     if x.ndim == 0 or len(x) == 0:
         raise DataFault(f"{device} has no samples", "x is an array with one sample in each row")
@@ -375,11 +399,20 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
         raise DataFault(f"{device}: x has shape {x.shape}, so its samples are empty", "give their features")
     x = arrays.samples(device, x)
     if y is None:
-        return _Part(x, None)
-    y = brought.array(device, "y", y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]  # a column, as data frames have it
-    return _Part(x, arrays.targets(device, y) if regression else labels.read(device, y))
+        return _Part(x, None, columns)
+    y = arrays.column(brought.array(device, "y", y))
+    return _Part(x, _targets(device, y, regression), columns)
+
+
+def _check_columns(device: str, found: tuple[str, ...] | None, known: tuple[str, ...] | None) -> None:
+    """Raises DataFault where a frame has the columns of the others in another order, which a network would
+    take for the same features."""
+    if found and known and found != known and sorted(found) == sorted(known):
+        place = next(place for place, name in enumerate(found) if name != known[place])
+        raise DataFault(
+            f"{device}: column {place} (from 0) is {found[place]!r}, and elsewhere {known[place]!r}",
+            "bring the columns into one order: x[list(first.columns)], where first is the x of one device",
+        )
 
 
 def _check_classes(names: Sequence[str], samples: int) -> None:

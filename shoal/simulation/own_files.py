@@ -1,6 +1,5 @@
 """One's own devices for `fedserver simulate`: a file, or a folder or archive of pictures, for each."""
 
-import csv
 import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
     Classes that are words, such as the names of folders of pictures, are numbered over all devices: see
     `Fleet`.
     """
-    from shoal.shell.readers import kind_of
+    from shoal.shell.readers import check_order, columns_of, kind_of
     from shoal.simulation.fleet import Fleet
 
     paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
@@ -26,6 +25,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
         raise ConfigError(f"no file is named like {pattern!r}", "quote the pattern: --data 'devices/*.npz'")
     same = len({path.stem for path in paths}) < len(paths)  # a folder for each device, say
     devices: dict[str, Any] = {}
+    first: tuple[Path, list[str]] | None = None
     for path in paths:
         short = path.name if path.is_dir() else path.stem.removesuffix(".tar")
         name = str(path.with_suffix("")) if same else short
@@ -34,6 +34,10 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
                 devices[name] = _images(path, alone=len(paths) == 1)
             else:
                 devices[name] = _arrays(path, label, not regression)
+                if (kind := kind_of(path)) in ("csv", "parquet"):
+                    found = [each for each in columns_of(path, kind) if each != label]
+                    first = first or (path, found)
+                    check_order(path, found, *first)
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
@@ -51,21 +55,17 @@ def _images(path: Path, alone: bool) -> tuple[Any, ...]:
         raise DataFault(fault.message, hint) from None
 
 
-def _columns(path: Path) -> str:
-    """The columns of a csv file, for a hint."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        names = next(csv.reader(file), [])
-    return f"; it has {listed(reversed(names))}" if names else ""
-
-
 def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
     """x and y, and a test part if the file has one. words: whether labels may be words."""
-    from shoal.shell.readers import kind_of, read_csv, read_npz, read_parquet
+    from shoal.shell.readers import columns_of, kind_of, read_csv, read_npz, read_parquet
 
     if (kind := kind_of(path)) in ("csv", "parquet"):
         if label is None:
-            hint = "name its column of classes: --label COLUMN"
-            raise ConfigError(f"{path} is a {kind} file", f"{hint}{_columns(path) if kind == 'csv' else ''}")
+            names = (
+                columns_of(path, kind) if kind == "csv" else []
+            )  # a parquet file needs a package to be read
+            has = f"; it has {listed(reversed(names))}" if names else ""
+            raise ConfigError(f"{path} is a {kind} file", f"name its column of classes: --label COLUMN{has}")
         return (read_csv if kind == "csv" else read_parquet)(path, label, True, words=words)
     own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
     if own is None or own[1] is None:

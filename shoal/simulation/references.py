@@ -12,13 +12,14 @@ import numpy as np
 from shoal.core.data.dataset import Dataset
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.types import Tensors
-from shoal.result import Accuracy, Result, Round
+from shoal.result import Accuracy, Comparison, NotKnown, Placement, Result, Round
 from shoal.simulation.fleet import Fleet, Holding
 from shoal.simulation.progress import Progress
 
 LOCAL, POOLED = "local", "pooled"
 NAMES = (LOCAL, POOLED)
 EVERYONE = "everyone"
+OF_RUN = "ask the result that was compared"
 
 Train = Callable[[Fleet], Result]
 """FedAvg on a fleet, with the model, seed and parameters of the run that is compared."""
@@ -30,9 +31,16 @@ class Reference(Result):
     """Accuracies of a way to train in which nothing travels, so that it has no rounds."""
 
     def __init__(
-        self, name: str, accuracy: Accuracy, clusters: Mapping[str, str], models: Mapping[str, Tensors]
+        self,
+        name: str,
+        accuracy: Accuracy,
+        clusters: Mapping[str, str],
+        models: Mapping[str, Tensors],
+        network: Any,
     ) -> None:
+        """network: what the models are weights of."""
         self.algorithm, self.clusters, self.models = name, clusters, models
+        self._network = network
         self.history: tuple[Round, ...] = ()
         self.facts: dict[str, Any] = {}
         self._accuracy = accuracy
@@ -41,15 +49,24 @@ class Reference(Result):
     def accuracy(self) -> Accuracy:
         return self._accuracy
 
+    def place(self, x: Any, y: Any = None) -> Placement:
+        raise NotKnown(f"{self.algorithm} has no clusters for newcomers", OF_RUN)
+
+    def compare(self, *algorithms: str, progress: bool | Progress | None = None) -> Comparison:
+        raise NotKnown(f"{self.algorithm} is what other results are compared with", OF_RUN)
+
+    def _model(self) -> Any:
+        return self._network
+
 
 def local(fleet: Fleet, train: Train, say: Progress) -> Reference:
     """Each device by itself."""
-    found, models = Accuracy(), dict[str, Tensors]()
+    found, models, network = Accuracy(), dict[str, Tensors](), None
     for number, (name, holding) in enumerate(fleet.items(), 1):
         say(f"local: {name}, device {number} of {len(fleet)}")
         alone = train(fleet.like({name: holding}))
-        found[name], models[name] = alone.accuracy[name], alone.models[GLOBAL]
-    return Reference(LOCAL, found, {name: name for name in fleet}, models)
+        found[name], models[name], network = alone.accuracy[name], alone.models[GLOBAL], alone._model()
+    return Reference(LOCAL, found, {name: name for name in fleet}, models, network)
 
 
 def pooled(fleet: Fleet, train: Train, measure: Measure, say: Progress) -> Reference:
@@ -62,8 +79,9 @@ def pooled(fleet: Fleet, train: Train, measure: Measure, say: Progress) -> Refer
         stages,
         _together([one.test for one in holdings]),
     )
-    models = train(fleet.like({EVERYONE: everyone})).models
-    return Reference(POOLED, measure(models[GLOBAL]), dict.fromkeys(fleet, GLOBAL), models)
+    found = train(fleet.like({EVERYONE: everyone}))
+    accuracy = measure(found.models[GLOBAL])
+    return Reference(POOLED, accuracy, dict.fromkeys(fleet, GLOBAL), found.models, found._model())
 
 
 def _together(parts: list[Dataset]) -> Dataset:

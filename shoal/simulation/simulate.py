@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.algorithm.training import counted_by
 from shoal.core.data.dataset import Dataset
@@ -102,11 +104,13 @@ def simulate(
         hint = f"shoal.simulate(..., shoal.Fleet(devices, {of_fleet[0]}={parameters[of_fleet[0]]}))"
         raise ConfigError(f"{of_fleet[0]} says how a fleet is made, and not how it is trained", hint)
     say, fleet = Shown(progress), fleet if isinstance(fleet, Fleet) else Fleet(fleet)
-    model_seed, policy = seed if model_seed is None else model_seed, _policy(len(fleet), participation)
+    policy, seed = _policy(len(fleet), participation), _seed("seed", seed)
+    model_seed = seed if model_seed is None else _seed("model_seed", model_seed)
+    parameters = {key: _plain(each) for key, each in parameters.items()}
+    named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     earlier, statistics = parameters.get("of"), parameters.get("inputs")
-    named = {key: each.algorithm if isinstance(each, Result) else each for key, each in parameters.items()}
     configured = configure(card, variant, preset, named, fleet)
     if not isinstance(from_, SimulationResult | None):
         hint = "give what shoal.simulate returned, or a model, from whose weights the run then starts"
@@ -164,6 +168,7 @@ def simulate(
     )  # fmt: skip
     few = filter(None, [_few_tests(fleet)])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
+    result.went_on = from_ is not None
     return result
 
 
@@ -172,7 +177,7 @@ class SimulationResult(Result):
 
     remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
     and what the server has to say of how the models were made, such as a model that does not learn. layout:
-    how the samples were arranged.
+    how the samples were arranged. went_on: whether it began with the models of an earlier result.
     state: the algorithm's last state. parameters: all of them, with their defaults. given: those that
     were given. policy: when its rounds opened. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
@@ -208,7 +213,7 @@ class SimulationResult(Result):
         }
         self.facts = dict(self.state.facts)
         self.remarks = tuple(self.state.remarks)
-        self.layout = AS_THEY_ARE
+        self.layout, self.went_on = AS_THEY_ARE, False
         self.class_names = fleet.class_names
 
     @cached_property
@@ -284,8 +289,8 @@ class SimulationResult(Result):
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
-        rounds. Without names: one model for all (`fedavg`), each device by itself (`local`), and all data in
-        one place (`pooled`); see `shoal.simulation.references`.
+        rounds, and ask as many devices in each round. Without names: one model for all (`fedavg`), each
+        device by itself (`local`), and all data in one place (`pooled`); see `shoal.simulation.references`.
         """
         results: dict[str, Result] = {self.algorithm: self}
         with Shown(progress) as say:
@@ -313,7 +318,8 @@ class SimulationResult(Result):
         device.yaml, and learner.py unless the network is one of the library: for each device.
 
         Of a class or function, the text is copied with what it uses, also from a notebook. Raises ConfigError
-        for a network without a text, such as one that was built already.
+        for a network without a text, such as one that was built already, and for a run that went on from an
+        earlier one.
 
         Example:
             result.deploy("fleet")    # then: fedserver run start --file fleet/run.yaml
@@ -335,7 +341,9 @@ class SimulationResult(Result):
         return bound(self._graph, self.weights(cluster))
 
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
-        """Another algorithm's result, or of another fleet, with this one's model, seed and parameters."""
+        """Another algorithm's result, or of another fleet, with this one's model, seed and parameters, and
+        with as large a share of the devices in each round."""
+        asked = self.policy.devices or len(self.fleet)
         known = {each.name for each in fields(find(name)[0].parameters)}
         return simulate(
             name,
@@ -344,6 +352,7 @@ class SimulationResult(Result):
             seed=self.seed,
             model_seed=self.model_seed,
             device=self._device,
+            participation=asked / len(self.fleet),
             progress=progress,
             **{key: value for key, value in self.given.items() if key in known},
         )
@@ -441,6 +450,19 @@ def _few_tests(fleet: Fleet) -> str:
         return ""
     shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
     return f"an accuracy on so few test samples says little: {shown}"
+
+
+def _seed(name: str, given: Any) -> int:
+    """A seed, which numpy may have counted. Raises ConfigError."""
+    found = _plain(given)
+    if type(found) is not int or not -(1 << 63) <= found < 1 << 63:
+        raise ConfigError(f"{name} is {given!r}", "give a whole number below 2 to the power of 63")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, such as one of `np.arange`, as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _policy(devices: int, participation: float) -> RoundPolicy:

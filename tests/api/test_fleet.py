@@ -59,6 +59,7 @@ NAN = np.where(np.arange(40).reshape(10, 4) == 5, np.nan, X)
         ({"a": (X, Y, X)}, "a is given 3 things"),
         ({"a": {"x": X}}, "a has 'x'"),
         ({"a": {"x": X, "labels": Y}}, "a has 'x', 'labels'"),
+        ({"a": {"x": X, "y": Y, "x_test": X}}, "a has 'x', 'y', 'x_test' .give .x. and .y., and perhaps"),
         ({"a": (X, None)}, "a has no labels"),
         ({"a": shoal.Dataset(X)}, "a has no labels"),
         ({"a": (X, Y[:9])}, "a: x has 10 examples but y has 9 labels"),
@@ -69,9 +70,11 @@ NAN = np.where(np.arange(40).reshape(10, 4) == 5, np.nan, X)
         ({"a": (X[:, 0], Y)}, r"a: x has shape \(10,\), so a sample has no features"),
         ({"a": (NAN, Y)}, "a: x holds nan in row 1, column 1"),
         ({"a": (np.array([["b"]] * 10), Y)}, "a: x holds <U1, not numbers"),
+        ({"a": (np.ma.masked_greater(X, 1.0), Y)}, "a: x has masked values .fill them, or drop such samples"),
         ({"a": (X, ["ill"] * 9 + [""])}, "a: the label of row 9 .from 0. is missing .fill or drop"),
         ({"a": (X, ["ill"] * 9 + [None])}, "a: the label of row 9 .from 0. is missing .fill or drop"),
         ({"a": (X, Y + 0.5)}, r"a: the label of row 0 .from 0. is \d.5 .classes are names or whole numbers"),
+        ({"a": shoal.Dataset(X, Y + 0.5)}, r"a: the label of row 0 .from 0. is \d.5 .*regression=True"),
         (
             {"a": (X, np.array(["b", 1] * 5, object))},
             "a: the label of row 0 .from 0. is text, and .* row 1 .* a number .write all labels in one way",
@@ -172,10 +175,11 @@ def test_a_data_set_with_labels_from_1_is_numbered_too_and_its_samples_stay_as_t
 
 
 def test_numbers_to_predict_are_not_touched() -> None:
-    fleet = shoal.Fleet({"a": (X, Y + 3)}, regression=True)
-    assert fleet.class_names is None
-    assert repr(fleet).endswith("shape (4,), numbers to predict")
-    assert set(fleet["a"].stage(0).y.tolist()) == {3.0, 4.0}
+    for data in ((X, Y + 3), shoal.Dataset(X, Y + 3)):
+        fleet = shoal.Fleet({"a": data}, regression=True)
+        assert fleet.class_names is None
+        assert repr(fleet).endswith("shape (4,), numbers to predict")
+        assert set(fleet["a"].stage(0).y.tolist()) == {3.0, 4.0}
 
 
 # -- torch ----------------------------------------------------------------------------------------------
@@ -215,6 +219,20 @@ def test_a_data_set_of_ones_own_and_a_list_are_read_item_by_item() -> None:
     assert listed.class_names == ("ill", "well")
     pair = shoal.Fleet({"a": [X.tolist(), Y.tolist()]})  # which is a pair (x, y), as before
     assert len(pair["a"].stage(0)) == 8
+
+
+class Marked(TensorDataset):
+    """A data set that does something to its samples, as augmentation does."""
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, ...]:
+        x, y = super().__getitem__(number)
+        return torch.full_like(x, 7.0), y
+
+
+def test_what_a_class_derived_from_one_of_torch_does_to_its_samples_is_done() -> None:
+    marked = Marked(torch.from_numpy(X), torch.from_numpy(Y))
+    fleet = shoal.Fleet({"all": marked, "part": Subset(marked, range(5))})
+    assert all((fleet[name].test.x == 7.0).all() for name in fleet)
 
 
 class Endless(torch.utils.data.IterableDataset):
@@ -278,6 +296,19 @@ def test_a_frame_becomes_a_fleet() -> None:
     )
     assert list(numbers_too) == ["0", "1"]
     assert numbers_too["0"].test.y.dtype == np.float32
+
+
+def test_columns_in_another_order_are_refused_and_not_taken_for_other_features() -> None:
+    one = frame().drop(columns=["ward", "ill"])
+    turned, said = one[list(one.columns)[::-1]], r"column 0 \(from 0\) is 'visits', and elsewhere 'age'"
+    with pytest.raises(DataFault, match=f"b: {said} .bring the columns into one order"):
+        shoal.Fleet({"a": (one, Y), "b": (turned, Y)})
+    with pytest.raises(DataFault, match=f"a: {said}"):
+        shoal.Fleet({"a": {"x": one, "y": Y, "x_test": turned, "y_test": Y}})
+    for fleet in (shoal.Fleet({"a": (one, Y)}), shoal.Fleet.from_frame(frame(), "ward", "ill")):
+        with pytest.raises(DataFault, match=f"newcomer: {said}"):
+            fleet.read("newcomer", turned)
+        assert len(fleet.read("newcomer", one)) == 10
 
 
 def test_a_frame_of_bytes_is_of_pixels() -> None:

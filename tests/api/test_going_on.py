@@ -1,6 +1,7 @@
 """Runs that go on from an earlier result, by each algorithm that can."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,12 @@ def test_what_cannot_go_on_says_so() -> None:
         shoal.simulate("flux", fleet(), rounds=1, from_="folder")  # type: ignore[arg-type]
     with pytest.raises(Refused, match="cannot go on from a release"):
         shoal.simulate("statistics", fleet(), from_=counted)
+
+
+def test_a_run_that_went_on_is_not_deployed_as_one_that_begins(tmp_path: Path) -> None:
+    """Its folder would have other first weights than it began with."""
+    first = shoal.simulate("fedavg", fleet(), rounds=1)
+    second = shoal.simulate("fedavg", fleet(), rounds=1, from_=first)
+    with pytest.raises(ConfigError, match=r"went on from an earlier one.* run start --from RELEASE"):
+        second.deploy(tmp_path / "fleet")
+    assert not (tmp_path / "fleet").exists()

@@ -62,3 +62,5 @@ def test_the_default_network_has_one_output_and_words_are_refused() -> None:
         shoal.Fleet({"a": (np.zeros((3, 2)), np.array(["x", "y", "z"]))}, regression=True)
     with pytest.raises(DataFault, match="the label of row 1"):
         shoal.Fleet({"a": (np.zeros((3, 2)), np.array([0.0, np.nan, 1.0]))}, regression=True)
+    with pytest.raises(DataFault, match=r"y has shape \(3, 2\) .give one number to predict for each sample"):
+        shoal.Fleet({"a": (np.zeros((3, 2)), np.zeros((3, 2)))}, regression=True)

@@ -15,7 +15,15 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.tuning import tune
-from shoal.core.errors import BadPayload, ConfigError, DataFault, LearnerFault, NotFound, StorageFault
+from shoal.core.errors import (
+    BadPayload,
+    ConfigError,
+    DataFault,
+    LearnerFault,
+    NotFound,
+    Refused,
+    StorageFault,
+)
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit import placing
 from shoal.result import NotKnown
@@ -242,6 +250,13 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
     assert compared._repr_html_().count("<tr>") == 3
 
 
+def test_a_comparison_asks_as_many_devices_in_each_round() -> None:
+    """Otherwise one model for all would learn from all devices, and the run from half of them."""
+    half = shoal.simulate("fedprox", fleet(4), model=Net, rounds=2, participation=0.5)
+    compared = half.compare("fedavg", "local")
+    assert [{each.devices for each in found.history} for found in compared.values()] == [{2}, {2}, set()]
+
+
 def test_a_comparison_is_plotted(result: SimulationResult) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
@@ -276,6 +291,12 @@ def test_each_device_by_itself_and_all_data_in_one_place(result: SimulationResul
         with torch.no_grad():
             right = model(torch.from_numpy(test.x)).argmax(1).numpy() == test.y
         assert float(right.mean()) == pytest.approx(accuracy)
+    for name, cluster in (("local", "ward-2"), ("pooled", "global")):
+        held = compared[name].module(cluster)
+        assert torch.equal(held.head.weight, torch.from_numpy(compared[name].models[cluster]["head.weight"]))
+        for ask in (compared[name].compare, lambda name=name: compared[name].place(ward(7)[0])):
+            with pytest.raises(NotKnown, match="ask the result that was compared"):
+                ask()
     assert "over each device by itself (local)" in repr(compared)
     assert repr(compared).splitlines()[0] == str(result.verdict)
 
@@ -332,6 +353,15 @@ def test_a_result_that_was_saved_is_there_the_next_morning(result: SimulationRes
         shoal.Result.load(tmp_path)
 
 
+def test_a_session_says_nothing_of_what_only_training_uses(capfd: pytest.CaptureFixture[str]) -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    session = shoal.simulate("fedavg", fleet(2), model=normed, rounds=1, progress=False).session("global")
+    assert session.run(["scores"], {"x": ward(0)[0]})[0].shape == (60, 2)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_result_as_a_frame(result: SimulationResult) -> None:
     pandas = pytest.importorskip("pandas")
     frame = result.to_frame()
@@ -376,11 +406,26 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
         ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
         ({"threads": -1}, ConfigError, "threads cannot be -1"),
+        ({"seed": None}, ConfigError, "seed is None .give a whole number"),
+        (
+            {"model_seed": 1 << 70},
+            ConfigError,
+            "model_seed is 1180.* 2 to the power of 63",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(changes: dict, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         shoal.simulate("fedavg", fleet(2), **changes)
+
+
+def test_numbers_may_be_numpys() -> None:
+    """As those are over which people loop."""
+    one, same = (
+        shoal.simulate("fedavg", fleet(2), model=Net, seed=number(43), rounds=number(1))
+        for number in (int, np.int64)
+    )
+    assert digest(one.models["global"]) == digest(same.models["global"])
 
 
 def test_an_unknown_algorithm_and_an_untold_number_of_clusters() -> None:
@@ -442,6 +487,12 @@ class Pictures(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.seen(x))
+
+
+def test_a_run_that_fails_on_all_devices_says_what_helps() -> None:
+    unmeasured = shoal.Fleet({f"d{number}": ward(number) for number in range(2)}, held_out=0.0)
+    with pytest.raises(Refused, match=r"d0, d1: the held_out part .* is empty .* do not set held_out to 0"):
+        shoal.simulate("flux", unmeasured, model=Net, latent="hidden", rounds=1)
 
 
 def test_images_without_a_channel_get_one_and_it_is_said() -> None:
@@ -511,6 +562,12 @@ def test_tokens_stay_whole_numbers_where_the_network_embeds_them() -> None:
     broken["d1"][0][3, 3] += 0.5
     with pytest.raises(DataFault, match="takes whole numbers, and some samples have fractions"):
         shoal.simulate("fedavg", broken, model=words, rounds=1)
+    few = pictures(6, kind=np.int64)
+    for x, _ in few.values():
+        x += 200
+    said = r"IndexError: index out of range .* .its first layer takes whole numbers from 0 to 199"
+    with pytest.raises(LearnerFault, match=said):
+        shoal.simulate("fedavg", few, model=words, rounds=1)
 
 
 def test_where_no_layout_works_it_is_said_before_anything_is_trained() -> None:

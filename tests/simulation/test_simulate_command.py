@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedserver.__main__ import main
-from shoal.core.errors import Diverged
+from shoal.core.errors import DataFault, Diverged
 from shoal.simulation import plot
 from shoal.simulation import simulate as simulation
 from shoal.simulation.own_files import fleet_of
@@ -266,6 +266,20 @@ def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
     data = json.loads(done.stdout)["data"]
     assert set(data["accuracy"]) == {"known", "test", "own", "worst", "deviation", "f1", "auc"}
     assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_in_another_order_are_refused_and_not_taken_for_other_features(
+    tmp_path: Path, kind: str
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = ward(0)
+    for name, order in (("a", "pqrs"), ("b", "psrq")):
+        table = pandas.DataFrame(x, columns=list("pqrs"))[list(order)].assign(ill=y)
+        path = tmp_path / f"{name}.{kind}"
+        table.to_parquet(path) if kind == "parquet" else table.to_csv(path, index=False)
+    with pytest.raises(DataFault, match=rf"b.{kind} has the column 's' where .*a.{kind} has 'q'"):
+        fleet_of(str(tmp_path / f"*.{kind}"), "ill", 0.2)
 
 
 def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from shoal.core.errors import ConfigError, LedgerFault
 from shoal.shell import disk
 from shoal.shell.console import Result, verb
 
-FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "consent")
-FILES = ("mark", STATUS, NAME, f"{NAME}.1")
+FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "model-next", "shadow", "watch", "consent")
+FILES = ("mark", "trained.json", STATUS, NAME, f"{NAME}.1")
 
 
 @click.command(epilog="Example: fedclient leave --state state --yes")
@@ -24,7 +24,7 @@ FILES = ("mark", STATUS, NAME, f"{NAME}.1")
 @configured("state")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def leave(settings: ClientConfig, yes: bool) -> Result:
-    """Delete this device's identity, its models and its results.
+    """Delete this device's identity, its models, its results, and what it keeps of its data.
 
     The privacy ledger stays: what the data have lost stays lost, and counts if the device joins again. The
     key exists nowhere else, so no one can use the certificate any more; tell the server's operator, who

@@ -51,6 +51,10 @@ def network_input(x: Array) -> Array:
 
 def targets(what: str, y: Array) -> Array:
     """Numbers to predict, as float32. Raises DataFault for what is not finite, or no number."""
+    if y.ndim != 1:
+        raise DataFault(
+            f"{what}: y has shape {y.shape}", "give one number to predict for each sample, shape (n,)"
+        )
     if y.dtype.kind == "O":  # a column of pandas, say
         y = np.array(y.tolist())
     if y.dtype.kind not in "fiub":
@@ -58,9 +62,14 @@ def targets(what: str, y: Array) -> Array:
     with np.errstate(over="ignore"):
         numbers = y.astype(np.float32)
     if not np.isfinite(numbers).all():
-        row = int(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1).argmin())
+        row = int(np.isfinite(numbers).argmin())
         raise DataFault(f"{what}: the label of row {row} (from 0) is {y[row]}", "fill or drop such samples")
     return numbers
+
+
+def column(y: Array) -> Array:
+    """(n,) of labels that are (n, 1), as data frames and many files have them; others as they are."""
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 def paired(what: str, x: Any, y: Any) -> Dataset:

@@ -21,8 +21,10 @@ def by_row(row: int) -> str:
 def array(what: str, part: str, values: Any) -> Array:
     """An array, a tensor on any device, a column of a frame, a sparse matrix, or nested lists, as an array.
 
-    Raises DataFault for lists whose rows differ in length.
+    Raises DataFault for lists whose rows differ in length, and for a masked array with masked values.
     """
+    if np.ma.is_masked(values):  # numpy would take what lies under the mask
+        raise DataFault(f"{what}: {part} has masked values", "fill them, or drop such samples")
     if _is_of("torch", values) and hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
@@ -177,13 +179,15 @@ def _loader_of(data: object) -> str | None:
 
 
 def _tensors_of(data: Any) -> tuple[Any, ...] | None:
-    """The tensors of a TensorDataset, or of a part of one; None for other things."""
+    """The tensors of a TensorDataset, or of a part of one; None for other things, such as a class derived
+    from one of them that gives its items in a way of its own."""
     torch = _utils()
     if torch is None:
         return None
-    if isinstance(data, torch.TensorDataset):
+    gives = getattr(type(data), "__getitem__", None)
+    if gives is torch.TensorDataset.__getitem__:
         return tuple(data.tensors)
-    if isinstance(data, torch.Subset):
+    if gives is torch.Subset.__getitem__:
         whole = _tensors_of(data.dataset)
         return None if whole is None else tuple(each[list(data.indices)] for each in whole)
     return None

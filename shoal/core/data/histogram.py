@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from shoal.core.data.scale import DEVIATION, MEAN, usable
 from shoal.core.errors import BadPayload, Refused
+from shoal.core.texts import plural
 from shoal.core.types import Array, Tensors
 
 EDGES, SHARES, ABOUT = "shoal_edges", "shoal_shares", "shoal_counted"
@@ -309,7 +310,7 @@ class Statistics:
         for name, each in named:
             numbers = "".join(f"{value:>11.4g}" for value in (each.mean, each.deviation, *each.quantiles))
             lines.append(f"{name!s:<10}{numbers}{100 * each.beyond:>9.1f} %  {each.picture}")
-        return "\n".join([f"{self.devices} devices, {self.count} samples", *lines])
+        return "\n".join([f"{plural(self.devices, 'device')}, {plural(self.count, 'sample')}", *lines])
 
 
 def scale_counted(run: str, models: Mapping[str, Tensors]) -> dict[str, Array]:

@@ -81,7 +81,7 @@ def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) 
     except ShoalError:
         raise
     except (Exception, SystemExit) as error:
-        if model is not None and x is not None and (wrong := _wrong_shape(model, x, error)) is not None:
+        if model is not None and x is not None and (wrong := _wrong_shape(model, x)) is not None:
             raise wrong from error
         raise LearnerFault(
             f"the learner's {what} failed: {type(error).__name__}: {error}"[:MAX_DETAILS],
@@ -97,7 +97,7 @@ def _cure(error: BaseException) -> str:
     return f"fix {where}" if where else "look at how the layers of build() fit together"
 
 
-def _wrong_shape(model: nn.Module, x: Tensor, error: BaseException) -> WrongShape | None:
+def _wrong_shape(model: nn.Module, x: Tensor) -> WrongShape | None:
     """What is wrong with the shape of a batch that made the network fail; None where another thing is.
 
     Only after a failure: a network may well reshape what it gets.
@@ -197,8 +197,20 @@ def of_module(name: str, module: ModuleType) -> Learner:
 
 
 def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
-    """The weights of a new network: the same for the same seed. Torch's global generator stays unchanged."""
-    return tensors_of(learner.module(seed))
+    """The weights of a new network: the same for the same seed. Torch's global generator stays unchanged.
+
+    Raises LearnerFault where they are not finite, as in a buffer that is a mask: training checks that all of
+    the state stays finite, and means of infinity are NaN.
+    """
+    found = tensors_of(learner.module(seed))
+    for name, array in found.items():
+        if not np.isfinite(array).all():
+            raise LearnerFault(
+                f"{learner.name}: tensor {name!r} of a new network has NaN or infinity",
+                f"of a constant, such as a mask: register_buffer({name.rpartition('.')[2]!r}, ..., "
+                "persistent=False)",
+            )
+    return found
 
 
 def tensors_of(model: nn.Module) -> dict[str, Array]:

@@ -48,7 +48,7 @@ def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> T
     network = context.load(model)
     network.eval()
     with torch.no_grad(), authors("network"):
-        found = [class_scores(network, samples.x[rows], samples.classes) for rows in samples.passes()]
+        found = [class_scores(network, samples.copied(rows), samples.classes) for rows in samples.passes()]
     return torch.log_softmax(torch.cat(found).double(), dim=1)
 
 
@@ -122,7 +122,8 @@ def train_share(
 
     network.train()
     with seeded(context.seed, samples.x.device), authors("training"):
-        loss = descend(network, Batches(rows, settings.batch_size, context.seed), settings, shared)
+        batches = Batches(rows, settings.batch_size, context.seed, network)
+        loss = descend(network, batches, settings, shared)
     trained = tensors_of(network)
     network.zero_grad(set_to_none=True)
     return trained, loss

@@ -32,7 +32,7 @@ def represent(message: Represent, context: DeviceContext) -> Represented:
         encoder = encoder.to(context.device).eval()
 
     def embed(x: Array) -> Array:
-        samples = torch.from_numpy(x).to(context.device)
+        samples = torch.tensor(x, device=context.device)  # a copy: authors may compute in place
         with torch.no_grad(), authors("encoder()"):
             value: object = encoder(samples)
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):

@@ -13,10 +13,12 @@ Both come in the run's scale (`shoal.core.data.scale`), if the run has one.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
@@ -62,6 +64,11 @@ class Samples:
         """What a model is trained toward: the targets, or the classes. Raises DeviceFault without labels."""
         return self.labels if self.targets is None else self.targets
 
+    def copied(self, rows: slice = slice(None)) -> Tensor:
+        """x of these rows, for an author's code, which may compute in place: the samples often share their
+        memory with the owner's data."""
+        return self.x[rows].clone()
+
     def passes(self) -> Iterator[slice]:
         """Slices over all samples, in order, of at most PASS samples each."""
         for start in range(0, len(self), PASS):
@@ -92,19 +99,26 @@ class Batches:
     The orders depend only on the seed and the number of samples: not on the device, nor on any other use of
     random numbers. The last batch of an epoch may be smaller than `size`.
 
+    model: the network that is trained. Batch norm refuses a batch of one sample, so where it has such layers,
+    a last sample that is left over joins the batch before.
+
     Example:
         for x, y in Batches(samples, size=32, seed=0): ...
     """
 
-    def __init__(self, samples: Samples, size: int, seed: int) -> None:
+    def __init__(self, samples: Samples, size: int, seed: int, model: nn.Module | None = None) -> None:
         self.samples = samples
         self.size = size
         self._goals = samples.goals
         self._chance = torch.Generator().manual_seed(seed)
+        self._starts = range(0, len(samples), size)
+        normed = model is not None and any(isinstance(layer, _BatchNorm) for layer in model.modules())
+        if normed and len(samples) > size and len(samples) % size == 1:
+            self._starts = self._starts[:-1]
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        return -(-len(self.samples) // self.size)
+        return len(self._starts)
 
     def order(self) -> Tensor:
         """(n,) the numbers of the samples in the order of the next epoch, on the processor."""
@@ -113,8 +127,8 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = self.samples.x, self._goals
         order = self.order().to(x.device)
-        for start in range(0, len(order), self.size):
-            rows = order[start : start + self.size]
+        for start, end in pairwise([*self._starts, len(order)]):
+            rows = order[start:end]
             yield x.index_select(0, rows), y.index_select(0, rows)
 
 

@@ -84,6 +84,8 @@ class Diagnosis:
         what it says of them misleads."""
         images, rows = isinstance(self.first, nn.Conv2d), isinstance(self.first, nn.Conv1d)
         axes = 3 if images else 2 if rows else len(self.shape)
+        if isinstance(self.first, nn.Embedding) and self.refusals[-1].layout is layouts.WHOLE:
+            return self.refusals[-1]  # it takes no other numbers, so it says of those what is wrong
         fitting = [each for each in self.refusals if len(each.layout.shape(self.shape)) == axes]
         return (fitting or self.refusals)[0]
 
@@ -93,6 +95,8 @@ class Diagnosis:
         if isinstance(self.first, nn.Linear):
             has = "" if self.values is None else f", and a sample has {self.values[0]}"
             return f"its first layer takes {self.first.in_features} values{has}"
+        if isinstance(self.first, nn.Embedding):
+            return f"its first layer takes whole numbers from 0 to {self.first.num_embeddings - 1}"
         if isinstance(self.first, nn.Conv1d | nn.Conv2d):
             return (
                 f"its first layer takes {self.first.in_channels} channel{'s' * (self.first.in_channels > 1)}"

@@ -168,7 +168,7 @@ class _Simulation:
             self._effects += self._engine.feed(Left(device, gone.message))
             return
         except ShoalError as fault:
-            self._effects += self._engine.feed(Failed(device, offer.round, offer.attempt, fault.message))
+            self._effects += self._engine.feed(Failed(device, offer.round, offer.attempt, str(fault)))
             return
         self._outcome.up[device] += sum(nbytes(tensors) for _, tensors in tensors_of(reply)) + _numbers(reply)
         self._reports[device] = self._kept(reply)

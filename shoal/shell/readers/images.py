@@ -148,7 +148,12 @@ def _pixels(path: Path, name: PurePosixPath, data: bytes, shape: Sequence[int]) 
                 raise DataFault(
                     f"{path}: {name} has {image.width} x {image.height} pixels", "make it smaller first"
                 )
-            gray = shape[0] == 1 if shape else image.mode in ("1", "L", "I", "I;16", "F")
+            if image.mode.startswith("I"):  # Pillow would make 255 of all above it, such as of a whole X-ray
+                raise DataFault(
+                    f"{path}: {name} has more than 8 bits a pixel",
+                    "save it with 8, or give arrays, which have any numbers: an npz file",
+                )
+            gray = shape[0] == 1 if shape else image.mode in ("1", "L")
             found = image.convert("L" if gray else "RGB")
             if shape and (found.height, found.width) != (shape[1], shape[2]):
                 found = found.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)

@@ -58,6 +58,28 @@ def read_csv(
     return table, found.astype(np.float64) if all(map(_is_number, found.tolist())) else found
 
 
+def columns_of(path: Path, kind: str) -> list[str]:
+    """The names of the columns of a table, in their order. kind: csv or parquet. Raises OSError, ValueError
+    and csv.Error where it cannot be read."""
+    if kind == "parquet":
+        from pyarrow.parquet import read_schema
+
+        return list(read_schema(path).names)
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        return [name.strip() for name in next(csv.reader(file), [])]
+
+
+def check_order(path: Path, found: Sequence[str], other: Path, known: Sequence[str]) -> None:
+    """Raises DataFault where two tables have the same columns in another order: a network would take them
+    for the same features. found, known: the names that count, of each."""
+    if found != known and sorted(found) == sorted(known):
+        place = next(place for place, name in enumerate(found) if name != known[place])
+        raise DataFault(
+            f"{path} has the column {found[place]!r} where {other} has {known[place]!r}",
+            "write the columns of all files in one order; on a device, data.columns gives it",
+        )
+
+
 def line_of(path: Path, row: int) -> int:
     """The line, from 1, in which a row, from 0, of `read_csv` ends. Only among lines, empty ones count."""
     with path.open(newline="", encoding="utf-8-sig") as file:

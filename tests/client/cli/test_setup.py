@@ -1,5 +1,6 @@
 """Verbs around a device's life: new, doctor, service, leave, completion, and what place --follow does."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 
 from fedclient.__main__ import main
 from fedclient.cli.setup import doctor as doctor_module
-from fedclient.placing.follow import announce, command_of
-from shoal.core.errors import ConfigError
+from fedclient.placing.follow import announce, command_of, follow
+from shoal.core.errors import ConfigError, DataFault, DiskFull, ShoalError, Unavailable
 
 Verb = Callable[..., Any]
 
@@ -86,8 +87,12 @@ def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) 
         "identity/identity.json",
         "blobs/x",
         "model/model.safetensors",
+        "model-next/model.safetensors",
+        "shadow/model.safetensors",
+        "watch/reference-1.npz",
         "privacy/ledger",
         "mark",
+        "trained.json",
         "agent.log",
     ):
         (state / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,3 +188,24 @@ def test_the_hook_runs_once_for_each_model_and_again_after_it_failed(tmp_path: P
     assert lines[0].split()[1:] == ["digits", str(tmp_path / "model.safetensors")]
     with pytest.raises(ConfigError, match="cannot be read"):
         command_of("echo 'x")
+
+
+def test_a_device_that_follows_ends_for_a_fault_at_the_beginning_and_for_none_later() -> None:
+    """Later no one is there to start it again once the disk has room, or the data are whole."""
+    said: list[str] = []
+
+    async def followed(*story: ShoalError | None) -> None:
+        steps = iter(story)
+
+        async def place() -> None:
+            fault = next(steps, asyncio.CancelledError())
+            if fault is not None:
+                raise fault
+
+        await follow(place, lambda: None, 0.0, said.append)
+
+    with pytest.raises(DataFault):
+        asyncio.run(followed(Unavailable("away"), DataFault("half a file")))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(followed(None, DataFault("half a file"), DiskFull("full"), None))
+    assert [line.rpartition(": ")[2] for line in said] == ["away", "half a file", "full"]

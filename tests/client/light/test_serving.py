@@ -202,6 +202,9 @@ def test_hostile_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
             (b'{"x": [[1, "a"]]}', JSON, 400, "cannot be read"),
             (b'{"x": ' + b"[" * 100_000, JSON, 400, "cannot be read"),
             (b'{"x": [[1, 2, 3, NaN]]}', JSON, 400, "row 0"),
+            (b'{"x": []}', JSON, 400, "no samples"),
+            (b'{"x": 5}', JSON, 400, "no samples"),
+            (b'{"x": [[1' + b"0" * 400 + b"]]}", JSON, 400, "cannot be read"),
             (b'{"y": 1}', JSON, 400, "cannot be read"),
             (pickled.getvalue(), {"Content-Type": "application/x-npy"}, 400, "cannot be read"),
         ]

@@ -3,6 +3,7 @@
 import gzip
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def test_npz_without_labels_is_unlabelled(tmp_path: Path) -> None:
     views = load(DataConfig(npz=savez(tmp_path / "a.npz", x=X)))
     assert views.train.y is None
     assert views.train.x.tolist() == X.tolist()
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_labels_may_be_a_column(tmp_path: Path, regression: bool) -> None:
+    """Not one-hot labels, of which an error asked to take the argmax: 0 for each."""
+    path = tmp_path / "column.npz"
+    np.savez(path, x=np.zeros((3, 2)), y=[[2], [1], [0]])
+    found = load(DataConfig(npz=path, held_out=0.0, regression=regression)).train.y
+    assert found is not None
+    assert found.tolist() == [2, 1, 0]
 
 
 def test_a_test_file_comes_before_a_test_array(tmp_path: Path) -> None:
@@ -202,6 +213,23 @@ def test_a_column_of_words_may_be_the_one_of_classes(tmp_path: Path) -> None:
     path = csv(tmp_path, "age,state\n40,ill\n")
     assert "data.label: state" in fault(DataConfig(csv=path))
     assert "data.label" not in fault(DataConfig(csv=path, label="age"))
+
+
+def test_a_further_table_with_the_columns_in_another_order_is_refused(tmp_path: Path) -> None:
+    """Its columns would be taken for those of the device's own, of which the network has learned."""
+    (tmp_path / "own.csv").write_text("a,b,no,y\n1,2,x,0\n3,4,x,1\n")
+    other = tmp_path / "other.csv"
+    other.write_text("y,no,b,a\n0,x,2,1\n1,x,4,3\n")
+    config = DataConfig(csv=tmp_path / "own.csv", label="y", ignore=("no",))
+    said = "other.csv has the column 'b' where .*own.csv has 'a' .*data.columns gives it"
+    with pytest.raises(DataFault, match=said):
+        load_file(other, config)
+    with pytest.raises(DataFault, match=said):
+        load(replace(config, test=other))
+    named = replace(config, columns=("a", "b"))
+    assert load_file(other, named).x.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    (tmp_path / "own.csv").unlink()  # as where a model is only used
+    assert load_file(other, config).x.tolist() == [[2.0, 1.0], [4.0, 3.0]]
 
 
 def test_csv_columns_to_ignore(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.evaluation.evaluate import WORST, evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import WORST, are_probabilities, detailed, evaluate, score
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import PASS, Samples, convert
 from shoal.core.errors import DeviceFault, LearnerFault
@@ -33,6 +33,38 @@ def test_accuracy_and_cross_entropy_by_hand() -> None:
     accuracy, loss = evaluate(Learner("echo", Echo), Echo(), samples)
     assert accuracy == pytest.approx(2 / 3)
     assert loss == pytest.approx((2 * -math.log(3 / 4) - math.log(1 / 4)) / 3)
+
+
+class Shifting(nn.Module):
+    """Computes in its input, as code that normalizes may, and in-place layers at the front of a network."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 1.0
+        return x
+
+
+@pytest.mark.parametrize(
+    ("learner", "labels"),
+    [
+        (Learner("classifier", Shifting), [0, 1]),
+        (Learner("loss", Shifting, loss=lambda model, x, y: model(x).mean()), [0, 1]),
+        (
+            Learner("measure", Shifting, evaluate=lambda model, each: (0.5, model(each.x).mean().item())),
+            [0, 1],
+        ),
+        (Learner("numbers", Shifting), [0.5, 1.5]),
+    ],
+)
+def test_a_network_that_computes_in_place_does_not_change_the_owners_data(
+    learner: Learner, labels: list
+) -> None:
+    x = np.array([[1.0, 5.0], [2.0, 3.0]], np.float32)[:, : 1 if labels == [0.5, 1.5] else 2].copy()
+    before, samples = x.copy(), convert(Dataset(x, np.array(labels)), CPU)
+    assert evaluate(learner, Shifting(), samples) == evaluate(learner, Shifting(), samples)
+    if samples.targets is None:
+        detailed(learner, Shifting(), samples)
+        are_probabilities(learner, Shifting(), samples)
+    assert np.array_equal(x, before)
 
 
 def test_the_mean_is_by_sample_over_unequal_passes() -> None:

@@ -179,6 +179,19 @@ def packed_views(tensors: Tensors) -> Tensors:
     return unpack(manifest_of(tensors), memoryview(b"".join(pack(tensors))))
 
 
+def test_a_mask_of_infinity_in_the_state_of_a_network_is_named_before_anything_is_trained() -> None:
+    """Training would say that it has diverged, and to lower the rate, which helps no one."""
+
+    def build(persistent: bool) -> nn.Module:
+        layer = nn.Linear(2, 2)
+        layer.register_buffer("mask", torch.full((2,), -torch.inf), persistent=persistent)
+        return nn.Sequential(layer)
+
+    with pytest.raises(LearnerFault, match=r"'0\.mask' .* infinity .*'mask', ..., persistent=False"):
+        initial_weights(Learner("masked", lambda: build(True)), 0)
+    assert list(initial_weights(Learner("masked", lambda: build(False)), 0)) == ["0.weight", "0.bias"]
+
+
 def test_initial_weights_are_those_of_torch_with_that_seed() -> None:
     learner = builtin("lenet5", {"channels": 3})
     torch.manual_seed(42)

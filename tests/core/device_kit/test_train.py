@@ -265,6 +265,18 @@ def test_a_label_beyond_the_network_is_named() -> None:
         train(small(), small().module(0), convert(data, CPU), PLAIN, seed=0)
 
 
+@pytest.mark.parametrize("how", ["frozen", "without gradients"])
+def test_a_network_in_which_nothing_is_trained_is_told_so(how: str) -> None:
+    class Still(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.set_grad_enabled(how == "frozen"):
+                return super().forward(x)
+
+    learner = Learner("still", lambda: Still(4, 3).requires_grad_(how != "frozen"))
+    with pytest.raises(LearnerFault, match=r"depends on no weight .*requires_grad.*no_grad"):
+        train(learner, learner.module(0), convert(blobs(2), CPU), PLAIN, seed=0)
+
+
 def test_a_network_that_is_no_classifier_is_told_what_to_bring() -> None:
     learner = Learner("vector", lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)))
     with pytest.raises(LearnerFault, match=r"shape \(8,\) for 2 samples") as caught:
@@ -277,6 +289,15 @@ CPU = torch.device("cpu")
 
 def batches(samples: int = 5, size: int = 2) -> Batches:
     return Batches(convert(blobs(samples), CPU), size, 0)
+
+
+def test_a_sample_that_is_left_over_does_not_end_the_training_of_a_network_with_batch_norm() -> None:
+    """Batches of 2, 2 and 1 without it: batch norm computes nothing of one sample."""
+    learner = Learner("normed", lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    model = learner.module(0)
+    train(learner, model, convert(blobs(5), CPU), PLAIN, seed=0)
+    sizes = [len(x) for x, _ in Batches(convert(blobs(5), CPU), 2, 0, model)]
+    assert (sizes, int(model[1].num_batches_tracked)) == ([2, 3], 2)
 
 
 def test_each_batch_of_each_epoch_is_a_step_and_the_loss_is_the_last_epochs_by_sample() -> None:

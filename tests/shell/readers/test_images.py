@@ -57,6 +57,18 @@ def test_gray_pictures_stay_gray_and_a_shape_brings_pictures_into_it(tmp_path: P
     assert read_images(tmp_path)[0].shape == (1, 4, 5)
 
 
+@pytest.mark.parametrize("ending", ["png", "pgm"])
+def test_pictures_of_16_bits_are_refused_and_not_made_white(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    if ending == "png":
+        Image.fromarray(np.full((4, 5), 4000, np.uint16)).save(path)
+    else:
+        path.write_bytes(b"P5 5 4 65535\n" + np.full(20, 4000, ">u2").tobytes())
+    for shape in ((), (1, 2, 2)):
+        with pytest.raises(DataFault, match=rf"a.{ending} has more than 8 bits a pixel .*an npz file"):
+            read_images(tmp_path, shape=shape)
+
+
 def test_pictures_without_folders_have_no_class(tmp_path: Path) -> None:
     saved(tmp_path / "b.png", 2)
     saved(tmp_path / "a.png", 1)

@@ -50,7 +50,8 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )
-    loss_at, batches = loss_of(context.learner, samples), Batches(samples, settings.batch_size, context.seed)
+    loss_at = loss_of(context.learner, samples)
+    batches = Batches(samples, settings.batch_size, context.seed, common)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():

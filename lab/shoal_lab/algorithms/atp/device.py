@@ -44,7 +44,8 @@ def _learn(message: Learn, context: "DeviceContext") -> Learned:
                 rates[place] += message.step * along / math.sqrt(max(h.numel(), 1))
             return loss
 
-        loss = walk(Batches(samples, message.batch_size, context.seed), 1, step, message.step)
+        batches = Batches(samples, message.batch_size, context.seed, model)
+        loss = walk(batches, 1, step, message.step)
     return Learned(tuple(rates), len(samples), loss)
 
 
@@ -56,7 +57,7 @@ def _measure(message: Measure, context: "DeviceContext") -> Evaluated:
     with authors("network"), adapting(model) as network:
         for number, start in enumerate(range(0, len(samples), message.batch_size)):
             rows = slice(start, start + message.batch_size)
-            batch = Samples(samples.x[rows], labels[rows], samples.classes)
+            batch = Samples(samples.copied(rows), labels[rows], samples.classes)
             directions = network.directions(batch.x)
             if message.online and mean:
                 mean = [old + (new - old) / (number + 1) for old, new in zip(mean, directions, strict=True)]

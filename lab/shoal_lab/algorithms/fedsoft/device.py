@@ -49,7 +49,7 @@ def _train(message: Train, context: "DeviceContext") -> SoftTrained:
     ]
     settings = fitted(message.settings, len(samples))
     settings = replace(settings, proximal=settings.proximal * float(shares.sum()))
-    batches = Batches(samples, settings.batch_size, context.seed)
+    batches = Batches(samples, settings.batch_size, context.seed, network)
     network.train()
     with seeded(context.seed, samples.x.device), authors("training"):
         loss = descend(network, batches, settings, loss_of(context.learner, samples), anchors)

@@ -35,7 +35,7 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
     personal = weights_of(model)  # theta lives in the network, w beside it
     local = [weight.detach().clone() for weight in personal]
     fit = fitted(TrainingSettings(settings.epochs, settings.batch_size), len(samples))
-    batches = Batches(samples, fit.batch_size, context.seed)
+    batches = Batches(samples, fit.batch_size, context.seed, model)
 
     def local_round(x: Tensor, y: Tensor) -> Tensor:
         first = None

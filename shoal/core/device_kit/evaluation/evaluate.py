@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def are_probabilities(learner: Learner, model: nn.Module, samples: Samples) -> b
         return False
     model.eval()
     with torch.no_grad(), authors("network", model, samples.x):
-        scores = class_scores(model, samples.x, 0)
+        scores = class_scores(model, samples.copied(), 0)
     sums = scores.double().sum(dim=1)
     return scores.shape[1] > 1 and bool((scores >= 0.0).all() and ((sums - 1.0).abs() < 1e-4).all())
 
@@ -96,7 +97,7 @@ def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
     what = "evaluate()" if learner.evaluate else "network or loss()"
     with torch.no_grad(), authors(what, model, samples.x[:PASS]):
         if learner.evaluate:
-            return _checked(learner.evaluate(model, samples))
+            return _checked(learner.evaluate(model, replace(samples, x=samples.copied())))
         if samples.targets is not None:
             return _checked(_measure_targets(learner, model, samples, samples.targets))
         return _checked(_measure(learner, model, samples))
@@ -115,7 +116,7 @@ def evaluated(
         return Evaluated(accuracy, loss, len(samples), baseline=0.0, **more)
     context.model.eval()
     with torch.no_grad(), authors("network", context.model, samples.x[:1]):
-        classes = class_scores(context.model, samples.x[:1], samples.classes).shape[1]
+        classes = class_scores(context.model, samples.copied(slice(1)), samples.classes).shape[1]
     share = int(torch.bincount(samples.labels).max()) / len(samples)
     return Evaluated(accuracy, loss, len(samples), baseline=share, classes=classes, **more)
 
@@ -126,10 +127,11 @@ def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
     total = torch.zeros((), device=samples.x.device, dtype=torch.float64)
     correct = torch.zeros((), device=samples.x.device, dtype=torch.int64)
     for rows in samples.passes():
-        x, y = samples.x[rows], labels[rows]
-        scores = class_scores(model, x, samples.classes)
+        y = labels[rows]
+        scores = class_scores(model, samples.copied(rows), samples.classes)
         correct += (scores.argmax(1) == y).sum()
-        total += len(x) * (loss(model, x, y) if learner.loss else F.cross_entropy(scores, y))
+        own = loss(model, samples.copied(rows), y) if learner.loss else F.cross_entropy(scores, y)
+        total += len(y) * own
     return correct.item() / len(samples), total.item() / len(samples)
 
 
@@ -139,10 +141,10 @@ def _measure_targets(
     loss = loss_of(learner, samples)
     error, total = (torch.zeros((), device=samples.x.device, dtype=torch.float64) for _ in range(2))
     for rows in samples.passes():
-        x, y = samples.x[rows], targets[rows]
-        error += (predictions(model, x) - y).double().square().sum()
+        y = targets[rows]
+        error += (predictions(model, samples.copied(rows)) - y).double().square().sum()
         if learner.loss:
-            total += len(x) * loss(model, x, y)
+            total += len(y) * loss(model, samples.copied(rows), y)
     mean = error.item() / len(samples)
     return explained(mean, targets), total.item() / len(samples) if learner.loss else mean
 
@@ -175,7 +177,7 @@ def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
         return None, None
     model.eval()
     with torch.no_grad(), authors("network", model, samples.x[:PASS]):
-        scores = [class_scores(model, samples.x[rows], samples.classes) for rows in samples.passes()]
+        scores = [class_scores(model, samples.copied(rows), samples.classes) for rows in samples.passes()]
     chances = torch.softmax(torch.cat(scores).double(), 1).nan_to_num(nan=0.0).cpu().numpy()
     labels = samples.labels.cpu().numpy()
     return macro_f1(labels, chances.argmax(1)), macro_auc(labels, chances)

@@ -86,7 +86,7 @@ def alone(job: TrainingJob) -> float:
     """`train`, here and now."""
     learner, model, samples, seed = job.learner, job.model, job.samples, job.seed
     settings = fitted(job.settings, len(samples))
-    batches = Batches(samples, settings.batch_size, seed)
+    batches = Batches(samples, settings.batch_size, seed, model)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
         if learner.train:
@@ -126,7 +126,8 @@ def descend(
     """`settings.epochs` passes of the optimizer over the batches; the mean loss of the last, by sample.
 
     For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
-    that is trained; None: to where the network is now. Raises Diverged when the loss is NaN or infinite.
+    that is trained; None: to where the network is now. Raises Diverged when the loss is NaN or infinite, and
+    LearnerFault where nothing is to be trained.
     """
     optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal, towards)
     trained = weights_of(model)  # to look for them in each step takes a small network a tenth of its time
@@ -134,6 +135,11 @@ def descend(
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         value = loss(model, x, y)
+        if not value.requires_grad:
+            raise LearnerFault(
+                "the loss depends on no weight that may be trained",
+                "leave some weights unfrozen (requires_grad), and torch.no_grad() out of the network",
+            )
         value.backward()  # type: ignore[no-untyped-call]
         pull.add_to_gradients()
         if settings.clip_norm:
