@@ -72,6 +72,17 @@ def test_without_clusters_the_algorithm_begins_with_the_model_of_all() -> None:
     assert found.models == release.models
 
 
+def test_a_run_that_goes_on_has_the_best_of_its_own_rounds_and_what_they_cost() -> None:
+    """What was measured and spent before is of another run: its data may have changed since."""
+    chosen = shoal.simulate("fedavg", fleet(), rounds=2, select="lowest_loss")
+    earlier = replace(chosen.state, best_loss=0.0)
+    again = first_state(chosen.card.server(), earlier, chosen.parameters)
+    assert (again.models, again.best, again.best_loss) == (earlier.models, None, float("inf"))
+    noised = shoal.simulate("fedavg", fleet(), rounds=2, aggregation="noised", central_noise=1.0)
+    assert noised.state.spent["d0"] == 2 * 0.5
+    assert first_state(noised.card.server(), noised.state, noised.parameters).spent == {}
+
+
 def test_what_cannot_go_on_says_so() -> None:
     one, counted = shoal.simulate("fedavg", fleet(), rounds=1), shoal.simulate("statistics", fleet())
     with pytest.raises(ConfigError, match="that is a result of fedavg"):
