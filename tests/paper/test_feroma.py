@@ -16,7 +16,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import Refused
-from shoal.core.exchange.messages import Describe, Train, Trained
+from shoal.core.exchange.messages import Describe, Described, LatentsCounted, Train, Trained
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.clustered import GLOBAL
 from tests.fleet import data, first_model
@@ -234,6 +234,17 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_s_always_gets_
 def test_a_run_that_has_mapped_nothing_yet_refuses_to_place() -> None:
     with pytest.raises(Refused, match="try again in a few rounds"):
         server_half.place(server_half.start(first_model(), Parameters()), None)
+
+
+def test_a_run_in_which_no_device_can_be_described_says_so() -> None:
+    """With a guarantee, devices with few samples answer without a profile, and there is nothing to map to."""
+    parameters = Parameters(privacy="balanced", inputs="raw", warm_up=0.0)
+    state = server_half.start(first_model(), parameters)
+    counted = [Report(device, LatentsCounted(30)) for device in ("a", "b")]
+    state = server_half.reduce(state, counted)
+    few = [Report(device, Described(None, 20)) for device in ("a", "b")]
+    with pytest.raises(Refused, match="no device has enough samples"):
+        server_half.reduce(state, few)
 
 
 # -- appendix E: a few labels -----------------------------------------------------------------------------

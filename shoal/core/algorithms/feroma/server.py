@@ -237,10 +237,16 @@ def _mapped(
 
 
 def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
-    """The encoder with a scaler, which is fitted to the first profiles and then stays."""
+    """The encoder with a scaler, which is fitted to the first profiles and then stays. Raises Refused if no
+    device could be described."""
     encoder, parameters = _encoder(state), state.parameters
     if encoder.scaler is not None:
         return encoder
+    if not profiles:
+        raise Refused(
+            f"no device has enough samples to be described with epsilon {parameters.asked_privacy.epsilon:g}",
+            "use privacy=off, a larger epsilon (privacy=explicit), or flux, which then trains one model",
+        )
     vectors = [descriptors.vector(one, parameters.classes) for _, one in sorted(profiles.items())]
     width = encoder.projector["components"].shape[0]
     noisy = parameters.asked_privacy.calibrated
