@@ -8,17 +8,20 @@ from sklearn.metrics import adjusted_rand_score
 from shoal.core.algorithms.fedrc import server as server_half
 from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
 from shoal.core.algorithms.fedrc.weights import Mixture, recalled
+from shoal.core.server_kit.aggregation.guard import STRIKES, Guard
 from tests.paper.fedrc_fleet import DEVICES, begin, concept, reported, run
 
 
 def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() -> None:
-    state = begin(remove_below=0.2, remove_after=2)
+    state = replace(begin(remove_below=0.2, remove_after=2), guard=Guard(strikes={"c1": {"d1": STRIKES}}))
     idle = [reported("d0", "c0", [[9.0, 0.0], [1.0, 0.0]], 1.0)]
     once = server_half.reduce(state, idle)
     assert list(once.models) == ["c0", "c1"]
     twice = server_half.reduce(once, idle)
     assert list(twice.models) == ["c0"]
     assert twice.tables["d0"].tolist() == [[9.0, 0.0]]
+    assert list(once.guard.quarantined) == ["d1"]
+    assert not twice.guard.quarantined, "it was from the model that is gone"
     assert any("c1 was removed after round 2: it explained 10.0%" in text for text in twice.remarks)
     busy = server_half.reduce(once, [reported("d0", "c0 c1", [[5.0, 0.0], [5.0, 0.0]], 1.0, 1.0)])
     assert busy.low == {}

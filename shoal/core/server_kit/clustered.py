@@ -402,14 +402,8 @@ def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
             if len(parts) == 1
             else weighted_mean((state.models[name], n) for name, n in whole.items())
         )
-    guard = replace(
-        state.guard,
-        references={key: norm for key, norm in state.guard.references.items() if key in models},
-        of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
-        histories={key: history for key, history in state.guard.histories.items() if key in models},
-    )
     assignments = {device: into[key] for device, key in state.assignments.items()}
-    return replace(state, models=models, guard=guard, assignments=assignments)
+    return replace(state, models=models, guard=state.guard.only(models), assignments=assignments)
 
 
 # -- choice by loss -----------------------------------------------------------------------------------------

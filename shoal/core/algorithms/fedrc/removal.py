@@ -83,9 +83,5 @@ def _without(state: State, gone: Sequence[ModelKey], reason: Callable[[ModelKey]
         low={key: rounds for key, rounds in state.low.items() if key not in gone},
         removed=(*state.removed, *remarks),
         assignments={**state.assignments, **heaviest(tables, list(models))},
-        guard=replace(
-            state.guard,
-            references={key: size for key, size in state.guard.references.items() if key in models},
-            of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
-        ),
+        guard=state.guard.only(models),
     )

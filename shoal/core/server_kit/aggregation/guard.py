@@ -1,7 +1,7 @@
 """What averaging remembers from round to round: references, suspicions, and how training goes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -134,6 +134,14 @@ class Guard:
         references = {key: self.references[old] for key, old in sources.items() if old in self.references}
         of_round = {key: texts for key, texts in self.of_round.items() if sources.get(key) == key}
         return Guard(references, of_round, strikes, histories)
+
+    def only(self, keys: Container[ModelKey]) -> "Guard":
+        """The guard of these models, after the others were removed."""
+
+        def of(known: Mapping[ModelKey, T]) -> dict[ModelKey, T]:
+            return {key: value for key, value in known.items() if key in keys}
+
+        return Guard(of(self.references), of(self.of_round), of(self.strikes), of(self.histories))
 
     def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
         """The guard after one model went back to what it was when `earlier` was the guard.
