@@ -70,7 +70,8 @@ def take(state: S, reports: Sequence[Report], forms: bool) -> S:
 
 def carried(before: Scaled, state: S) -> S:
     """The state after a round, whose models have the scales that they had before it, and those of new
-    clusters their own. A model that several clusters share stays one object."""
+    clusters their own, or that of the model with which they begin. A model that several clusters share stays
+    one object."""
     scale = _given(state) if state.scale is None else state.scale
     if not scale:
         return state
@@ -80,7 +81,10 @@ def carried(before: Scaled, state: S) -> S:
     if heard and new:
         own, heard = _of_groups(new, state.assignments, scale, heard), None
     models = dict(state.models)  # which keeps them, so that no two have one identity
-    scales = {key: had.get(key) or own.get(key, scale) for key in models}
+    same = {id(model): had[key] for key, model in before.models.items()}
+    scales = {
+        key: own.get(key) or same.get(id(model)) or had.get(key) or scale for key, model in models.items()
+    }
     made: dict[tuple[int, int], Tensors] = {}
     after = {
         key: made.setdefault((id(model), id(scales[key])), with_scale(model, scales[key]))

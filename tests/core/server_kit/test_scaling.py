@@ -146,6 +146,18 @@ def test_clusters_get_the_scales_of_their_own_groups_as_they_begin_and_keep_them
     ]
 
 
+def test_a_cluster_that_begins_with_the_model_of_another_has_its_scale() -> None:
+    """Its weights were trained with that one."""
+    own = {MEAN: np.float32([50.0]), DEVIATION: np.float32([5.0])}
+    models = {"c0": with_scale(model(0, 0), SCALE), "c1": with_scale(model(1, 1), own)}
+    parameters = CARD.configure(changes={})
+    before = Clustered(parameters=parameters, models=models, phase="train", scale=SCALE)
+    begun = replace(before, models={"c0": models["c1"], "c1": models["c1"], "c2": models["c1"]})
+    found = scaling.carried(before, begun).models
+    assert [scale_of(each) for each in found.values()] == [own, own, own]
+    assert found["c2"] is found["c1"]
+
+
 def test_what_devices_said_is_not_kept_where_no_clusters_are_formed() -> None:
     state = HALF.reduce(begun(model(0, 0)), [said("a"), said("b")])
     assert state.summaries is None
