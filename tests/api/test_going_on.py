@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.core.algorithm import find
+from shoal.core.algorithm import Basis, find
 from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.server_kit.going_on import first_state
+from shoal.core.server_kit.scaling import is_due
 from shoal.simulation import images
 from shoal.simulation.images import rotate
 
@@ -70,6 +72,11 @@ def test_without_clusters_the_algorithm_begins_with_the_model_of_all() -> None:
     found = first_state(server, replace(release, progress=2), parameters)
     assert (found.phase, found.progress, found.rounds) == (release.phase, 0, 9)
     assert found.models == release.models
+    asked = PrivacySettings("balanced", 5.0, 1e-6)
+    known = replace(release, basis=Basis(found.models["global"], {}, asked, 10, parameters.dims))
+    assert first_state(server, known, parameters).basis is known.basis
+    other = card.configure("default", {"rounds": 9, "privacy": "strict"})
+    assert first_state(server, known, other).basis is None, "of other descriptions than it asks for"
 
 
 def test_a_run_that_goes_on_has_the_best_of_its_own_rounds_and_what_they_cost() -> None:
@@ -81,6 +88,32 @@ def test_a_run_that_goes_on_has_the_best_of_its_own_rounds_and_what_they_cost() 
     noised = shoal.simulate("fedavg", fleet(), rounds=2, aggregation="noised", central_noise=1.0)
     assert noised.state.spent["d0"] == 2 * 0.5
     assert first_state(noised.card.server(), noised.state, noised.parameters).spent == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "changes", "why"),
+    [
+        ("flux", {}, {"classes": 12}, "classes=10"),
+        ("flux", {}, {"privacy": "balanced"}, "privacy=off"),
+        ("feroma", {"privacy": "explicit", "epsilon": 20.0, "delta": 1e-6}, {}, "privacy=explicit"),
+        ("fedrc", {"clusters": 2}, {"clusters": 2, "classes": 11}, "classes=10"),
+        ("fedavg", {}, {"trainable": "body.*"}, "no tensor of the model is named"),
+    ],
+)
+def test_what_a_run_cannot_change_is_refused_when_it_starts(
+    name: str, before: Any, changes: Any, why: str
+) -> None:
+    """Descriptions and tables of classes are compared with the earlier ones."""
+    first = shoal.simulate(name, fleet(), rounds=2, **before)
+    with pytest.raises(ConfigError, match=why):
+        shoal.simulate(name, fleet(), rounds=2, from_=first, **changes)
+
+
+def test_models_that_were_trained_on_inputs_as_they_are_go_on_with_these() -> None:
+    first = shoal.simulate("fedavg", fleet(), rounds=1, inputs="raw")
+    found = first_state(first.card.server(), first.state, first.card.configure())
+    assert found.parameters.inputs == "scaled"
+    assert not is_due(found)
 
 
 def test_what_cannot_go_on_says_so() -> None:

@@ -343,6 +343,22 @@ class DescriptorParameters(TrainingParameters):
         """These parameters, with this number of classes where they leave it open."""
         return self if self.classes else replace(self, classes=found)
 
+    def going_on_from(self, earlier: "DescriptorParameters") -> Self:
+        """These parameters of a run that compares descriptions with those of a run with `earlier`, and so has
+        its number of classes. Raises ConfigError if they cannot be compared."""
+        of_before = ""
+        if self.classes not in (0, earlier.classes):
+            of_before = f"classes={earlier.classes}"
+        elif self.asked_privacy.calibrated != earlier.asked_privacy.calibrated:
+            of_before = f"privacy={earlier.privacy}"
+        if of_before:
+            raise ConfigError(
+                f"devices have described their data with {of_before}, and other descriptions cannot be "
+                "compared with these",
+                f"set {of_before}, or start a run with a model of the earlier one as its initial weights",
+            )
+        return self.with_classes(earlier.classes)
+
     def check(self) -> None:
         super().check()
         _ = self.asked_privacy

@@ -35,13 +35,13 @@ S = TypeVar("S", bound=Scaled)
 def is_due(state: Scaled) -> bool:
     """Whether the next exchange is to ask for the scale, which a run may have been given with its first
     model, or have of an earlier run."""
-    return state.scale is None and scales_inputs(state.parameters) and not _given(state)
+    return state.scale is None and scales_inputs(state.parameters) and not given(state)
 
 
 def stayed_raw(state: Any) -> str:
     """In one sentence, that inputs have no scale as the run protects weights, and the way out; else "".
     Pixels need none."""
-    if not leaves_inputs_raw(getattr(state, "parameters", None)) or _given(state) or _of_images(state):
+    if not leaves_inputs_raw(getattr(state, "parameters", None)) or given(state) or _of_images(state):
         return ""
     return (
         "inputs stay in their own units, as this run protects weights: where columns are in different units, "
@@ -72,7 +72,7 @@ def carried(before: Scaled, state: S) -> S:
     """The state after a round, whose models have the scales that they had before it, and those of new
     clusters their own, or that of the model with which they begin. A model that several clusters share stays
     one object."""
-    scale = _given(state) if state.scale is None else state.scale
+    scale = given(state) if state.scale is None else state.scale
     if not scale:
         return state
     had = {key: scale_of(model) for key, model in before.models.items()}
@@ -108,7 +108,7 @@ def _of_groups(
     return {key: of_group(scale, group) for key, group in groups.items()}
 
 
-def _given(state: Scaled) -> Tensors:
+def given(state: Scaled) -> Tensors:
     """The scale that a model of the run brought with it, or the encoder of an earlier run; else empty."""
     basis = basis_of(state) if scales_inputs(state.parameters) else None
     models = [*state.models.values(), *([] if basis is None else [basis.encoder])]

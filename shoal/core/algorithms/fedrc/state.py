@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.algorithms.fedrc import Parameters
+from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import FloatArray, MixtureCounts
 from shoal.core.server_kit.aggregation.influence import believed
 from shoal.core.server_kit.clustered import Clustered
@@ -39,7 +40,13 @@ class State(Clustered):
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def again(self, parameters: Parameters) -> "State":
-        """See `Clustered`. The models differ already, so devices begin with equal weights."""
+        """See `Clustered`. The models differ already, so devices begin with equal weights. Raises ConfigError
+        for another number of classes than the tables have."""
+        if parameters.classes != (classes := self.parameters.classes):
+            raise ConfigError(
+                f"the run goes on from how many samples of {classes} classes each model explains",
+                f"set classes={classes}, or start a run from initial weights",
+            )
         parameters = replace(parameters, first="equal", as_one=0)
         return replace(super().again(parameters), low={}, spare={}, removed=(), figures={})
 

@@ -66,7 +66,7 @@ class State(Clustered):
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. No row is older than the run."""
         rows = {key: replace(row, round=0) for key, row in self.rows.items()}
-        parameters = parameters.with_classes(self.parameters.classes)
+        parameters = parameters.going_on_from(self.parameters)
         return replace(super().again(parameters), rows=rows, profiles={}, starts={}, sources={})
 
     @property

@@ -85,7 +85,9 @@ class State(Clustered):
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
         are grouped by that: clusters whose data are the same keep their names."""
-        again = super().again(parameters.with_classes(self.parameters.classes))
+        if self.clustering is not None:
+            parameters = parameters.going_on_from(self.parameters)
+        again = super().again(parameters)
         if self.clustering is None:
             again = replace(again, phase="undescribed")
         return replace(
