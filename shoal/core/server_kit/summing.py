@@ -207,7 +207,8 @@ def remarks(state: Any) -> list[str]:
 
 
 def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: Plans[S]) -> S:
-    """The cohorts of those that announced themselves, by the model that each would train.
+    """The cohorts of those that announced themselves, by the model that each would train; or another attempt,
+    if more devices of a model could have.
 
     Devices with the same keys are left out: the others would refuse a cohort that has both.
     """
@@ -229,6 +230,9 @@ def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: P
         for part in parts(devices)
     ]
     if not cohorts:
+        homes = Counter(key for device, key in state.assignments.items() if device not in now.excluded)
+        if max(homes.values(), default=0) >= MIN_COHORT:  # some of its devices were away, or silent
+            return replace(state, summing=now.again())
         sizes = ", ".join(f"{key} {len(devices)}" for key, devices in sorted(by_model.items()))
         raise Refused(
             f"no model has the {MIN_COHORT} devices that secure aggregation needs (devices by model: "

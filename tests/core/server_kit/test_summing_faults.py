@@ -19,6 +19,7 @@ from shoal.core.exchange.summing import (
     TrainMasked,
     Unmask,
 )
+from shoal.core.privacy.secure.cohort import KEYS
 from shoal.core.privacy.secure.member import Member
 from shoal.core.server_kit import summing
 from shoal.core.types import DeviceId
@@ -224,6 +225,25 @@ def test_a_device_that_steps_into_an_exchange_is_asked_for_it_only_if_it_has_a_p
     assert half.plan(at_share, ["d99"]).tasks == {}  # type: ignore[union-attr]
     again = half.plan(at_share, [f"d{number}" for number in range(90, 98)])
     assert {type(task) for task in again.tasks.values()} == {Announce}  # type: ignore[union-attr]
+
+
+def test_where_a_device_of_each_cluster_is_silent_the_round_begins_again() -> None:
+    """All of them together are enough for the round, and the devices of no model for a sum."""
+    fleet = Fleet()
+    state = fleet.run(rounds=2, evaluate=False).state
+    half, model = algorithm.discover()["fedavg"].server(), state.models["global"]
+    homes = {f"d{number:02}": f"c{number % 2}" for number in range(16)}
+    keys = [(device, bytes([number]) * KEYS) for number, device in enumerate(homes)]
+    said = [Report(device, Announced(Letters({"": each}))) for device, each in keys]
+    state = replace(
+        state, phase="train", progress=1, models={"c0": model, "c1": model}, assignments=homes, summing=None
+    )
+    after = half.reduce(state, said[2:])
+    assert (after.summing.stage, after.summing.attempt) == ("announce", 1)
+    assert [cohort.key for cohort in half.reduce(after, said[1:]).summing.cohorts] == ["c1"]
+    few = {device: homes[device] for device in list(homes)[2:]}
+    with pytest.raises(Refused, match=r"no model has the 8 devices .*c0 7, c1 7"):
+        half.reduce(replace(state, assignments=few), said[2:])
 
 
 def test_where_a_sum_fails_a_device_that_came_meanwhile_does_not_end_the_run() -> None:
