@@ -18,6 +18,8 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, LatentsCounted, Train, Trained
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.aggregation.divergence import LossHistory
+from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.clustered import GLOBAL
 from tests.fleet import data, first_model
 from tests.paper.feroma_fleet import (
@@ -69,6 +71,20 @@ def test_the_first_mapped_round_starts_from_the_warm_up_s_model(seen: Seen) -> N
     plan = server_half.plan(first, ["d0", "d1"])
     assert plan is not None
     assert all(task.model is first.models[GLOBAL] for task in plan.tasks.values())  # type: ignore[attr-defined]
+
+
+def test_after_a_fall_in_the_warm_up_devices_go_on_with_half_the_rate(seen: Seen) -> None:
+    before = next(state for state in seen.states if state.phase == "mixed" and state.progress == 1)
+    fell = replace(before, guard=Guard(histories={GLOBAL: LossHistory(rounds=1, falls=1)}))
+
+    def rate(state: State) -> float:
+        plan = server_half.plan(state, ["d0"])
+        assert plan is not None
+        task = plan.tasks["d0"]
+        assert isinstance(task, Train)
+        return task.settings.learning_rate
+
+    assert rate(fell) == 0.5 * rate(before)
 
 
 def test_line_13_each_device_starts_from_the_models_of_devices_with_like_data(seen: Seen) -> None:

@@ -134,7 +134,7 @@ def _take_profile(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe, settings = _describe(state), clustered.settings(state)
+    describe, settings = _describe(state), clustered.settings(state, GLOBAL)
     private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:
