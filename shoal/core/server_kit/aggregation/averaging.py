@@ -30,7 +30,6 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ALL = ""
 """The key under which a guard stores what concerns all models together."""
-"""The largest number of devices that a remark names."""
 TOGETHER = 1 << 28
 """Bytes of updates that are in memory at a time where devices' models are compared."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
