@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.core.algorithm import Report
+from shoal.core.algorithms import flux
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
+from shoal.core.algorithms.flux import server as flux_server
+from shoal.core.algorithms.flux.state import State as FluxState
 from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.engine.events import (
     Abandon,
@@ -26,6 +30,7 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
+from shoal.core.exchange.messages import HeldOut, Trained
 from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.summing import Summing
@@ -83,6 +88,32 @@ def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> No
     )
     again = found.histories["c0"].after([1.5], model(1.0))
     assert not again.fell
+
+
+def test_with_a_cluster_the_losses_of_its_later_model_tell_nothing_of_data() -> None:
+    """Under the earlier model they are higher, and FLUX would give its groups up as if data had moved."""
+
+    def trained(loss: float, *devices: str) -> list[Report]:
+        update = Trained(model(1.0), 10, loss, held_out=HeldOut(0.5, loss, 10))
+        return [Report(device, update) for device in devices]
+
+    homes = {"a": "c0", "b": "c0", "c": "c0", "d": "c1"}
+    parameters = flux.Parameters(inputs="raw", rounds=9)
+    begun = FluxState(parameters=parameters, models=NOW.models, phase="undescribed", assignments=homes)
+    now = flux_server.reduce(begun, trained(0.1, *homes))
+    reports = [*trained(2.0, "a", "b", "c"), *trained(0.1, "d")]
+    assert len(flux_server.reduce(now, reports).models) == 1, "where data have moved"
+    back: Any = rolled_back(now, begun, "c0")
+    assert list(flux_server.reduce(back, reports).models) == ["c0", "c1"]
+
+
+def test_with_its_model_the_best_model_of_fedavg_goes_back() -> None:
+    """Or the run would end with a model of the rounds that were taken back."""
+    now: Any = replace(NOW, best=model(9.0), best_loss=0.1)
+    earlier: Any = replace(EARLIER, best=model(1.0), best_loss=0.5)
+    back: Any = rolled_back(now, earlier, "c1")
+    assert back.best is earlier.best
+    assert back.best_loss == 0.5
 
 
 # -- the engine ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shoal.core.algorithm import LASTING, Plan, Report
 from shoal.core.algorithms.fedavg import Parameters
@@ -12,7 +12,7 @@ from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.standard import mean_loss, trusts
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,6 +30,11 @@ class State(Clustered):
     best: Tensors | None = None
     best_loss: float = float("inf")
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
+
+    def with_model_of(self, earlier: Any, key: ModelKey) -> "State":
+        """See `Clustered`. The best model may be one of the rounds that are taken back."""
+        found = super().with_model_of(earlier, key)
+        return replace(found, best=earlier.best, best_loss=earlier.best_loss)
 
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. The lowest loss was on the data of then, and the noise is that of one run."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shoal.core.algorithm import APART, LASTING, Basis
 from shoal.core.algorithms.flux import Parameters
@@ -81,6 +81,14 @@ class State(Clustered):
     undescribed: tuple[DeviceId, ...] = ()
     by_updates: bool = False
     basis: Basis | None = None
+
+    def with_model_of(self, earlier: Any, key: ModelKey) -> "State":
+        """See `Clustered`. That the earlier model has higher losses says nothing of its devices' data."""
+        moving = self.moving
+        for device, home in self.assignments.items():
+            if home == key:
+                moving = moving.without(device)
+        return replace(super().with_model_of(earlier, key), moving=moving)
 
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. Devices describe their data again, or give again what they have paid for, and
