@@ -108,7 +108,8 @@ class Clustered:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
         models = {**self.models, key: earlier.models[key]}
-        return replace(self, models=models, guard=guard, summing=None)  # a sum would be of the later model
+        summing = self.summing and self.summing.over  # a sum would be of the later model
+        return replace(self, models=models, guard=guard, summing=summing)
 
     def again(self, parameters: Any) -> Self:
         """The first state of a run that goes on from this one, as a release has it: what it knows of devices

@@ -100,6 +100,11 @@ class Summing:
     cohorts: tuple[Cohort, ...] = ()
     excluded: tuple[DeviceId, ...] = ()
 
+    @property
+    def over(self) -> "Summing | None":
+        """What is left when the round is over, or its sum is of use no more."""
+        return Summing(excluded=self.excluded) if self.excluded else None
+
     def again(self, excluded: Collection[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
 
@@ -153,8 +158,8 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
             results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, liars)
     excluded = tuple(sorted({*now.excluded, *liars}))
     if results:
-        done = Summing(excluded=excluded) if excluded else None
-        return inner(replace(state, summing=done), sorted(results, key=lambda report: report.device))
+        done = replace(now, excluded=excluded)
+        return inner(replace(state, summing=done.over), sorted(results, key=lambda report: report.device))
     if after:
         stage = UNMASK if now.stage == MASK else MASK
         return replace(state, summing=Summing(stage, now.attempt, tuple(after), excluded))

@@ -77,8 +77,12 @@ def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> No
     strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
     histories = {key: LossHistory(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
     now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, strikes, histories)
-    state: Any = rolled_back(replace(NOW, guard=now, summing=Summing()), replace(EARLIER, guard=then), "c0")
-    assert state.summing is None
+    summing = Summing("mask", 1, excluded=("d9",))
+    state: Any = rolled_back(replace(NOW, guard=now, summing=summing), replace(EARLIER, guard=then), "c0")
+    assert (state.summing.stage, state.summing.attempt) == ("announce", 0)
+    assert state.summing.excluded == ("d9",), "it has lied, whatever the model is"
+    lone: Any = rolled_back(replace(NOW, summing=Summing("mask")), EARLIER, "c0")
+    assert lone.summing is None
     found = state.guard
     assert found == Guard(
         {"c0": 1.0, "c1": 6.0},
