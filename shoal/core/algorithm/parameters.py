@@ -205,8 +205,8 @@ class TrainingParameters(RoundParameters):
             leaves = OPEN.get(self.OPEN, self.OPEN)
             raise ConfigError(
                 f"DP-SGD protects only the weights here, and this would leave without a guarantee: {leaves}",
-                "use fedavg, or flux or feroma with privacy=balanced, or set dp_open_figures=true to run it all "
-                "the same",
+                "use fedavg, or flux or feroma with privacy=balanced, or set dp_open_figures=true to run it "
+                "all the same",
             )
         if self.private and self.encoded:
             raise ConfigError(
