@@ -204,8 +204,11 @@ def test_a_device_that_comes_while_others_describe_their_data_again_has_a_cluste
     assert state.assignments == {**last.assignments, "late": last.assignments["device-003"]}
     assert state.drift == last.drift
     (strange,) = described(last, 180)
-    alone = watched(state, {"later": strange})
-    assert alone.assignments["later"] in alone.models.keys() - last.models.keys()
+    fell = Guard(histories={key: LossHistory(rounds=2, falls=1) for key in state.models})
+    alone = watched(replace(state, guard=fell), {"later": strange})
+    begun = alone.assignments["later"]
+    assert begun in alone.models.keys() - last.models.keys()
+    assert {alone.guard.rate(key) for key in alone.models} == {0.5}, "it goes on with such a model"
     joined = server_half.reduce(state, [Report("third", Described(sample, 90))])
     assert joined.assignments["third"] == last.assignments["device-003"]
 

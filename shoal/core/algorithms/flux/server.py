@@ -497,12 +497,13 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
     if not moved:
         # All clusters go on with their models, but late joiners may have come.
         stayed = {device: name for device, name in before.items() if name in clustering.names}
-        sources = {**sources, **{name: name for name in state.models}}
+        sources = {name: name if name in state.models else sources[name] for name in clustering.names}
         return replace(
             state,
             clustering=replace(clustering, round=_clustering(state).round),
             assignments={**stayed, **assignments},
-            models={name: state.models[sources[name]] for name in clustering.names},
+            models={name: state.models[old] for name, old in sources.items()},
+            guard=state.guard.moved(sources, before, {**stayed, **assignments}),
             phase="clustered",
         )
     living = {name: sources[name] for name in clustering.names if name not in dict(clustering.kept)}
