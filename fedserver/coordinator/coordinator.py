@@ -225,7 +225,7 @@ class Coordinator:
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
         found = problems(self.storage, self.conflicts, self.low_water())
-        found += shared(self.visitors.values())
+        found += shared(self.visitors.values()) + self.series.notices()
         return (*found, *(notice for source in self.attention for notice in source()))
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
