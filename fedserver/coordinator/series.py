@@ -61,7 +61,7 @@ class Series:
     def notices(self) -> tuple[str, ...]:
         """A sentence for each series whose next run is due and cannot start."""
         return tuple(
-            f"the run that follows {run.run} cannot be started: {self._failed[run.run][1]}; it is tried again."
+            f"the run that follows {run.run} cannot be started: {self._failed[run.run][1]}; it is retried."
             f" To end the series: fedserver run stop {run.run}"
             for run in self._runs.values()
             if run.run in self._failed and self._is_due(run)
