@@ -57,7 +57,11 @@ class Caretaker:
 
     async def copy(self) -> None:
         """Make the copies that are missing, and delete those that are not needed any more."""
-        newest = await self._storage.call(self._storage.runs.newest_blobs) | await self._in_use()
+        newest = await self._storage.call(self._storage.runs.newest_blobs)
+        try:
+            newest |= await self._in_use()
+        except DamagedRow:  # of a channel: its models are not known, so their copies stay
+            newest |= self._copied
         if newest != self._copied:
             try:
                 await asyncio.to_thread(self._storage.blobs.keep_copies, newest)
@@ -77,8 +81,9 @@ class Caretaker:
                 await self._check_run(run, pace)
             except (DamagedRow, DataFault) as error:
                 log.error("run %s: %s", run.run, error)
-        if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
-            log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
+        with suppress(DamagedRow):  # of a channel, which was logged with all rows that are damaged
+            if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
+                log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
         for name in sorted(self._copied):
             if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
                 log.error("the copy of blob %s was damaged, and is made again", name[:12])
