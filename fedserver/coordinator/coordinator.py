@@ -360,6 +360,7 @@ class Coordinator:
         if visitor.session and (run.run not in (joined := visitor.joined) or not run.present(visitor.device)):
             await run.advance(Joined(visitor.device))
             joined.add(run.run)  # only now: until it has its task, other calls of this session wait here
+            visitor.forget_all_but({each.run for each in self.runs.active()})
 
     async def leave(self, visitor: Visitor) -> None:
         visitor.end()

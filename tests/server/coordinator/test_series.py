@@ -93,6 +93,14 @@ def test_each_run_goes_on_from_what_the_channel_has_and_missed_periods_are_skipp
             assert (await ReleaseApi(coordinator).channels())["stable"][-1].release == "daily@3"
             passes(coordinator, "daily", 10 * DAY)
             await over(coordinator, "daily-2")
+            for run in coordinator.runs.values():  # of a year of such runs, no device stays in memory
+                assert (len(run.engine.sessions), run.left_open, dict(run.engine.plan.tasks)) == (
+                    0,
+                    set(),
+                    {},
+                )
+            for visitor in coordinator.visitors.values():
+                assert {*visitor.taken, *visitor.joined} == {"daily-2"}
         assert coordinator.runs["daily-2"].spec.release == "daily@3"
         assert not same_models(models(coordinator, "daily-2"), final)
         shown = {each.run: each.next_run for each in OperatorApi(coordinator).runs()}
