@@ -232,6 +232,17 @@ def test_a_further_table_with_the_columns_in_another_order_is_refused(tmp_path: 
     assert load_file(other, config).x.tolist() == [[2.0, 1.0], [4.0, 3.0]]
 
 
+def test_bytes_beside_a_test_part_of_numbers_of_their_scale_are_refused(tmp_path: Path) -> None:
+    x, y, path = np.full((4, 3), 128, np.uint8), np.array([0, 1, 0, 1]), tmp_path / "own.npz"
+    for test, refused in ((x * 1.0, True), (x / 255, False), (x, False)):
+        np.savez(path, x=x, y=y, x_test=test, y_test=y)
+        if refused:
+            assert "to test on, has float32 up to 128" in fault(DataConfig(npz=path))
+            assert load(DataConfig(npz=path, divide_by=255.0)).test is not None
+        else:
+            assert load(DataConfig(npz=path)).test is not None
+
+
 def test_csv_columns_to_ignore(tmp_path: Path) -> None:
     path = csv(tmp_path, "id,a,label,b\nP-1,1,0,2\n,3,1,4\n")
     views = load(DataConfig(csv=path, label="label", ignore=("id",)))
