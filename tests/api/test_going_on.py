@@ -13,6 +13,7 @@ from shoal.core.errors import ConfigError, Refused
 from shoal.core.server_kit.going_on import first_state
 from shoal.simulation import images
 from shoal.simulation.images import rotate
+from tests.server.toys import same_models
 
 DEVICES, SAMPLES = 6, 100
 
@@ -70,6 +71,18 @@ def test_without_clusters_the_algorithm_begins_with_the_model_of_all() -> None:
     found = first_state(server, replace(release, progress=2), parameters)
     assert (found.phase, found.progress, found.rounds) == (release.phase, 0, 9)
     assert found.models == release.models
+
+
+def test_what_it_is_compared_with_begins_with_the_same_weights() -> None:
+    first = shoal.simulate("flux", fleet(), rounds=6, seed=43)
+    second = shoal.simulate("flux", fleet(), rounds=1, seed=43, from_=first)
+    fresh = shoal.simulate("fedavg", fleet(), rounds=1, seed=43)
+    compared = second.compare("fedavg", "local", "ifca")
+    for name in ("fedavg", "local"):
+        assert compared[name].accuracy.mean > fresh.accuracy.mean + 0.1
+    assert len(compared["ifca"].models) > 1
+    alone = first.compare("fedavg")["fedavg"]
+    assert same_models(alone.models, shoal.simulate("fedavg", fleet(), rounds=6, seed=43).models)
 
 
 def test_what_cannot_go_on_says_so() -> None:
