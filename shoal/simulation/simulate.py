@@ -166,7 +166,7 @@ def simulate(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    few = filter(None, [_few_tests(fleet)])
+    few = filter(None, [_few_tests(fleet), _unasked(fleet, result.clusters) if participation < 1.0 else ""])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
     if from_ is not None:
         result.began = beginning_with(learner, placing.common_model(from_.state))
@@ -456,6 +456,16 @@ def _few_tests(fleet: Fleet) -> str:
         return ""
     shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
     return f"an accuracy on so few test samples says little: {shown}"
+
+
+def _unasked(fleet: Fleet, clusters: Mapping[str, str]) -> str:
+    """Which devices the result says nothing of, in one sentence; "" where there is none."""
+    if not clusters or not (without := [name for name in fleet if name not in clusters]):
+        return ""
+    return (
+        f"{len(without)} of {len(fleet)} devices have no cluster, and no accuracy here, since no round asked "
+        f"them for what shows it: {listed(without, MAX_NAMED)}; more rounds, or more devices in each, reach them"
+    )
 
 
 def _seed(name: str, given: Any) -> int:
