@@ -464,7 +464,7 @@ def _unasked(fleet: Fleet, clusters: Mapping[str, str]) -> str:
         return ""
     return (
         f"{len(without)} of {len(fleet)} devices have no cluster, and no accuracy here, since no round asked "
-        f"them for what shows it: {listed(without, MAX_NAMED)}; more rounds, or more devices in each, reach them"
+        f"them for what shows it: {listed(without, MAX_NAMED)}; more rounds, or more devices in each, do"
     )
 
 
