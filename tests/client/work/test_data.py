@@ -213,6 +213,7 @@ def test_a_column_of_words_may_be_the_one_of_classes(tmp_path: Path) -> None:
     path = csv(tmp_path, "age,state\n40,ill\n")
     assert "data.label: state" in fault(DataConfig(csv=path))
     assert "data.label" not in fault(DataConfig(csv=path, label="age"))
+    assert "data.label" not in fault(DataConfig(csv=path, label="age", regression=True))
 
 
 def test_a_further_table_with_the_columns_in_another_order_is_refused(tmp_path: Path) -> None:
