@@ -215,7 +215,7 @@ class Run:
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)
-        # A server has the runs of years, each with thousands of devices, of which nobody asks any more.
+        # A server has the runs of years, each with thousands of devices, of which no one asks any more.
         self.engine, self.recorder = self.engine.without_devices(), Recorder(self.engine.state)
         self._offered, self.left_open = {}, set()
         self.changed.fire()

@@ -59,7 +59,7 @@ class Series:
                     log.warning("the run that follows %s cannot be started: %s", run.run, error, exc_info=bug)
 
     def notices(self) -> tuple[str, ...]:
-        """A sentence for each series whose next run is due and cannot start."""
+        """A sentence for each series whose next run should have started, and cannot."""
         return tuple(
             f"the run that follows {run.run} cannot be started: {self._failed[run.run][1]}; it is retried."
             f" To end the series: fedserver run stop {run.run}"

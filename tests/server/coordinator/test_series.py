@@ -283,7 +283,7 @@ def test_what_cannot_start_now_is_tried_again(tmp_path: Path) -> None:
         await ReleaseApi(coordinator).remove("stable")
         await until(lambda: bool(coordinator.series.notices()))
         await OperatorApi(coordinator).stop_run("daily", "")
-        assert not coordinator.series.notices(), "nobody waits for it"
+        assert not coordinator.series.notices(), "no one waits for it"
 
     scenario(story, tmp_path)
 
