@@ -148,12 +148,13 @@ class Result:
         says, and bytes divided by 255.
 
         model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
-        an unknown cluster.
+        an unknown cluster, and NotKnown for a run of statistics.
         """
         from shoal.core.device_kit.learner import load_weights
         from shoal.core.device_kit.scaling import in_own_units
         from shoal.simulation.learners import learner_of
 
+        self._check_network()
         weights = self.weights(cluster)
         module = learner_of(self._model() if model is None else model).module(seed=0)
         load_weights(module, weights)
@@ -163,15 +164,21 @@ class Result:
         """The model of a cluster in ONNX Runtime, without PyTorch: session.run(["scores"], {"x": x}).
 
         It takes the samples that `module` takes. Raises NotFound for an unknown cluster, and for a run
-        without a graph; LearnerFault where the network cannot be traced; Missing without the packages.
+        without a graph; NotKnown for one of statistics; LearnerFault where the network cannot be traced;
+        Missing without the packages.
         """
         try:
             from onnxruntime import InferenceSession, SessionOptions
         except ImportError:
             raise Missing("a session needs onnxruntime", "pip install onnxruntime") from None
+        self._check_network()
         options = SessionOptions()
         options.log_severity_level = 3  # errors: it warns of tensors that only training uses, as batch norm's
         return InferenceSession(self._onnx(cluster), options, ["CPUExecutionProvider"])
+
+    def _check_network(self) -> None:
+        if self.statistics:
+            raise NotKnown("a run of statistics trains no network", "its counts: result.statistics")
 
     def weights(self, cluster: str) -> Tensors:
         """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""

@@ -11,13 +11,13 @@ from shoal.core.errors import BadPayload
 DISTRIBUTION = "shoal-fed"
 
 
-def lacking(wheel: bytes, extra: str) -> list[str]:
+def lacking(metadata_of_wheel: bytes, extra: str) -> list[str]:
     """The requirements of a wheel that what is installed here does not meet. Raises BadPayload.
 
-    extra: the one that this device uses. What the release that runs requires, too, was met when it was
-    installed.
+    metadata_of_wheel: see `metadata_in`. extra: the one that this device uses. What the release that runs
+    requires, too, was met when it was installed.
     """
-    found = message_from_bytes(_metadata(wheel))
+    found = message_from_bytes(metadata_of_wheel)
     if found["Name"] != DISTRIBUTION:
         raise BadPayload(f"the wheel is of {found['Name']}", "ask its maker")
     present = metadata.requires(DISTRIBUTION) or []
@@ -25,7 +25,8 @@ def lacking(wheel: bytes, extra: str) -> list[str]:
     return [each for each in missing if not _is_met(each, extra)] + _of_python(found["Requires-Python"] or "")
 
 
-def _metadata(wheel: bytes) -> bytes:
+def metadata_in(wheel: bytes) -> bytes:
+    """What a wheel says of itself, among which its requirements. Raises BadPayload."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))

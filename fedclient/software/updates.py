@@ -8,7 +8,7 @@ from random import Random
 from fedclient.config import ClientConfig
 from fedclient.software.folder import SoftwareFolder
 from fedclient.software.launching import become
-from fedclient.software.requirements import lacking
+from fedclient.software.requirements import lacking, metadata_in
 from fedclient.software.source import Source
 from fedclient.software.standing import Standing
 from shoal import __version__
@@ -30,6 +30,7 @@ class Updates:
         self._extra = "infer" if settings.learner is None else "client"
         self._standing: Standing | None = None
         self._next_look, self._said = 0.0, set[str]()
+        self._metadata = dict[bytes, bytes]()  # by statement, of wheels that need what was not here
 
     async def between(self) -> None:
         """To be called when the device has no work, once the server has accepted a result of this process.
@@ -85,16 +86,23 @@ class Updates:
             raise BadPayload(f"{name} is the statement of version {release.version}", "publish it again")
         if not standing.wants(release.version, __version__):
             return False
+        if known := self._metadata.get(statement):  # the owner may have installed it meanwhile
+            await self._check(release.version, known)
         self._say(f"version {release.version} is fetched")
         wheel = await self._source.get(release.wheel, release.size)
         if wheel is None:
             raise NotFound(f"there is no {release.wheel} beside {name}", "publish it, too")
         release.check(wheel)
-        if missing := await asyncio.to_thread(lacking, wheel, self._extra):
-            hint = "install them on this device, or the next package of fedclient"
-            raise Missing(f"version {release.version} needs what is not here: {', '.join(missing)}", hint)
+        self._metadata[statement] = await asyncio.to_thread(metadata_in, wheel)
+        await self._check(release.version, self._metadata[statement])
         self._folder.keep(release, statement, wheel)
         return True
+
+    async def _check(self, version: str, metadata: bytes) -> None:
+        """Raises Missing if this device lacks what a release needs."""
+        if missing := await asyncio.to_thread(lacking, metadata, self._extra):
+            hint = "install them on this device, or the next package of fedclient"
+            raise Missing(f"version {version} needs what is not here: {', '.join(missing)}", hint)
 
     def _tell(self, error: ShoalError) -> None:
         if str(error) not in self._said:

@@ -129,6 +129,8 @@ def load(config: DataConfig, labels: bool = True) -> Views:
         raise DataFault(
             f"{config.test or path}: a test sample has shape {shapes}", "bring them into one shape"
         )
+    if test is not None:
+        checked.check_scales([(str(path), data.x), (f"{config.test or path}, to test on,", test.x)])
     return Views.of(data, test, config.held_out)
 
 

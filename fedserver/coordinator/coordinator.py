@@ -225,7 +225,7 @@ class Coordinator:
     def notices(self) -> tuple[str, ...]:
         """What an operator has to know: what keeps the server from working, and what `attention` adds."""
         found = problems(self.storage, self.conflicts, self.low_water())
-        found += shared(self.visitors.values())
+        found += shared(self.visitors.values()) + self.series.notices()
         return (*found, *(notice for source in self.attention for notice in source()))
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
@@ -360,6 +360,7 @@ class Coordinator:
         if visitor.session and (run.run not in (joined := visitor.joined) or not run.present(visitor.device)):
             await run.advance(Joined(visitor.device))
             joined.add(run.run)  # only now: until it has its task, other calls of this session wait here
+            visitor.forget_all_but({each.run for each in self.runs.active()})
 
     async def leave(self, visitor: Visitor) -> None:
         visitor.end()

@@ -215,6 +215,9 @@ class Run:
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)
+        # A server has the runs of years, each with thousands of devices, of which no one asks any more.
+        self.engine, self.recorder = self.engine.without_devices(), Recorder(self.engine.state)
+        self._offered, self.left_open = {}, set()
         self.changed.fire()
 
     async def pause(self, reason: str) -> None:
@@ -254,8 +257,7 @@ class Run:
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
         """
-        combining = self.engine.stage is Stage.REDUCING
-        if self.active and combining:
+        if self.engine.stage is Stage.REDUCING:
             raise Refused(
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
@@ -274,9 +276,6 @@ class Run:
         earlier = await self.storage.call(self.blobs.load_state, self.state_type, round)
         state = self._back_at(earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
-        if combining:  # the run ended meanwhile, so the result of these reports will never count
-            lost = tuple(sorted(self.engine.reported))
-            self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
         self.recorder.rolled_back(round, cluster)
         said = f"an operator rolled {what} back to what it was after round {earlier.progress}"
         if without:

@@ -29,11 +29,12 @@ SKIPPED = "skipped, as too few devices had new data by the time of the next run"
 
 
 class Series:
-    """The series of a server. _failed: for the latest run of a series, when the next could not start."""
+    """The series of a server. _failed: for the latest run of a series, when the next could not start, and
+    why."""
 
     def __init__(self, storage: Storage, runs: KnownRuns, in_turn: InTurn, starting: Starting) -> None:
         self._storage, self._runs, self._in_turn, self._starting = storage, runs, in_turn, starting
-        self._failed: dict[RunId, float] = {}
+        self._failed: dict[RunId, tuple[float, str]] = {}
 
     def time_left(self, run: Run) -> float | None:
         """Seconds until the run starts that follows this one; None if none does."""
@@ -47,14 +48,24 @@ class Series:
             return
         for run in [each for each in self._runs.values() if self._is_due(each)]:
             waits = min(TRY_AGAIN, run.spec.every)
-            if time.monotonic() - self._failed.get(run.run, -waits) >= waits:
+            last, _ = self._failed.get(run.run, (-waits, ""))
+            if time.monotonic() - last >= waits:
                 try:
                     await self._follow(run)
                     self._failed.pop(run.run, None)
                 except Exception as error:  # of a plug-in, it may be any, and the server goes on
-                    self._failed[run.run] = time.monotonic()
+                    self._failed[run.run] = (time.monotonic(), str(error))
                     bug = None if isinstance(error, ShoalError) else error
                     log.warning("the run that follows %s cannot be started: %s", run.run, error, exc_info=bug)
+
+    def notices(self) -> tuple[str, ...]:
+        """A sentence for each series whose next run should have started, and cannot."""
+        return tuple(
+            f"the run that follows {run.run} cannot be started: {self._failed[run.run][1]}; it is retried."
+            f" To end the series: fedserver run stop {run.run}"
+            for run in self._runs.values()
+            if run.run in self._failed and self._is_due(run)
+        )
 
     async def end(self, run: Run) -> None:
         """In turn: start no more runs of the series of this one. Safe to repeat."""

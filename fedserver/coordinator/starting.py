@@ -32,6 +32,8 @@ OWNER = "@operator"
 """The device name under which an operator's uploads are stored. No device can have this name."""
 LONGEST_PERIOD = 366 * 86400.0
 """The longest time from a run of a series to the next, in seconds."""
+LONGEST_SERIES = 58
+"""The longest name of a series, in characters: those of its runs have up to six more, as in `daily-99999`."""
 MISSED_HEARTBEATS = 3
 """How many heartbeats a device may miss before it counts as absent."""
 
@@ -182,6 +184,11 @@ class Starting:
                 if spec.base
                 else "nothing says what to go on from",
                 "name a channel and a period of up to 366 days: --from stable --every 1d",
+            )
+        if spec.every and not spec.series and len(spec.name) > LONGEST_SERIES:
+            raise ConfigError(
+                f"{spec.name!r} is too long for a series: the names of its later runs end with a number",
+                f"use a name of up to {LONGEST_SERIES} characters",
             )
         shortest = MISSED_HEARTBEATS * self._heartbeat
         if spec.policy.device_timeout < shortest:

@@ -9,6 +9,7 @@ own checkpoints, no blob of a release is deleted before the release is. A card n
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,9 @@ class Releases:
             if ended is not None and ended.outcome == PROMOTED:
                 self._move(Move(ended.channel, ended.new, ended.pinned, ended.ended, ended.why))
             elif ended is not None:
-                self.rollouts.end(ended)
+                ((at,),) = self._db.query("SELECT max(at) FROM channels WHERE channel = ?", (ended.channel,))
+                later = math.nextafter(at or 0.0, math.inf)  # whatever the clock says, as in _move
+                self.rollouts.end(replace(ended, ended=max(ended.ended, later)))
             crash.point("server.counts-committing")
         crash.point("server.counts-stored")
 
@@ -230,6 +233,9 @@ class Releases:
             if (going := self.rollouts.going(move.channel)) is not None:
                 outcome = PROMOTED if move.release == going.new else WITHDRAWN
                 self.rollouts.end(replace(going, ended=move.at, outcome=outcome, why=move.why))
+        # A clock that was set back must not let a move seem to be older than the rollout that it came after.
+        ((ended,),) = self._db.query("SELECT max(ended) FROM rollouts WHERE channel = ?", (move.channel,))
+        move = replace(move, at=max(move.at, ended or 0.0))
         self._db.execute(
             "INSERT INTO channels (number, channel, release, pinned, at, why)"
             " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ? FROM channels",

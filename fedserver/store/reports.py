@@ -90,12 +90,19 @@ class Reports:
 
     def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
         """Remove a report whose blobs are damaged, so that it no longer counts."""
+        names = self._blobs_of(REPORT, (run, round, device))
         with self._db.transaction():
             self._db.execute(f"DELETE FROM reports {REPORT}", (run, round, device))  # noqa: S608
+        self._references.remove_unneeded(names)
 
-    def forget(self, device: DeviceId) -> None:
-        """Inside a transaction: delete all reports of a device."""
+    def forget(self, device: DeviceId) -> set[str]:
+        """Inside a transaction: delete all reports of a device. Returns the blobs that they had."""
+        names = self._blobs_of("WHERE device = ?", (device,))
         self._db.execute("DELETE FROM reports WHERE device = ?", (device,))
+        return names
+
+    def _blobs_of(self, which: str, values: Sequence[object]) -> set[str]:
+        return {name for (name,) in self._db.query(f"SELECT sha256 FROM report_blobs {which}", values)}  # noqa: S608
 
     def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""

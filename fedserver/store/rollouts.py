@@ -68,7 +68,7 @@ class Rollouts:
 
     def latest(self) -> Sequence[Rollout]:
         """The latest rollouts of all channels, newest first; damaged rows are left out."""
-        query = "SELECT rollout FROM rollouts ORDER BY began DESC, rowid DESC LIMIT ?"
+        query = "SELECT rollout FROM rollouts ORDER BY rowid DESC LIMIT ?"
         found = list[Rollout]()
         for (name,) in self._db.query(query, (SHOWN,)):
             with suppress(DamagedRow):

@@ -86,7 +86,8 @@ class Store:
             raise
         try:
             self.history = History(self.database)
-            audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
+            audit = AuditLog(self.database, state)
+            self._references = references = References(self.database, self.blobs)
             self.journal = Journal(self.database)
             self.identities = Identities(self.database, audit, beside(state))
             self.releases = Releases(self.database, references, audit)
@@ -128,11 +129,12 @@ class Store:
         """Delete what is stored of a device that was withdrawn, but for what states of runs contain, and what
         has to be accounted for: its name in the registry, what it has paid, logs. Safe to repeat."""
         with self.database.transaction():
-            self.reports.forget(device)
+            names = self.reports.forget(device)
             self.journal.timeline.forget(device)
             for table in ("newcomers", "rollout_counts", "answered"):
                 self.database.execute(f"DELETE FROM {table} WHERE device = ?", (device,))  # noqa: S608
             crash.point("server.device-forgetting")
+        self._references.remove_unneeded(names)
         self.blobs.discard_all(device)
 
     def check_rows(self) -> None:

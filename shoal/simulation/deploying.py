@@ -39,7 +39,7 @@ def deploy(result: "SimulationResult", folder: Path) -> str:
     that was written fails."""
     from safetensors.numpy import save
 
-    if result.went_on:
+    if result.began is not None:
         raise ConfigError(
             "this run went on from an earlier one, whose models a real fleet does not have yet",
             "deploy the earlier one; from a release of it: fedserver run start --from RELEASE",

@@ -123,6 +123,12 @@ class Fleet(Mapping[str, Holding]):
             for part in filter(None, (given[name].train, given[name].own)):
                 self.columns = self.columns or part.columns
                 _check_columns(name, part.columns, self.columns)
+        arrays.check_scales(
+            (f"{name}, test part" if part is one.own else name, part.x)
+            for name, one in given.items()
+            for part in (one.train, one.own)
+            if part is not None
+        )
         names = None
         if not regression:
             known = {name: one.labels for name, one in given.items()}
@@ -236,6 +242,7 @@ class Fleet(Mapping[str, Holding]):
         fleet's labels. Raises DataFault, which names the device."""
         part = _part(device, x, y, self.regression)
         _check_columns(device, part.columns, self.columns)
+        arrays.check_scales([(device, part.x), *(("the fleet", x) for x in self._samples())])
         return _numbered(device, part, self.class_names)
 
     def __getitem__(self, name: str) -> Holding:

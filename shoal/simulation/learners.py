@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from shoal.core import models
 from shoal.core.data.layouts import AS_THEY_ARE, WHOLE, Layout, channel_is_last
+from shoal.core.data.scale import without_scale
 from shoal.core.device_kit.evaluation.evaluate import are_probabilities, class_scores, loss_of
 from shoal.core.device_kit.evaluation.regression import predictions
-from shoal.core.device_kit.learner import Latent, Learner, builtin, details_of
+from shoal.core.device_kit.learner import Latent, Learner, builtin, details_of, load_weights
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.shapes import TRIED, diagnose, refused
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
+from shoal.core.types import Tensors
 from shoal.shell.learners import from_file
 from shoal.simulation.fleet import Fleet
 
@@ -60,6 +62,14 @@ def learner_of(
             "give a torch module class, a function that builds one, a Learner, or the path of a learner.py",
         )
     return learner if latent is None else replace(learner, latent=latent)
+
+
+def beginning_with(learner: Learner, weights: Tensors) -> Learner:
+    """The same network, which begins with these weights, whatever the seed is. A scale among them is left
+    out: a run has its own."""
+    module = learner.module(seed=0)
+    load_weights(module, without_scale(weights))
+    return replace(learner, build=partial(copy.deepcopy, module))
 
 
 def _builtin(name: str, options: Mapping[str, Any], fleet: Fleet | None) -> Learner:

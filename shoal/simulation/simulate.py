@@ -36,7 +36,7 @@ from shoal.core.verdict import Measured, Verdict, counted, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
 from shoal.simulation.fleet import Fleet
-from shoal.simulation.learners import guess, layout_for, learner_of, probabilities
+from shoal.simulation.learners import beginning_with, guess, layout_for, learner_of, probabilities
 from shoal.simulation.progress import Progress, Shown
 from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
@@ -166,9 +166,10 @@ def simulate(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    few = filter(None, [_few_tests(fleet)])
+    few = filter(None, [_few_tests(fleet), _unasked(fleet, result.clusters) if participation < 1.0 else ""])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
-    result.went_on = from_ is not None
+    if from_ is not None:
+        result.began = beginning_with(learner, placing.common_model(from_.state))
     return result
 
 
@@ -177,7 +178,8 @@ class SimulationResult(Result):
 
     remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
     and what the server has to say of how the models were made, such as a model that does not learn. layout:
-    how the samples were arranged. went_on: whether it began with the models of an earlier result.
+    how the samples were arranged. began: of a run that went on from an earlier result, the network with the
+    weights that this one had for all; else None.
     state: the algorithm's last state. parameters: all of them, with their defaults. given: those that
     were given. policy: when its rounds opened. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
@@ -213,7 +215,8 @@ class SimulationResult(Result):
         }
         self.facts = dict(self.state.facts)
         self.remarks = tuple(self.state.remarks)
-        self.layout, self.went_on = AS_THEY_ARE, False
+        self.layout = AS_THEY_ARE
+        self.began: Learner | None = None
         self.class_names = fleet.class_names
 
     @cached_property
@@ -289,8 +292,10 @@ class SimulationResult(Result):
         """This result beside those of other algorithms, on the same fleet, with the same model and seed.
 
         They are run with their defaults and those of this run's parameters that they have too, such as
-        rounds, and ask as many devices in each round. Without names: one model for all (`fedavg`), each
-        device by itself (`local`), and all data in one place (`pooled`); see `shoal.simulation.references`.
+        rounds, and ask as many devices in each round. Where this run went on from an earlier one, they begin
+        with the mean of its models, but for those that begin with several, such as IFCA. Without names: one
+        model for all (`fedavg`), each device by itself (`local`), and all data in one place (`pooled`); see
+        `shoal.simulation.references`.
         """
         results: dict[str, Result] = {self.algorithm: self}
         with Shown(progress) as say:
@@ -343,12 +348,13 @@ class SimulationResult(Result):
     def again(self, name: str, fleet: Fleet, progress: bool | Progress = False) -> "SimulationResult":
         """Another algorithm's result, or of another fleet, with this one's model, seed and parameters, and
         with as large a share of the devices in each round."""
-        asked = self.policy.devices or len(self.fleet)
-        known = {each.name for each in fields(find(name)[0].parameters)}
+        asked, card = self.policy.devices or len(self.fleet), find(name)[0]
+        known = {each.name for each in fields(card.parameters)}
+        begins_with_one = card.initial(card.configure("default", {})) == 1
         return simulate(
             name,
             fleet,
-            model=self.learner,
+            model=self.began if self.began and begins_with_one else self.learner,
             seed=self.seed,
             model_seed=self.model_seed,
             device=self._device,
@@ -450,6 +456,16 @@ def _few_tests(fleet: Fleet) -> str:
         return ""
     shown = listed([f"{name} ({count})" for name, count in found.items()], MAX_NAMED)
     return f"an accuracy on so few test samples says little: {shown}"
+
+
+def _unasked(fleet: Fleet, clusters: Mapping[str, str]) -> str:
+    """Which devices the result says nothing of, in one sentence; "" where there is none."""
+    if not clusters or not (without := [name for name in fleet if name not in clusters]):
+        return ""
+    return (
+        f"{len(without)} of {len(fleet)} devices have no cluster, and no accuracy here, since no round asked "
+        f"them for what shows it: {listed(without, MAX_NAMED)}; more rounds, or more devices in each, do"
+    )
 
 
 def _seed(name: str, given: Any) -> int:

@@ -32,6 +32,22 @@ def test_the_same_seed_holds_the_same_samples_apart_and_another_one_others() -> 
     assert not np.array_equal(one, other)
 
 
+def test_bytes_beside_numbers_of_their_scale_are_refused_since_only_they_are_divided() -> None:
+    pixels, y = np.random.default_rng(43).integers(0, 256, (10, 6, 6)).astype(np.uint8), np.arange(10) % 2
+    numbers = pixels.astype(np.float32)
+    said = r"b has float32 up to \d+, and a bytes, which are divided by 255 .bring all into one type"
+    with pytest.raises(DataFault, match=said):
+        shoal.Fleet({"a": (pixels, y), "b": (numbers, y)})
+    with pytest.raises(DataFault, match="a, test part has float32"):
+        shoal.Fleet({"a": (pixels, y, numbers, y)})
+    with pytest.raises(DataFault, match="b has float32 up to 1"):  # flags, as of pandas.get_dummies
+        shoal.Fleet({"a": ((pixels > 99).astype(np.uint8), y), "b": (numbers > 99, y)})
+    fleet = shoal.Fleet({"a": (pixels, y), "b": (numbers / 255, y)})
+    with pytest.raises(DataFault, match="newcomer has float32"):
+        fleet.read("newcomer", numbers)
+    assert len(fleet.read("newcomer", numbers / 255)) == len(fleet.read("newcomer", pixels)) == 10
+
+
 def test_a_device_may_bring_its_own_test_part() -> None:
     for data in ((X[:7], Y[:7], X[7:], Y[7:]), {"x": X[:7], "y": Y[:7], "x_test": X[7:], "y_test": Y[7:]}):
         holding = shoal.Fleet({"a": data})["a"]

@@ -15,6 +15,7 @@ from shoal.core.server_kit.going_on import first_state
 from shoal.core.server_kit.scaling import is_due
 from shoal.simulation import images
 from shoal.simulation.images import rotate
+from tests.server.toys import same_models
 
 DEVICES, SAMPLES = 6, 100
 
@@ -114,6 +115,18 @@ def test_models_that_were_trained_on_inputs_as_they_are_go_on_with_these() -> No
     found = first_state(first.card.server(), first.state, first.card.configure())
     assert found.parameters.inputs == "scaled"
     assert not is_due(found)
+
+
+def test_what_it_is_compared_with_begins_with_the_same_weights() -> None:
+    first = shoal.simulate("flux", fleet(), rounds=6, seed=43)
+    second = shoal.simulate("flux", fleet(), rounds=1, seed=43, from_=first)
+    fresh = shoal.simulate("fedavg", fleet(), rounds=1, seed=43)
+    compared = second.compare("fedavg", "local", "ifca")
+    for name in ("fedavg", "local"):
+        assert compared[name].accuracy.mean > fresh.accuracy.mean + 0.1
+    assert len(compared["ifca"].models) > 1
+    alone = first.compare("fedavg")["fedavg"]
+    assert same_models(alone.models, shoal.simulate("fedavg", fleet(), rounds=6, seed=43).models)
 
 
 def test_what_cannot_go_on_says_so() -> None:

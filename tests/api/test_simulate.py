@@ -250,6 +250,17 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
     assert compared._repr_html_().count("<tr>") == 3
 
 
+def test_devices_that_no_round_has_asked_are_named() -> None:
+    third = shoal.simulate("fedavg", fleet(6), model=Net, rounds=1, participation=0.34, seed=43)
+    without = set(third.fleet) - set(third.clusters)
+    assert without
+    (said,) = [remark for remark in third.remarks if "have no cluster" in remark]
+    assert said.startswith(f"{len(without)} of 6 devices have no cluster")
+    assert said in repr(third)
+    whole = shoal.simulate("fedavg", fleet(6), model=Net, rounds=1, seed=43)
+    assert not any("have no cluster" in remark for remark in whole.remarks)
+
+
 def test_a_comparison_asks_as_many_devices_in_each_round() -> None:
     """Otherwise one model for all would learn from all devices, and the run from half of them."""
     half = shoal.simulate("fedprox", fleet(4), model=Net, rounds=2, participation=0.5)

@@ -23,6 +23,7 @@ from shoal.core.exchange.messages import PrivateTraining, Train, Trained, Traini
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Debit
 from shoal.core.privacy.report import OPEN, left_open
+from shoal.result import NotKnown
 
 DEVICES, SAMPLES = 12, 200
 
@@ -60,6 +61,9 @@ def test_they_are_those_of_all_data_in_one_place(fleet: shoal.Fleet) -> None:
     assert result.verdict is None
     assert f"{DEVICES} devices, {DEVICES * SAMPLES} samples" in repr(result)
     assert result.to_dict()["statistics"]["global"]["count"] == DEVICES * SAMPLES
+    for network in (result.module, result.session):
+        with pytest.raises(NotKnown, match="a run of statistics trains no network"):
+            network("global")
 
 
 def test_under_masks_they_are_the_same(fleet: shoal.Fleet) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from fedclient.cli.options import configured
-from fedclient.config import ClientConfig
+from fedclient.config import ClientConfig, LimitsConfig
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.store.state import DeviceFolder
 from shoal.core.engine.timeouts import MOMENT
@@ -22,6 +22,8 @@ IMPORTS = 120.0
 """Seconds that a package may take to load, on a slow device."""
 AHEAD = 60.0
 """Seconds by which the clock may differ from the server's."""
+LEAST_FREE = 256 << 20
+"""Bytes that have to be free where the owner has not said how many models may take."""
 
 
 class Unwell(ShoalError):
@@ -106,6 +108,8 @@ def _disk(settings: ClientConfig) -> Finding:
         return Finding("disk", f"{existing} cannot be written to", hint)
     space = os.statvfs(existing)
     free, needed = space.f_bavail * space.f_frsize, settings.limits.kept_bytes
+    if needed == LimitsConfig.kept_bytes:  # which no one has chosen for this disk
+        needed = LEAST_FREE
     text = f"{free / 1e9:.1f} GB free at {root}"
     if free < needed:
         return Finding("disk", f"{text}, and models may take {needed / 1e9:.1f} GB", "free some space")

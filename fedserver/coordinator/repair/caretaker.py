@@ -3,11 +3,12 @@
 Every few seconds it makes a second copy of the models that the runs continue from, where there is none. All
 the time, slowly, it reads what is stored and compares it with its hashes and checksums: the models of each
 run, the reports of open rounds, the copies, and the rows of the database. So damage is found while there is
-still a sound copy, and not only when the data are needed.
+still a sound copy, and not only when the data are needed. Uploads go that were left for no report.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,8 @@ COPY_SECONDS = 2.0
 """Seconds between two looks for models that have no copy yet."""
 CHECK_SECONDS = 600.0
 """Seconds between two passes over all that is stored."""
+LEFT_SECONDS = 3600.0
+"""Seconds after which an upload is deleted that no one goes on with, as of a device that never returned."""
 BYTES_PER_SECOND = 32 << 20
 """How many bytes a pass reads per second."""
 
@@ -57,7 +60,11 @@ class Caretaker:
 
     async def copy(self) -> None:
         """Make the copies that are missing, and delete those that are not needed any more."""
-        newest = await self._storage.call(self._storage.runs.newest_blobs) | await self._in_use()
+        newest = await self._storage.call(self._storage.runs.newest_blobs)
+        try:
+            newest |= await self._in_use()
+        except DamagedRow:  # of a channel: its models are not known, so their copies stay
+            newest |= self._copied
         if newest != self._copied:
             try:
                 await asyncio.to_thread(self._storage.blobs.keep_copies, newest)
@@ -72,13 +79,16 @@ class Caretaker:
         pace: bytes that are read per second at most; 0 for no limit.
         """
         await self._storage.call(self._storage.store.check_rows)
+        owing = {device for run in self._runs() if run.active for device in run.engine.plan.tasks}
+        await asyncio.to_thread(self._storage.blobs.discard_old, time.time() - LEFT_SECONDS, owing)
         for run in self._runs():
             try:
                 await self._check_run(run, pace)
             except (DamagedRow, DataFault) as error:
                 log.error("run %s: %s", run.run, error)
-        if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
-            log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
+        with suppress(DamagedRow):  # of a channel, which was logged with all rows that are damaged
+            if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
+                log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
         for name in sorted(self._copied):
             if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
                 log.error("the copy of blob %s was damaged, and is made again", name[:12])

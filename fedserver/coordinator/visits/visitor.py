@@ -166,6 +166,11 @@ class Visitor:
         self.taken[run] = round, size + (before if last == round else 0)
         return self.taken[run][1]
 
+    def forget_all_but(self, runs: Collection[RunId]) -> None:
+        """These are the runs that go on: a device may stay for years, and take part in a run each day."""
+        self.joined.intersection_update(runs)
+        self.taken = {run: taken for run, taken in self.taken.items() if run in runs}
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Wrap a call that waits; the device counts as present as long as the call lasts."""

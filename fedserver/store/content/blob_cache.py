@@ -14,6 +14,9 @@ from shoal.core.exchange.payload import encode as encode_message
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import ModelKey, RunId, Tensors
 
+VERIFIED_SECONDS = 600.0
+"""Seconds in which the blobs of a question are not read again before it is asked."""
+
 
 class BlobCache:
     """Finds tensors by the identity of their objects, since a state and its tasks share models.
@@ -25,6 +28,7 @@ class BlobCache:
         self._runs, self._blobs, self._run = runs, blobs, run
         self._weights: dict[int, tuple[Tensors, Weights]] = {}
         self._payloads: dict[int, tuple[Message, Payload]] = {}
+        self._question: tuple[Message | None, Payload | None] = None, None
 
     def payload(self, message: Message) -> Payload:
         """The payload of a task. A message is encoded only once, no matter how many devices get it."""
@@ -39,8 +43,16 @@ class BlobCache:
         return found[1] if found else None
 
     def question(self, message: Message) -> Payload:
-        """The payload of the question that a newcomer is asked. It is not cached."""
-        return encode_message(message, lambda tensors: self.weights(tensors))
+        """The payload of the question that a newcomer is asked. Many are asked the same one after the other,
+        which is written once, as long as its blobs are sound and the run keeps them."""
+        asked, payload = self._question
+        if payload is None or asked is not message or any(map(self._is_lost, payload.weights())):
+            payload = encode_message(message, lambda tensors: self.weights(tensors))
+            self._question = message, payload
+        return payload
+
+    def _is_lost(self, weights: Weights) -> bool:
+        return bool(self._blobs.damage(weights.blob.sha256, VERIFIED_SECONDS))
 
     def weights(self, tensors: Tensors) -> Weights:
         """The blob of these tensors. A new blob is stored, but not cached."""

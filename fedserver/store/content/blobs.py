@@ -403,6 +403,16 @@ class Blobs:
                 path.unlink(missing_ok=True)
                 self._forget(path.name)
 
+    def discard_old(self, since: float, devices: Collection[DeviceId]) -> None:
+        """Delete the uploads that no one has continued since then, by the clock, but for those of these
+        devices, which may still report."""
+        with storing(self._partial):
+            for folder in self._partial.iterdir():
+                for path, (written, _) in _sizes(folder).items():
+                    if written < since and folder.name not in devices:
+                        path.unlink(missing_ok=True)
+                        self._forget(path.name)
+
     def _forget(self, name: str) -> None:
         """An upload is gone. The checksums of one that has become a blob stay."""
         if not self.path(name).exists():

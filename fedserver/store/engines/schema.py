@@ -291,6 +291,9 @@ INSERT INTO meta VALUES ({VERSION});
 SCHEMA = META + RUNS + JOURNAL + IDENTITIES + HISTORY
 TABLES = tuple(name for name in re.findall(r"CREATE TABLE (\w+) \(", SCHEMA) if name != "meta")
 """The tables that hold what the server knows, each after those that it refers to."""
+EXPENDABLE = frozenset(re.findall(r"CREATE TABLE (\w+) \(", JOURNAL)) - {"timeline"}
+"""The tables in which a row that cannot be restored is removed: operators read them, and no run depends on
+them. A history that lacks a round would say of a model that it was made without a device."""
 
 CHECKSUMS = """
 CREATE TABLE checksums (                 -- of each row of the other tables, see integrity.redundancy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedserver.store.database import RESTORE, Database
 from fedserver.store.disk_space import is_full
-from fedserver.store.engines.schema import CHECKSUMS, SCHEMA, VERSION, check_version
+from fedserver.store.engines.schema import CHECKSUMS, EXPENDABLE, SCHEMA, VERSION, check_version
 from fedserver.store.integrity import salvage
 from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
 from fedserver.store.integrity.row_bytes import Place, text
@@ -50,7 +50,7 @@ class SqliteDatabase(Database):
     def _open(self, path: Path) -> None:
         self.connection = connect(path)
         try:
-            self.redundancy = Redundancy(self.connection, path)
+            self.redundancy = Redundancy(self.connection, path, EXPENDABLE)
         except BaseException:
             self.connection.close()
             raise
@@ -85,19 +85,20 @@ class SqliteDatabase(Database):
                 raise StorageFault(
                     f"{self._path.name} is damaged", "the next start makes it again of its copy"
                 )
-            for place in found:
-                self.repair(place)
-            if found:
-                self.redundancy.rewrite(found)
+            if sound := [place for place in found if self.repair(place)]:
+                self.redundancy.rewrite(sound)
             if self.redundancy.stale:
                 self.redundancy.refresh()
 
-    def repair(self, place: Place) -> None:
-        """Restore a damaged row from its copy. A row that cannot be restored stays; using it is an error."""
+    def repair(self, place: Place) -> bool:
+        """Restore a damaged row from its copy. Returns False for a row that cannot be restored: if it stays,
+        using it is an error."""
         try:
             self._found(self.redundancy.repair(place))
         except DamagedRow as damaged:
             self._found(str(damaged))
+            return False
+        return True
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         self.connection.execute(statement, values)

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from fedserver.store.database import Database
+from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.errors import NotFound, StorageFault
 
 FILE = "audit.jsonl"
@@ -180,9 +181,9 @@ class AuditLog:
             self.record(event, **facts)
 
     def head(self) -> Head:
-        """The last line."""
-        for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
-            return head_of(line)
+        """The last line. Of one that is damaged, the number is known from the table."""
+        for number, line in self._db.query("SELECT number, line FROM audit ORDER BY number DESC LIMIT 1"):
+            return Head(number, head_of(line).hash)
         return Head()
 
     def newest(self) -> float | None:
@@ -210,7 +211,10 @@ class AuditLog:
         try:
             if self._written is None:
                 self._take_up()
-            rows = self._db.rows("audit", "WHERE number > ? ORDER BY number", (self._written,))
+            with contextlib.suppress(DamagedRow):  # a line that is lost: `verify` says which, at any time
+                self._db.rows("audit", "WHERE number > ?", (self._written,))  # restores what is damaged
+            new = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
+            rows = self._db.query(new, (self._written,))
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())

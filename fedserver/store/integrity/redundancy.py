@@ -15,7 +15,7 @@ other or that cannot be opened is made again of all copies, and a damaged copy i
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,12 +56,13 @@ class DamagedRow(StorageFault):
 class Redundancy:
     """Keeps checksums and copies of all rows of `connection`, which is open on the file `path`.
 
-    For one thread. stale: whether the copy could not be written, for example because the disk is full.
-    refused: the damaged row that a statement was about to change, which is an error of SQLite then.
+    For one thread. expendable: the tables on which no run depends. stale: whether the copy could not be
+    written, for example because the disk is full. refused: the damaged row that a statement was about to
+    change, which is an error of SQLite then.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._main, self._path = connection, copy_of(path)
+    def __init__(self, connection: sqlite3.Connection, path: Path, expendable: Container[str]) -> None:
+        self._main, self._path, self._expendable = connection, copy_of(path), expendable
         self._pending: dict[Place, tuple[bytes, bytes] | None] = {}
         self._repairing = self.stale = False
         self.refused: Place | None = None
@@ -122,12 +123,13 @@ class Redundancy:
     def repair(self, place: Place) -> str:
         """Make a damaged row what it was. Returns what was done; raises DamagedRow if no one knows.
 
-        Inside a transaction or outside of one.
+        A row of which no one knows is removed if no run depends on it: it must not keep the server from
+        working, nor hide the others. Inside a transaction or outside of one.
         """
         table, row = place
         present, stored = self._row(place), self._stored(place)
         copied = self._copied(place)
-        if copied is not None and present == copied and stored == checksum(place, copied):
+        if present is not None and stored == checksum(place, present):
             # The row is sound: its values came from an index, which has another key than the table.
             self._main.execute(f"REINDEX {table}")
             return f"an index of table {table} was damaged, and was made again"
@@ -149,8 +151,11 @@ class Redundancy:
             # A checksum without a row, or a row without one, and no copy: a place that never was.
             self._main.execute("DELETE FROM checksums WHERE tbl = ? AND row = ?", place)
             if present is not None:
-                self._main.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))  # noqa: S608
+                self._remove(place)
             return f"row {row} of table {table} never existed, and was removed"
+        if table in self._expendable:
+            self._remove(place)
+            return f"row {row} of table {table} was damaged, and its copy, too: it is lost, and was removed"
         raise DamagedRow(place, "its copy is damaged, too: restore a backup")
 
     def adopt(self) -> None:
@@ -259,6 +264,15 @@ class Redundancy:
         else:
             changes = ", ".join(f"{column} = ?" for column in columns)
             self._main.execute(f"UPDATE {table} SET {changes} WHERE rowid = ?", (*values, row))  # noqa: S608
+
+    def _remove(self, place: Place) -> None:
+        table, row = place
+        statement = f"DELETE FROM {table} WHERE rowid = ?"  # noqa: S608
+        try:
+            self._main.execute(statement, (row,))
+        except sqlite3.DatabaseError:  # an index has another key of this row than the table
+            self._main.execute(f"REINDEX {table}")
+            self._main.execute(statement, (row,))
 
     def _set_checksum(self, place: Place, sum: bytes) -> None:
         self._main.execute("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)", (*place, sum))

@@ -18,7 +18,7 @@ from shoal.core.types import DeviceId, RunId
 
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
-RELEASE = "INSERT INTO released (run, device, release, rho, delta, group_size, curve)"
+RELEASED = "(run, device, release, rho, delta, group_size, curve)"
 RELEASES, MORE = 10_000, "more than is counted here"
 """How many releases of one device are recorded for one run: an honest device makes at most one per round."""
 
@@ -90,20 +90,23 @@ class Journal:
         return [record_of(Traffic, row) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
-        """Record each release once; beyond `RELEASES`, record only that there are more."""
+        """Record each release once; beyond `RELEASES`, record only that there are more. That of a run that
+        was removed meanwhile counts with those of removed runs."""
         with self._db.transaction():
             for each in releases:
+                is_there = self._db.query("SELECT 1 FROM runs WHERE run = ?", (each.run,))
+                table = "released" if is_there else "released_before"
                 curve = np.asarray(each.curve, "<f8").tobytes()
                 row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
                 self._db.execute(
-                    f"{RELEASE} SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - a text of ours
-                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8"
+                    f"INSERT INTO {table} {RELEASED} SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - ours
+                    f" WHERE (SELECT count(*) FROM {table} WHERE run = ?1 AND device = ?2) < ?8"
                     " ON CONFLICT DO NOTHING",
                     (*row, RELEASES),
                 )
                 self._db.execute(
-                    f"{RELEASE} SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
-                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)"
+                    f"INSERT INTO {table} {RELEASED} SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
+                    f" (SELECT 1 FROM {table} WHERE run = ?1 AND device = ?2 AND release = ?3)"
                     " ON CONFLICT DO NOTHING",
                     (each.run, each.device, each.release, MORE, b""),
                 )

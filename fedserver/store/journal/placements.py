@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from fedserver.store.database import Database, Row, record_of
+from shoal.core.errors import NotFound
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES = "nothing", "wish", "descriptor", "scores", "prototypes"
@@ -77,9 +78,11 @@ class Placements:
         self._db = database
 
     def add(self, new: PlacementRecord) -> None:
-        """Record an answer. If it is the one that the device had last, its record is written again."""
+        """Record an answer. If it is the one that the device had last, its record is written again. Raises
+        NotFound if the run was removed meanwhile."""
         whose, now = (new.run, new.device), time.time()
         with self._db.transaction():
+            check_present(self._db, new.run)
             last = self._db.rows(
                 "newcomers", "WHERE run = ? AND device = ? ORDER BY number DESC LIMIT 1", whose
             )
@@ -109,6 +112,12 @@ class Placements:
         without = (ABSTAINED, NEAREST)
         rows = self._db.query(UNPLACED, (*without, since, *without, REPEATED))
         return [(run, device, int(times)) for run, device, times in rows]
+
+
+def check_present(database: Database, run: RunId) -> None:
+    """Raises NotFound for a run that was removed, which no row may name any more."""
+    if not database.query("SELECT 1 FROM runs WHERE run = ?", (run,)):
+        raise NotFound(f"run {run!r} was removed", "ask for another one")
 
 
 def _same(one: PlacementRecord, other: PlacementRecord) -> bool:

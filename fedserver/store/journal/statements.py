@@ -15,12 +15,14 @@ ALL = 1 << 40
 """More rows than there are."""
 MANY = 5000
 """How many rows are read at a time of all runs, so that what else the store has to do waits only as long."""
+KEPT = 16
+"""Of how many runs the statements stay in memory. Those of another run are added up again."""
 REMOVED, PRESENT = "released_before", "released"
 """The tables with what was released in runs that were removed, and in those that are there."""
 
 
 class Statements:
-    """The statements of all runs that were asked for. For the thread that owns the database."""
+    """The statements of the runs that were asked for. For the thread that owns the database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -38,7 +40,10 @@ class Statements:
             for each in map(release_of, rows):
                 found[each.device] = with_release(found.get(each.device, Statement()), each)
             found = dict(sorted(found.items()))
+            self._known.pop(run, None)
             self._known[run] = counted + len(rows), found
+            for oldest in list(self._known)[:-KEPT]:
+                del self._known[oldest]
         return found
 
     def of_all(self) -> dict[DeviceId, Statement] | None:

@@ -7,6 +7,7 @@ Which device has said what is not stored, only when it last said something: of e
 from dataclasses import dataclass
 
 from fedserver.store.database import Database
+from fedserver.store.journal.placements import check_present
 from shoal.core.privacy.noise.response import EVERY_DAYS
 from shoal.core.server_kit.drift_answers import Day
 from shoal.core.types import DeviceId, ModelKey, RunId
@@ -42,8 +43,10 @@ class Watched:
         return not rows or not 0 <= day - rows[0]["day"] < DAYS_BETWEEN
 
     def add(self, new: Answer) -> bool:
-        """Count an answer, unless this device has given one lately. Returns whether it counts."""
+        """Count an answer, unless this device has given one lately. Returns whether it counts. Raises
+        NotFound if the run was removed meanwhile."""
         with self._db.transaction():
+            check_present(self._db, new.run)
             if not self.counts(new.device, new.day):
                 return False
             if not self._db.query("SELECT 1 FROM watched WHERE day = ? LIMIT 1", (new.day,)):

@@ -3,6 +3,7 @@
 `what` names the source in an error: a file, or a device of a fleet.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,28 @@ def network_input(x: Array) -> Array:
     if bad := int((~np.isfinite(found)).any(axis=tuple(range(1, found.ndim))).sum()):
         raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
     return found
+
+
+def check_scales(parts: Iterable[tuple[str, Array]]) -> None:
+    """Raises DataFault where some samples are bytes, which are divided by 255, and others are numbers on the
+    scale that those had before. parts: samples that one network gets, and what they are called.
+
+    Example:
+        >>> check_scales([("ward-a", np.uint8([[0, 255]])), ("ward-b", np.float32([[0.0, 0.5]]))])
+    """
+    pixels, others = list[tuple[str, Array]](), list[tuple[str, Array]]()
+    for what, x in parts:
+        (pixels if x.dtype == np.uint8 else others).append((what, x))
+    if not pixels or not others:
+        return
+    flags = max(int(x.max(initial=0)) for _, x in pixels) == 1  # bytes that are no pixels
+    for what, x in others:
+        if (most := x.max(initial=0)) > 1 or flags:
+            raise DataFault(
+                f"{what} has {x.dtype} up to {most:g}, and {pixels[0][0]} bytes, which are divided by 255",
+                "bring all into one type: x.astype(numpy.uint8) for pixels of 0 to 255, else "
+                "x.astype(numpy.float32)",
+            )
 
 
 def targets(what: str, y: Array) -> Array:

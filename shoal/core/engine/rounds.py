@@ -121,6 +121,18 @@ class RoundEngine(View):
         """
         return self._handlers[type(event)](event)
 
+    def without_devices(self) -> "RoundEngine":
+        """The same run with no device and no task, as after a restart: what a run that is over needs."""
+        return RoundEngine(
+            self._server_half,
+            self._policy,
+            self._seed,
+            self.state,
+            round=self.round,
+            abandoned_in_a_row=self._abandoned,
+            memory=self._attendance.memory(self._typical),
+        )
+
     # -- devices ----------------------------------------------------------------------------------------
 
     def _joined(self, event: Joined) -> list[Effect]:

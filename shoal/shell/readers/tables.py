@@ -44,7 +44,7 @@ def read_csv(
             known = [label] if label in header else []
             width = len(taken)
             numeric, text = (taken, label) if words and known else ([*taken, *known], None)
-            blocks = list(_blocks(path, header, numeric, text, rows))
+            blocks = list(_blocks(path, header, numeric, text, rows, bool(known)))
     except UnicodeDecodeError:
         raise DataFault(f"{path} is not UTF-8 text", "save it as UTF-8") from None
     except csv.Error as error:
@@ -130,24 +130,29 @@ def _known(name: str, header: list[str]) -> str:
 
 
 def _blocks(
-    path: Path, header: list[str], taken: list[str], text: str | None, rows: Iterator[list[str]]
+    path: Path,
+    header: list[str],
+    taken: list[str],
+    text: str | None,
+    rows: Iterator[list[str]],
+    labeled: bool,
 ) -> Iterator[tuple[Array, Array]]:
     """The columns `taken` as numbers, in that order, and the column `text` as it is, a block of lines at a
-    time."""
+    time. labeled: whether one of them has the labels."""
     line, order = 2, [header.index(name) for name in taken]
     place = None if text is None else header.index(text)
     while block := list(itertools.islice(rows, CSV_BLOCK)):
         if any(len(row) not in (0, len(header)) for row in block):
-            raise _bad_line(path, header, taken, block, line)
+            raise _bad_line(path, header, taken, block, line, labeled)
         # Without empty lines, as at the end of many files.
         lines = [[row[column] for column in order] for row in block if row]
         try:
             numbers = np.array(lines, dtype=np.float64).reshape(len(lines), len(taken))
         except ValueError:
-            raise _bad_line(path, header, taken, block, line) from None
+            raise _bad_line(path, header, taken, block, line, labeled) from None
         cells = [] if place is None else [row[place].strip() for row in block if row]
         if not np.isfinite(numbers).all() or not all(cells):
-            raise _bad_line(path, header, taken, block, line, text)
+            raise _bad_line(path, header, taken, block, line, labeled, text)
         yield numbers, np.array(cells, np.str_)
         line += len(block)
 
@@ -158,6 +163,7 @@ def _bad_line(
     taken: list[str],
     block: list[list[str]],
     line: int,
+    labeled: bool,
     text: str | None = None,
 ) -> DataFault:
     """The first thing that is wrong in a block whose first line is number `line`."""
@@ -174,7 +180,7 @@ def _bad_line(
                 )
             if name != text and not _is_number(cell):
                 hint = "use finite numbers, or leave the column out: data.ignore"
-                if len(taken) == len(header):  # as where no one has said which column has the classes
+                if len(taken) == len(header) and not labeled:  # no one has said which column has the classes
                     hint += f"; if it has the classes: data.label: {name}"
                 return DataFault(
                     f"{path}, line {number}, column {name!r}: {cell[:40]!r} is not a number", hint

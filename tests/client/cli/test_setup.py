@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from fedclient.__main__ import main
 from fedclient.cli.setup import doctor as doctor_module
+from fedclient.config import ClientConfig, LimitsConfig
 from fedclient.placing.follow import announce, command_of, follow
 from shoal.core.errors import ConfigError, DataFault, DiskFull, ShoalError, Unavailable
 
@@ -79,6 +81,17 @@ def test_doctor_names_what_does_not_work_and_what_to_do(
     monkeypatch.setattr(doctor_module, "IMPORTS", 1e-4)
     slow = verb("doctor", "--config", settings, code=1)["findings"][0]
     assert slow["text"].startswith("torch was not loaded within")
+
+
+@pytest.mark.parametrize(("kept", "well"), [(1 << 30, True), (3 << 30, False), (8 << 30, True)])
+def test_doctor_holds_the_disk_against_a_limit_that_someone_has_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, well: bool
+) -> None:
+    settings = ClientConfig(state=tmp_path, limits=LimitsConfig(kept_bytes=kept))
+    space = os.statvfs(tmp_path)
+    free = os.statvfs_result((space.f_bsize, 1024, 1 << 22, 1 << 21, 1 << 21, *tuple(space)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: free)  # with 2 GiB free
+    assert doctor_module._disk(settings).well is well
 
 
 def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) -> None:

@@ -93,6 +93,23 @@ def test_what_is_not_installed_here_is_named(device: Owned) -> None:
     assert not device.folder.root.exists()
 
 
+def test_a_wheel_that_needs_what_is_not_here_is_not_fetched_at_each_look(
+    device: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looks(updates: Updates) -> None:
+        for _ in range(3):
+            updates._next_look = 0.0
+            await updates.between()
+
+    device.maker.publish(PATCH, needs="not-on-this-device")
+    updates = Updates(device.settings, device.folder, device.said.append)
+    asyncio.run(looks(updates))
+    assert [line for line in device.said if "is fetched" in line] == [f"version {PATCH} is fetched"]
+    monkeypatch.setattr("fedclient.software.updates.lacking", lambda *args: [])  # its owner installs it
+    with pytest.raises(Become):
+        asyncio.run(looks(updates))
+
+
 @pytest.mark.parametrize("what", ["key", "wheel", "size", "no wheel", "another series", "torn"])
 def test_what_the_maker_has_not_signed_is_not_kept(device: Owned, what: str) -> None:
     release = device.maker.publish(PATCH)

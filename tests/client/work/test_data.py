@@ -213,6 +213,7 @@ def test_a_column_of_words_may_be_the_one_of_classes(tmp_path: Path) -> None:
     path = csv(tmp_path, "age,state\n40,ill\n")
     assert "data.label: state" in fault(DataConfig(csv=path))
     assert "data.label" not in fault(DataConfig(csv=path, label="age"))
+    assert "data.label" not in fault(DataConfig(csv=path, label="age", regression=True))
 
 
 def test_a_further_table_with_the_columns_in_another_order_is_refused(tmp_path: Path) -> None:
@@ -230,6 +231,17 @@ def test_a_further_table_with_the_columns_in_another_order_is_refused(tmp_path: 
     assert load_file(other, named).x.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     (tmp_path / "own.csv").unlink()  # as where a model is only used
     assert load_file(other, config).x.tolist() == [[2.0, 1.0], [4.0, 3.0]]
+
+
+def test_bytes_beside_a_test_part_of_numbers_of_their_scale_are_refused(tmp_path: Path) -> None:
+    x, y, path = np.full((4, 3), 128, np.uint8), np.array([0, 1, 0, 1]), tmp_path / "own.npz"
+    for test, refused in ((x * 1.0, True), (x / 255, False), (x, False)):
+        np.savez(path, x=x, y=y, x_test=test, y_test=y)
+        if refused:
+            assert "to test on, has float32 up to 128" in fault(DataConfig(npz=path))
+            assert load(DataConfig(npz=path, divide_by=255.0)).test is not None
+        else:
+            assert load(DataConfig(npz=path)).test is not None
 
 
 def test_csv_columns_to_ignore(tmp_path: Path) -> None:

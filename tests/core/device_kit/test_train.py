@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, convert
 from shoal.core.device_kit.training.train import check_weights, clip, train, walk, weights_of
@@ -263,6 +264,17 @@ def test_a_label_beyond_the_network_is_named() -> None:
     data = Dataset(np.zeros((2, 4), np.float32), np.array([1, 3]))
     with pytest.raises(DataFault, match="label 3, and the network knows 3 classes"):
         train(small(), small().module(0), convert(data, CPU), PLAIN, seed=0)
+
+
+def test_an_own_loss_of_one_output_is_told_what_it_is_measured_by() -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
+
+    learner = Learner("one", lambda: nn.Linear(4, 1), loss=loss)
+    data = convert(Dataset(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])), CPU)
+    train(learner, learner.module(0), data, PLAIN, seed=0)
+    with pytest.raises(DataFault, match=r"has one output, and the data have 2 classes.* an evaluate\(\)"):
+        evaluate(learner, learner.module(0), data)
 
 
 @pytest.mark.parametrize("how", ["frozen", "without gradients"])

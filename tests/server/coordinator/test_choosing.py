@@ -11,6 +11,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.visits.visitor import Unlimited
 from fedserver.rpc.wire.operator_wire import PLACEMENT
+from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.choosing import Wish
@@ -18,10 +19,11 @@ from shoal.core.exchange.choosing.compact import ChooseCompact
 from shoal.core.exchange.choosing.tuning import Tune
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Ballot, ClusterAssignment
-from shoal.core.exchange.payload import decode
+from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import manifest_of, unpack
 from shoal.core.privacy.noise.vote import cost
 from shoal.core.privacy.report import Statement
+from shoal.core.types import Tensors
 from tests.core.server_kit.test_placing import flux
 from tests.server.servers import link, models, scenario, serve_all, start
 from tests.server.store.released import releases
@@ -63,7 +65,17 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
     scenario(story, tmp_path)
 
 
-def test_models_are_counted_and_made_once_for_each_state(tmp_path: Path) -> None:
+def test_models_are_counted_and_made_once_for_each_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, keep = list[Tensors](), Blobs.keep
+
+    def counting(self: Blobs, tensors: Tensors) -> Weights:
+        kept.append(tensors)
+        return keep(self, tensors)
+
+    monkeypatch.setattr(Blobs, "keep", counting)
+
     async def story(coordinator: Coordinator) -> None:
         coordinator.quota = quota = AtMost()
         await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 3})
@@ -76,8 +88,17 @@ def test_models_are_counted_and_made_once_for_each_state(tmp_path: Path) -> None
         for key, model in zip(opened.keys[:-1], opened.models, strict=False):
             for name, array in state.models[key].items():
                 assert model[name] == pytest.approx(array, abs=0.01)
+        kept.clear()
         again = await newcomer.link.place("ifca", Wish(64))
         assert again == question
+        assert not kept, "nor are their bytes written again"
+        assert isinstance(again, Question)
+        weights = again.payload.weights()[0]
+        coordinator.storage.blobs.path(weights.blob.sha256).unlink()
+        coordinator.storage.blobs._sound.clear()  # as long after
+        await given(newcomer, await newcomer.link.place("ifca", Wish(64)))
+        await coordinator.storage.call(coordinator.storage.runs.release, "ifca")  # as at the end of a round
+        await given(newcomer, await newcomer.link.place("ifca", Wish(64)))
 
     scenario(story, tmp_path)
 

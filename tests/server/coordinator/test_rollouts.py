@@ -1,6 +1,7 @@
 """Rollouts in a coordinator: who is asked to try what, what is counted, and how they end and last."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,34 @@ def test_a_worse_release_is_stopped_and_a_better_one_promoted(tmp_path: Path) ->
         assert ((await latest(coordinator)).outcome, (await given(coordinator))[0]) == (PROMOTED, NEW)
         moved = [Event.ROLLOUT_BEGUN, Event.ROLLOUT_ENDED]
         assert await events(coordinator, *moved) == [each.value for each in moved * 2]
+
+    scenario(story, tmp_path)
+
+
+@pytest.mark.parametrize("set_by", [-7200.0, 7200.0])
+def test_the_notice_of_one_that_was_stopped_ends_whatever_the_clock_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by: float
+) -> None:
+    real, ahead = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+
+    async def stopped(coordinator: Coordinator) -> bool:
+        notices = (await OperatorApi(coordinator).status()).notices
+        return any("was stopped" in each for each in notices)
+
+    async def story(coordinator: Coordinator) -> None:
+        nonlocal ahead
+        await ready(coordinator)
+        ahead += set_by
+        await tell(coordinator, "pi", WORSE)
+        assert await stopped(coordinator)
+        ahead += set_by
+        await ReleaseApi(coordinator).use(OLD)
+        assert not await stopped(coordinator)
+        await ReleaseApi(coordinator).try_out(NEW, "", 1.0, 0.02)
+        ahead += set_by
+        await tell(coordinator, "pi", WORSE)
+        assert await stopped(coordinator)
 
     scenario(story, tmp_path)
 

@@ -93,6 +93,14 @@ def test_each_run_goes_on_from_what_the_channel_has_and_missed_periods_are_skipp
             assert (await ReleaseApi(coordinator).channels())["stable"][-1].release == "daily@3"
             passes(coordinator, "daily", 10 * DAY)
             await over(coordinator, "daily-2")
+            for run in coordinator.runs.values():  # of a year of such runs, no device stays in memory
+                assert (len(run.engine.sessions), run.left_open, dict(run.engine.plan.tasks)) == (
+                    0,
+                    set(),
+                    {},
+                )
+            for visitor in coordinator.visitors.values():
+                assert {*visitor.taken, *visitor.joined} == {"daily-2"}
         assert coordinator.runs["daily-2"].spec.release == "daily@3"
         assert not same_models(models(coordinator, "daily-2"), final)
         shown = {each.run: each.next_run for each in OperatorApi(coordinator).runs()}
@@ -249,6 +257,10 @@ def test_what_cannot_be_says_so(tmp_path: Path) -> None:
             await begin(coordinator, base="first@9")
         with pytest.raises(ConfigError, match="no run can follow every"):
             await begin(coordinator, every=-1.0)
+        for length in (59, 64):
+            asked = spec(name="d" * length, base="stable", every=DAY, policy=POLICY)
+            with pytest.raises(ConfigError, match="too long for a series"):
+                await operator.start_run(asked, None)
         await begin(coordinator, every=0.0, base="first@3")
         assert coordinator.runs["daily"].spec.series == ""
         await operator.stop_run("daily", "")
@@ -262,9 +274,16 @@ def test_what_cannot_start_now_is_tried_again(tmp_path: Path) -> None:
         await begin(coordinator, every=0.05)
         await ReleaseApi(coordinator).remove("stable")
         await until(lambda: bool(coordinator.series._failed))
+        (notice,) = (await OperatorApi(coordinator).status()).notices
+        assert "cannot be started: the channel stable has no release" in notice
         known = len(coordinator.runs)
         await ReleaseApi(coordinator).use("first@3")
         await until(lambda: len(coordinator.runs) > known)
+        assert not coordinator.series.notices()
+        await ReleaseApi(coordinator).remove("stable")
+        await until(lambda: bool(coordinator.series.notices()))
+        await OperatorApi(coordinator).stop_run("daily", "")
+        assert not coordinator.series.notices(), "no one waits for it"
 
     scenario(story, tmp_path)
 

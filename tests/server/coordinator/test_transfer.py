@@ -1,6 +1,7 @@
 """What a device may fetch and send: whose a blob is, and transfers that are cut, repeated or replaced."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.visits.transfer import MAX_REPEATS, write
 from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.events import Offer
@@ -151,6 +153,28 @@ def test_an_upload_that_is_cut_off_goes_on(tmp_path: Path) -> None:
         assert await device.link.uploaded(blob) == 70
         receipt = await device.send(task, payload)
         assert receipt.outcome is Outcome.ACCEPTED
+
+    scenario(story, tmp_path)
+
+
+def test_an_upload_that_no_one_goes_on_with_goes_when_its_task_is_over(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        await device.task()
+        blob = BlobRef(sha256(b"some bytes").hexdigest(), 10)
+        await device.link.upload(blob, 0, pieces_of(b"some"))
+        operator = OperatorApi(coordinator)
+        await operator.upload(blob, 0, pieces_of(b"some by"))
+        for path in (tmp_path / "state" / "partial").glob("*/*"):
+            os.utime(path, (0.0, 0.0))
+        await coordinator.caretaker.check()
+        assert (await device.link.uploaded(blob), await operator.uploaded(blob)) == (4, 0)
+        await operator.stop_run("toy", "")
+        await operator.upload(blob, 0, pieces_of(b"some by"))
+        await coordinator.caretaker.check()
+        assert await operator.uploaded(blob) == 7, "it may go on"
+        assert not coordinator.storage.blobs.uploaded("d0", blob)
 
     scenario(story, tmp_path)
 

@@ -9,7 +9,10 @@ import pytest
 from fedserver.rpc.wire.operator_wire import PLACEMENT
 from fedserver.store.journal import placements
 from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
+from fedserver.store.journal.watched import Answer
+from fedserver.store.records import ReleaseRecord
 from fedserver.store.store import Store
+from shoal.core.errors import NotFound
 from tests.server.store.conftest import Engine
 from tests.server.store.samples import RECORD, checkpoint
 
@@ -94,3 +97,18 @@ def test_every_kind_travels_to_operators(evidence: str, outcome: str) -> None:
     for found in (PLACED, CHOSEN):
         each = replace(found, evidence=evidence, outcome=outcome, since=1.8e9, at=1.8e9 + 0.5, number=1 << 40)
         assert PLACEMENT.from_pb(PLACEMENT.to_pb(each)) == each
+
+
+def test_of_a_run_that_was_removed_meanwhile_it_is_said_and_what_was_released_stays(store: Store) -> None:
+    store.runs.remove("mnist")
+    for _ in range(2):
+        with pytest.raises(NotFound, match="run 'mnist' was removed"):
+            store.journal.placements.add(PLACED)
+    with pytest.raises(NotFound, match="run 'mnist' was removed"):
+        store.journal.watched.add(Answer("mnist", "mnist@10", "c0", "d1", 1000, True))
+    for _ in range(2):
+        store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
+    assert store.runs.statements("mnist") == {}
+    found = store.runs.statements_of_all()
+    assert found is not None
+    assert len(found["d1"].unprotected) == 1

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.integrity.row_bytes import checksum, packed, unpacked
 from fedserver.store.integrity.salvage import columns_of, damaged, tables
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
 from tests.server.coordinator.test_recovery import reports
-from tests.server.servers import DEVICES, expected, models, serve_all, server
+from tests.server.coordinator.test_releases import trained
+from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, server
 from tests.server.toys import same_models
 
 
@@ -112,16 +116,68 @@ def test_a_damaged_row_is_not_changed_but_restored_so_that_damage_never_gets_a_c
         assert (record.spec, record.title) == (spec, "again")
 
 
+def spoil_both(state: Path, table: str, column: str) -> None:
+    """The same, and the copy of that row and of all others of its table."""
+    spoil(state, table, column)
+    with closing(sqlite3.connect(state / "shoal.db.copy")) as copy, copy:
+        copy.execute("UPDATE copies SET data = x'00' WHERE tbl = ?", (table,))
+
+
 def test_a_row_whose_copy_is_damaged_too_is_an_error_of_that_row_alone(state: Path) -> None:
     with closing(Store(state)) as store:
-        spoil(state, "log", "text")
-        with closing(sqlite3.connect(state / "shoal.db.copy")) as copy, copy:
-            copy.execute("UPDATE copies SET data = x'00' WHERE tbl = 'log'")
-        with pytest.raises(DamagedRow, match="row 1 of table log is damaged"):
-            store.journal.log_lines("toy")
+        spoil_both(state, "timeline", "summary")
+        with pytest.raises(DamagedRow, match="row 1 of table timeline is damaged"):
+            store.journal.timeline.read("toy")
+        with pytest.raises(DamagedRow, match="row 1 of table timeline is damaged"):
+            store.journal.timeline.read("toy")
         assert store.runs.get("toy").round == 2
+        store.check_rows()
     with closing(Store(state)) as store:
         assert "restore a backup" in store.database.repaired[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("devices", "last_seen"), ("traffic", "up"), ("log", "text"), ("released", "rho"), ("audit", "line")],
+)
+def test_a_row_that_is_lost_stops_no_server_and_hides_no_other(state: Path, table: str, column: str) -> None:
+    async def work(coordinator: Coordinator) -> None:
+        operator, storage = OperatorApi(coordinator), coordinator.storage
+        await hands(coordinator, 0)
+        await coordinator.in_turn(coordinator.write_journal())
+        await operator.status()
+        await storage.call(storage.journal.log_lines, "toy")
+        await storage.call(storage.journal.traffic, "toy")
+        await storage.note(Event.LOG_SET_ASIDE)
+        await coordinator.caretaker.check()
+        assert not coordinator.broken.done()
+
+    async def play() -> None:
+        async with server(state) as coordinator:
+            await work(coordinator)
+            count = len(content(state)[table])
+            spoil_both(state, table, column)
+            await work(coordinator)
+        assert len(content(state)[table]) >= count - 1
+        spoil_both(state, table, column)
+        async with server(state) as coordinator:
+            await work(coordinator)
+        assert len(content(state)[table]) >= count - 2
+
+    asyncio.run(play())
+
+
+def test_a_channel_that_is_lost_ends_no_look_at_what_is_stored(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await coordinator.caretaker.copy()
+        copies = set(coordinator.caretaker._copied)
+        spoil_both(tmp_path / "state", "channels", "why")
+        await coordinator.caretaker.copy()
+        await coordinator.caretaker.check()
+        assert coordinator.caretaker._copied == copies
+
+    scenario(story, tmp_path)
 
 
 def test_the_standing_of_a_device_is_restored_and_else_it_alone_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedserver.store.journal.statements import KEPT
 from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.privacy.cost import ORDERS
@@ -48,6 +49,16 @@ def test_what_is_added_up_is_what_all_rows_say(store: Store, seed: int) -> None:
             assert list(found) == sorted(found)
     assert any(each.cost for each in found.values())
     assert any(each.unprotected for each in found.values())
+
+
+def test_those_of_many_runs_do_not_stay_in_memory_and_are_the_same(store: Store) -> None:
+    runs = [f"run-{number}" for number in range(2 * KEPT)]
+    for run in runs:
+        store.runs.add(replace(RECORD, run=run), checkpoint(store, 0.0))
+        store.journal.note_releases([ReleaseRecord(run, "d0", "weights")])
+    for _ in range(2):
+        assert all(list(store.runs.statements(run)) == ["d0"] for run in runs)
+        assert len(store.runs._statements._known) == KEPT
 
 
 def test_a_run_that_gets_the_name_of_a_removed_one_has_none_of_its_releases(store: Store) -> None:

@@ -243,6 +243,21 @@ def _broken() -> None:
     raise StorageFault("broken", "check the disk")
 
 
+def test_the_blobs_of_a_report_that_counts_no_more_go_with_it(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path / "state")
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.runs.open_round("mnist", ("a", "b", "c"), "training")
+    for device, value in (("a", 2.0), ("b", 3.0), ("c", 1.0)):
+        store.reports.add([Arrival.of(report(store, device, value))])
+    assert len(blobs_in(engine, tmp_path / "state")) == 3
+    store.reports.withdraw("mnist", 1, "a")
+    store.reports.withdraw("mnist", 1, "c")  # which has sent the model that the run began with
+    assert blobs_in(engine, tmp_path / "state") == {digest(model(1.0)), digest(model(3.0))}
+    store.forget("b")
+    assert blobs_in(engine, tmp_path / "state") == {digest(model(1.0))}
+    store.close()
+
+
 def test_the_scrub_removes_what_a_stop_left_and_says_so(engine: Engine, tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = engine.open(state)

@@ -52,6 +52,13 @@ def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
             f"the network gives {shape_of(scores)} for {len(x)} samples, not class scores ({len(x)}, C)",
             "provide a loss() and an evaluate() if it is not a classifier",
         )
+    if classes > scores.shape[1] == 1:  # as with an own loss() of one score for two classes
+        raise UnknownClass(
+            f"the network has one output, and the data have {classes} classes: no score is the highest",
+            f"build it with {classes} outputs, or provide an evaluate() that measures by this one; for "
+            "numbers to predict: regression",
+            1,
+        )
     if classes > scores.shape[1]:
         raise UnknownClass(
             f"the data have the label {classes - 1}, and the network knows {scores.shape[1]} classes",
