@@ -119,7 +119,9 @@ def verdict(folder: Path, programs: Path, device: str) -> tuple[int, dict[str, s
             out, _ = process.communicate(timeout=3 * HANG)
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-    return process.returncode, json.loads(out)["data"]["rules"]
+    answer = json.loads(out)
+    assert "rules" in answer["data"], answer
+    return process.returncode, answer["data"]["rules"]
 
 
 def test_our_own_device_keeps_every_rule(tmp_path: Path, programs: Path) -> None:
