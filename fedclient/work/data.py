@@ -37,7 +37,6 @@ from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
 from shoal.core.types import Array
 from shoal.shell.readers import (
     Arrays,
-    check_order,
     columns_of,
     kind_of,
     read_csv,
@@ -161,7 +160,8 @@ def _check_order(path: Path, config: DataConfig) -> None:
             [name for name in columns_of(*each) if name not in left_out]
             for each in ((path, kind), (config.path, config.kind))
         )
-        check_order(path, one, config.path, other)
+        cure = "write the columns of both in one order; or data.columns gives it"
+        checked.check_order(str(path), one, str(config.path), other, cure)
 
 
 @contextmanager

@@ -412,14 +412,10 @@ def _part(device: str, x: Any, y: Any, regression: bool) -> _Part:
 
 
 def _check_columns(device: str, found: tuple[str, ...] | None, known: tuple[str, ...] | None) -> None:
-    """Raises DataFault where a frame has the columns of the others in another order, which a network would
-    take for the same features."""
-    if found and known and found != known and sorted(found) == sorted(known):
-        place = next(place for place, name in enumerate(found) if name != known[place])
-        raise DataFault(
-            f"{device}: column {place} (from 0) is {found[place]!r}, and elsewhere {known[place]!r}",
-            "bring the columns into one order: x[list(first.columns)], where first is the x of one device",
-        )
+    """Raises DataFault where a frame has the columns of the others in another order."""
+    if found and known:
+        cure = "bring the columns into one order: x[list(first.columns)], where first is the x of one device"
+        arrays.check_order(device, found, "the fleet", known, cure)
 
 
 def _check_classes(names: Sequence[str], samples: int) -> None:

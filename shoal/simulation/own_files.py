@@ -4,6 +4,7 @@ import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.data import arrays
 from shoal.core.data.labels import listed
 from shoal.core.errors import ConfigError, DataFault
 
@@ -17,7 +18,7 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
     Classes that are words, such as the names of folders of pictures, are numbered over all devices: see
     `Fleet`.
     """
-    from shoal.shell.readers import check_order, columns_of, kind_of
+    from shoal.shell.readers import columns_of, kind_of
     from shoal.simulation.fleet import Fleet
 
     paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
@@ -37,7 +38,13 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
                 if (kind := kind_of(path)) in ("csv", "parquet"):
                     found = [each for each in columns_of(path, kind) if each != label]
                     first = first or (path, found)
-                    check_order(path, found, *first)
+                    arrays.check_order(
+                        str(path),
+                        found,
+                        str(first[0]),
+                        first[1],
+                        "write the columns of all files in one order",
+                    )
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
@@ -61,9 +68,8 @@ def _arrays(path: Path, label: str | None, words: bool) -> tuple[Any, ...]:
 
     if (kind := kind_of(path)) in ("csv", "parquet"):
         if label is None:
-            names = (
-                columns_of(path, kind) if kind == "csv" else []
-            )  # a parquet file needs a package to be read
+            # A parquet file needs a package to be read.
+            names = columns_of(path, kind) if kind == "csv" else []
             has = f"; it has {listed(reversed(names))}" if names else ""
             raise ConfigError(f"{path} is a {kind} file", f"name its column of classes: --label COLUMN{has}")
         return (read_csv if kind == "csv" else read_parquet)(path, label, True, words=words)

@@ -3,7 +3,7 @@
 `what` names the source in an error: a file, or a device of a fleet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,17 @@ def check_scales(parts: Iterable[tuple[str, Array]]) -> None:
                 "bring all into one type: x.astype(numpy.uint8) for pixels of 0 to 255, else "
                 "x.astype(numpy.float32)",
             )
+
+
+def check_order(what: str, found: Sequence[str], other: str, known: Sequence[str], cure: str) -> None:
+    """Raises DataFault where two tables have the same columns in another order: a network would take them
+    for the same features.
+
+    found, known: the names that count, of each. cure: how to bring them into one order.
+    """
+    if list(found) != list(known) and sorted(found) == sorted(known):
+        place = next(place for place, name in enumerate(found) if name != known[place])
+        raise DataFault(f"{what} has the column {found[place]!r} where {other} has {known[place]!r}", cure)
 
 
 def targets(what: str, y: Array) -> Array:

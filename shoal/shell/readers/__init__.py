@@ -9,11 +9,10 @@ from pathlib import Path
 
 from shoal.shell.readers.arrays import Arrays, read_idx, read_npz
 from shoal.shell.readers.images import numbered, read_images, read_numbered
-from shoal.shell.readers.tables import check_order, columns_of, read_csv, read_parquet
+from shoal.shell.readers.tables import columns_of, read_csv, read_parquet
 
 __all__ = [
     "Arrays",
-    "check_order",
     "columns_of",
     "kind_of",
     "numbered",

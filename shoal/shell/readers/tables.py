@@ -69,17 +69,6 @@ def columns_of(path: Path, kind: str) -> list[str]:
         return [name.strip() for name in next(csv.reader(file), [])]
 
 
-def check_order(path: Path, found: Sequence[str], other: Path, known: Sequence[str]) -> None:
-    """Raises DataFault where two tables have the same columns in another order: a network would take them
-    for the same features. found, known: the names that count, of each."""
-    if found != known and sorted(found) == sorted(known):
-        place = next(place for place, name in enumerate(found) if name != known[place])
-        raise DataFault(
-            f"{path} has the column {found[place]!r} where {other} has {known[place]!r}",
-            "write the columns of all files in one order; on a device, data.columns gives it",
-        )
-
-
 def line_of(path: Path, row: int) -> int:
     """The line, from 1, in which a row, from 0, of `read_csv` ends. Only among lines, empty ones count."""
     with path.open(newline="", encoding="utf-8-sig") as file:
