@@ -19,6 +19,7 @@ from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost, rho_for, rho_of, sigma_of, total
 
 DELTA = 1e-6
+ROUNDS = 20
 
 
 def cases() -> Iterator[tuple[str, Cost, list[dp_event.DpEvent]]]:
@@ -38,12 +39,12 @@ def cases() -> Iterator[tuple[str, Cost, list[dp_event.DpEvent]]]:
     yield "a descriptor and DP-SGD, epsilon 3 each, 600 samples", both, [event, descriptor]
 
 
-def lessons(epsilon: float, samples: int, rounds: int = 20) -> tuple[Cost, dp_event.DpEvent]:
+def lessons(epsilon: float, samples: int) -> tuple[Cost, dp_event.DpEvent]:
     """Training in batches of 64, one epoch in each round."""
-    asked = PrivateTraining(epsilon=epsilon, delta=DELTA, rounds=rounds)
+    asked = PrivateTraining(epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
     agreed = terms(asked, TrainingSettings(epochs=1, batch_size=64), samples)
     step = dp_event.PoissonSampledDpEvent(agreed.rate, dp_event.GaussianDpEvent(agreed.noise))
-    return total([agreed.cost] * rounds), dp_event.SelfComposedDpEvent(step, agreed.steps * rounds)
+    return total([agreed.cost] * ROUNDS), dp_event.SelfComposedDpEvent(step, agreed.steps * ROUNDS)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reconnect import HOST, Quiet, Server, started
+from benchmarks.reconnect import HOST, Quiet, started
 from fedclient.identity.join import join
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
@@ -91,7 +91,7 @@ def attacked(address: str, chain: Path | None, connections: int, rate: float) ->
 # -- those who are measured ---------------------------------------------------------------------------------
 
 
-async def joined(server: Server, state: Path, folder: Path, name: str, role: Role = Role.TRAIN) -> Keyring:
+async def joined(state: Path, folder: Path, name: str, role: Role = Role.TRAIN) -> Keyring:
     def token() -> str:
         with OperatorClient(state) as operator:
             return operator.create_token(Terms(role=role))[1]
@@ -118,8 +118,8 @@ async def timed(call: Callable[[], Awaitable[object]]) -> float:
 class Honest:
     """The two devices. Their calls are counted in the order in which they are made."""
 
-    def __init__(self, server: Server, state: Path, folder: Path, keyring: Keyring) -> None:
-        self._server, self._state, self._folder, self._keyring = server, state, folder, keyring
+    def __init__(self, state: Path, folder: Path, keyring: Keyring) -> None:
+        self._state, self._folder, self._keyring = state, folder, keyring
         self._number = 0
 
     async def measure(self, seconds: float) -> dict[str, float]:
@@ -152,7 +152,7 @@ class Honest:
         while time.monotonic() < ends:
             self._number += 1
             name = f"new-{self._number:04}"
-            found.append(await timed(lambda name=name: joined(self._server, self._state, self._folder, name)))  # type: ignore[misc]
+            found.append(await timed(lambda name=name: joined(self._state, self._folder, name)))  # type: ignore[misc]
             await asyncio.sleep(0.3)
         return found
 
@@ -170,11 +170,11 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
     with started(state, True) as server:
         assert server.process.stdout is not None
         join_address = server.process.stdout.readline().split()[-1]
-        honest = Honest(server, state, folder, await joined(server, state, folder, "honest"))
+        honest = Honest(state, folder, await joined(state, folder, "honest"))
         chains: dict[str, Path | None] = {"stranger": None}
         for who in ATTACKERS[1:]:
             role = Role.TRAIN if who == "revoked" else Role(who)
-            chains[who] = chain_of(await joined(server, state, folder, who, role), folder / f"{who}.pem")
+            chains[who] = chain_of(await joined(state, folder, who, role), folder / f"{who}.pem")
         with OperatorClient(state) as operator:
             operator.revoke("revoked", "for the benchmark")
         await honest.measure(1.0)

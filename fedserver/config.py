@@ -215,15 +215,13 @@ class RunConfig:
         )
 
 
-def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
-    """The settings of the file `path`, overridden by `flags`. Raises ConfigError.
+def read_server(flags: Mapping[str, Any]) -> ServerConfig:
+    """The settings of the file that `fedserver init` wrote into the state folder, if there is one.
 
-    Without a path, the file that `fedserver init` wrote into the state folder is read, if there is one.
+    flags: what overrides the file. Raises ConfigError.
     """
-    if path is None:
-        made = (flags.get("state") or Path("server")) / SETTINGS
-        path = made if made.is_file() else None
-    config, folder = read_settings(path, ServerConfig, flags)
+    made = (flags.get("state") or Path("server")) / SETTINGS
+    config, folder = read_settings(made if made.is_file() else None, ServerConfig, flags)
     return replace(config, blobs=str(place(config.blobs, folder)) if config.blobs else "")
 
 

@@ -52,7 +52,7 @@ def init(
     os.umask(0o077)
     if exists(state) and (state / SETTINGS).is_file():
         return _found(state, ())
-    store = Store(state, read_server(None, {"state": state}).elsewhere)
+    store = Store(state, read_server({"state": state}).elsewhere)
     try:
         made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, join_listen)]
         if not exists(state):
@@ -70,7 +70,7 @@ def init(
 
 
 def _found(state: Path, made: tuple[str, ...]) -> Made:
-    config = read_server(None, {"state": state})
+    config = read_server({"state": state})
     authority = Authority.open(state)
     return Made(authority.federation, config.hosts, config.listen, config.join_listen, made)
 

@@ -20,7 +20,7 @@ def backup(console: Console, state: Path, target: Path) -> Result:
     from fedserver.config import read_server
     from fedserver.store.backup import backup as copy
 
-    if read_server(None, {"state": state}).elsewhere is not None:
+    if read_server({"state": state}).elsewhere is not None:
         raise ConfigError(
             f"the store of {state} is in a PostgreSQL database",
             "back up the database with its own tools, and the folder of blobs: see docs/scaling.md",
@@ -74,7 +74,7 @@ def recover(state: Path, accept: bool) -> Result:
     from fedserver.store.backup import check_state
     from fedserver.store.store import Store
 
-    elsewhere = read_server(None, {"state": state}).elsewhere
+    elsewhere = read_server({"state": state}).elsewhere
     if elsewhere is None:
         check_state(state.absolute())
     store = Store(state.absolute(), elsewhere)

@@ -107,7 +107,7 @@ def up(**flags: Any) -> Result:
     from shoal.shell.memory import freeze_loaded, share_arenas
 
     share_arenas()
-    config = read_server(None, flags)
+    config = read_server(flags)
     log = logging.StreamHandler(sys.stderr)
     text_format = Printable("%(asctime)s %(levelname)s %(name)s: %(message)s")
     log.setFormatter(Json() if config.log_format == "json" else text_format)

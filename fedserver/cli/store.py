@@ -43,7 +43,7 @@ def migrate_store(
 
     if to_folder == bool(database) or bool(database) != bool(blobs):
         raise click.UsageError("give --database and --blobs, or --to-folder")
-    present = read_server(None, {"state": state})
+    present = read_server({"state": state})
     settings = state.absolute() / SETTINGS
     if database and blobs:
         if present.elsewhere is not None:

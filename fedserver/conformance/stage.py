@@ -116,7 +116,7 @@ class Stage:
 async def opened(folder: Path) -> AsyncIterator[Stage]:
     """A server in this folder, until the end of the block. Raises ShoalErrors."""
     setup.init(folder, ["127.0.0.1"], "127.0.0.1:0", "127.0.0.1:0", "conformance")
-    config = replace(read_server(None, {"state": folder}), cadence=CADENCE)
+    config = replace(read_server({"state": folder}), cadence=CADENCE)
     coordinator, listeners, edge = await Coordinator.open(folder, CADENCE), None, Edge()
     try:
         access = await access_of(coordinator.storage, Authority.open(folder), config)

@@ -255,13 +255,8 @@ class OperatorApi:
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
-        """The bytes of a blob, beginning with byte `start`. Raises NotFound."""
-        async for frame in self.frames(blob, start):
-            yield frame.data
-
     def frames(self, blob: BlobRef, start: int) -> AsyncGenerator[Frame, None]:
-        """The same in the messages in which they travel."""
+        """A blob, beginning with byte `start`, in the messages in which it travels. Raises NotFound."""
         return transfer.read(self._storage.blobs, blob, start, Line())
 
     async def uploaded(self, blob: BlobRef) -> int:

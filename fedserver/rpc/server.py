@@ -181,7 +181,7 @@ class _Ports:
         """The server of the Unix socket, which is bound when all else is ready."""
         server = aio.server(
             interceptors=(Calls(Errors(own_disk=True)),),
-            options=_with(OPTIONS, LONG_ANSWERS),
+            options=_with_long_answers(OPTIONS),
             maximum_concurrent_rpcs=OPERATOR_CALLS,
         )
         self.listeners.servers.append(server)
@@ -193,7 +193,7 @@ class _Ports:
             return []
         errors = self._errors(self._attention("the operators' port"))
         calls = Calls(errors, OperatorAuthorization(access.operators))
-        server = aio.server(interceptors=(calls,), options=_with(self._options, LONG_ANSWERS))
+        server = aio.server(interceptors=(calls,), options=_with_long_answers(self._options))
         port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
         access.operators.address = access.at(port)
         return [server]
@@ -233,8 +233,8 @@ class _Ports:
 Options = tuple[tuple[str, int], ...]
 
 
-def _with(options: Options, others: Options) -> Options:
-    return tuple({**dict(options), **dict(others)}.items())
+def _with_long_answers(options: Options) -> Options:
+    return tuple({**dict(options), **dict(LONG_ANSWERS)}.items())
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:

@@ -160,7 +160,7 @@ def test_a_server_starts_from_what_the_chart_prepares(
     state = tmp_path / "var" / "state"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (state / "authority").iterdir()} == {0o400}
     assert stat.S_IMODE((tmp_path / "run" / "keys" / "pgpass").stat().st_mode) == 0o400
-    elsewhere = read_server(None, {"state": state}).elsewhere
+    elsewhere = read_server({"state": state}).elsewhere
     assert elsewhere is not None
     assert elsewhere.blobs == bucket
     environment = {"PGPASSFILE": str(tmp_path / "run" / "keys" / "pgpass")}

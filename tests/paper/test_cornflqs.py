@@ -21,7 +21,7 @@ from shoal.core.exchange.parts import ClusterAssignment
 from shoal.simulation import images
 from shoal_lab.shifts import make
 from tests.fleet import contexts, first_model, learner
-from tests.reports import model, scored, trained
+from tests.reports import model, scored, trained, values
 
 
 def begun(**changes: Any) -> server_half.State:
@@ -39,10 +39,6 @@ CORN = [
     trained("d", 9, 8, examples=30),
 ]
 """Two pairs, far from each other."""
-
-
-def values(state: server_half.State) -> dict[str, list[float]]:
-    return {key: one["w"].tolist() for key, one in state.models.items()}
 
 
 # -- Algorithm 2 --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedserver.addresses import host_and_port
-from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
+from fedserver.config import SETTINGS, LearnerConfig, ServerConfig, read_run, read_server
 from fedserver.ha.bucket import BucketAddress
 from fedserver.store.engines import Elsewhere
 from fedserver.store.records import RunSpec
@@ -31,6 +31,12 @@ def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
     return path
+
+
+def served(state: Path, text: str) -> ServerConfig:
+    """The settings of a server whose state folder has this file."""
+    (state / SETTINGS).write_text(text)
+    return read_server({"state": state})
 
 
 def test_a_run_file_says_it_all_and_its_paths_are_its_own(tmp_path: Path) -> None:
@@ -84,27 +90,29 @@ def test_a_wrong_run_file_is_refused_by_the_key(tmp_path: Path, text: str, reaso
 
 
 def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
-    path = written(tmp_path, "state: data\ninsecure_loopback: true\ncadence: {poll: 5, grace: 1}\n")
-    config = read_server(path, {"listen": "127.0.0.1:0", "state": None, "insecure_loopback": None})
-    assert config.state == tmp_path / "data"
+    (tmp_path / SETTINGS).write_text("insecure_loopback: true\ncadence: {poll: 5, grace: 1}\n")
+    config = read_server({"listen": "127.0.0.1:0", "state": tmp_path, "insecure_loopback": None})
+    assert (config.state, config.insecure_loopback) == (tmp_path, True)
     assert (config.listen, config.cadence.poll, config.cadence.heartbeat) == ("127.0.0.1:0", 5.0, 10.0)
     with pytest.raises(ConfigError, match="poll, heartbeat"):
-        read_server(written(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}"), {})
-    with pytest.raises(ConfigError, match=r"settings\.yaml: unknown setting states"):
-        read_server(written(tmp_path, "states: x"), {})
+        served(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}")
+    with pytest.raises(ConfigError, match=r"fedserver\.yaml: unknown setting states"):
+        served(tmp_path, "states: x")
 
 
-def test_a_state_folder_brings_its_own_settings(tmp_path: Path) -> None:
+def test_a_state_folder_brings_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s").mkdir()
-    assert read_server(None, {"state": tmp_path / "s"}).hosts == ()
+    assert read_server({"state": tmp_path / "s"}).hosts == ()
     (tmp_path / "s" / SETTINGS).write_text("state: .\nhosts: [shoal.example.org]\nlisten: 0.0.0.0:1\n")
-    config = read_server(None, {"state": tmp_path / "s", "listen": "0.0.0.0:2"})
+    config = read_server({"state": tmp_path / "s", "listen": "0.0.0.0:2"})
     assert (config.state, config.hosts, config.listen) == (
         tmp_path / "s",
         ("shoal.example.org",),
         "0.0.0.0:2",
     )
-    assert read_server(tmp_path / "s" / SETTINGS, {}).state == tmp_path / "s"
+    (tmp_path / "s").rename(tmp_path / "server")
+    monkeypatch.chdir(tmp_path)
+    assert read_server({}).hosts == ("shoal.example.org",), "the folder's name where nothing says another"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -133,15 +141,15 @@ def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: st
 
 def test_where_the_store_is_and_which_servers_there_are(tmp_path: Path) -> None:
     text = "database: postgresql://shoal@db/shoal\nblobs: ../shared\naddresses: ['a.example:1', '[::1]:2']\n"
-    config = read_server(written(tmp_path, text), {})
+    config = served(tmp_path, text)
     assert config.elsewhere == Elsewhere("postgresql://shoal@db/shoal", tmp_path / "../shared")
     assert config.addresses == ("a.example:1", "[::1]:2")
-    assert read_server(written(tmp_path, "listen: 127.0.0.1:1\n"), {}).elsewhere is None
+    assert served(tmp_path, "listen: 127.0.0.1:1\n").elsewhere is None
 
 
 def test_blobs_may_be_in_a_bucket(tmp_path: Path) -> None:
     text = "database: postgresql://shoal@db/shoal\nblobs: s3://models/fleet?endpoint_url=https://s3.example\n"
-    found = read_server(written(tmp_path, text), {}).elsewhere
+    found = served(tmp_path, text).elsewhere
     bucket = BucketAddress("models", "fleet/", "https://s3.example")
     assert found == Elsewhere("postgresql://shoal@db/shoal", bucket)
 
@@ -160,7 +168,7 @@ def test_settings_of_several_servers_that_cannot_be_are_refused(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        read_server(written(tmp_path, text), {})
+        served(tmp_path, text)
 
 
 @pytest.mark.parametrize("name", ["listen", "join_listen", "operator_listen", "metrics", "addresses"])
@@ -183,14 +191,14 @@ def test_an_address_that_cannot_be_is_refused_whatever_setting_has_it(
 ) -> None:
     text = f"{name}: ['{address}']" if name == "addresses" else f"{name}: '{address}'"
     with pytest.raises(ConfigError, match=f"{name}: .*{reason}"):
-        read_server(written(tmp_path, text), {})
+        served(tmp_path, text)
     with pytest.raises(ConfigError, match=reason):
-        read_server(None, {name: [address] if text.endswith("]") else address})
+        read_server({name: [address] if text.endswith("]") else address})
 
 
 def test_port_0_is_one_to_listen_at_and_not_one_to_call(tmp_path: Path) -> None:
-    assert read_server(written(tmp_path, "listen: '[::1]:0'"), {}).listen == "[::1]:0"
+    assert served(tmp_path, "listen: '[::1]:0'").listen == "[::1]:0"
     assert host_and_port("listen", "[::1]:0") == ("[::1]", 0)
     assert host_and_port("listen", "localhost:65535") == ("localhost", 65535)
     with pytest.raises(ConfigError, match="use a port from 1 to 65535"):
-        read_server(written(tmp_path, "addresses: ['a.example:0']"), {})
+        served(tmp_path, "addresses: ['a.example:0']")

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Hands:
         self.link = link
         self.blobs: dict[str, bytes] = {}
 
-    async def hello(self) -> "Hands":
+    async def hello(self) -> Self:
         await self.link.hello(Hello("toy"))
         return self
 

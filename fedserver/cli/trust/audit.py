@@ -48,7 +48,7 @@ def verify(state: Path, expect: str | None) -> Result:
     from fedserver.config import read_server
     from fedserver.store.identities import audit as log
 
-    elsewhere, table = read_server(None, {"state": state}).elsewhere, None
+    elsewhere, table = read_server({"state": state}).elsewhere, None
     if elsewhere is not None:
         from fedserver.ha import postgresql
 

@@ -26,7 +26,6 @@ from fedserver.store.content import checked
 from fedserver.store.content.checked import Draft, LostTensors, StoredTensors
 from fedserver.store.content.copies import Copies, FolderCopies, duplicate, fault
 from fedserver.store.content.frames import Frames
-from fedserver.store.content.mapped import mapped
 from fedserver.store.content.spool import Spool
 from fedserver.store.content.sums import Sums, blocks_of
 from fedserver.store.content.upload import Upload
@@ -178,14 +177,6 @@ class Blobs:
                     file.write(data)
                     settle(file, path)
         self._spool.clear()
-
-    def load(self, weights: Weights) -> Tensors:
-        """Stored tensors as views of the mapped file: bytes are read when they are used, and never copied.
-
-        The tensors stay usable after the blob is deleted. Raises NotFound, or BadPayload if the size is
-        wrong.
-        """
-        return unpack(weights.manifest, mapped(self.path(weights.blob.sha256)))
 
     def read(self, weights: Weights) -> Tensors:
         """Stored tensors in memory, where the disk cannot change them any more.

@@ -6,7 +6,7 @@ import numpy as np
 
 from shoal.core.algorithm import Report
 from shoal.core.engine import checkpoint
-from shoal.core.exchange.messages import Evaluated, Trained
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.aggregation.averaging import (
     ALL,
@@ -18,16 +18,7 @@ from shoal.core.server_kit.aggregation.averaging import (
 from shoal.core.server_kit.aggregation.divergence import LossHistory
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
-from shoal.core.types import Tensors
-
-
-def model(*values: float) -> Tensors:
-    return {"w": np.array(values, np.float32)}
-
-
-def trained(device: str, *values: float, examples: int = 10) -> Report:
-    return Report(device, Trained(model(*values), examples, 0.1))
-
+from tests.reports import model, trained
 
 MODELS = {"c0": model(0, 0), "c1": model(5, 5)}
 

@@ -20,12 +20,9 @@ from shoal.core.server_kit.aggregation.robust import (
 )
 from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.types import Tensors
+from tests.reports import model
 
 ZERO: Tensors = {"w": np.zeros(2, np.float32)}
-
-
-def model(*values: float) -> Tensors:
-    return {"w": np.array(values, np.float32)}
 
 
 def updates(*models: Tensors, weights: tuple[float, ...] = ()) -> dict[str, Update]:

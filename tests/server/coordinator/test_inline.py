@@ -15,7 +15,7 @@ from shoal.core.engine.round.view import View
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import DiskFull, NotFound, Unavailable
 from shoal.core.exchange.admit import Limits
-from shoal.core.exchange.link import Hello, Outcome, Receipt, Report, Task
+from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.payload import INLINE, Payload
 from tests.server.servers import DEVICES, expected, link, models, scenario, serve_all, start
 from tests.server.toys import Hands, honest, same_models
@@ -26,10 +26,6 @@ POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES)
 
 class Inside(Hands):
     """A device that has models inside of tasks and reports."""
-
-    async def hello(self) -> "Inside":
-        await self.link.hello(Hello("toy"))
-        return self
 
     async def report(self, task: Task, number: int) -> Report:
         """The honest answer, which carries its model."""

@@ -187,9 +187,9 @@ def test_an_operator_may_fetch_any_blob_and_resume_an_upload(tmp_path: Path) -> 
         assert await operator.uploaded(blob) == 100
         assert await operator.upload(blob, 100, pieces_of(data[100:])) == blob.size
         await operator.start_run(spec(), own.keep(MODEL))
-        assert b"".join([piece async for piece in operator.fetch(blob, 0)]) == data
+        assert b"".join([frame.data async for frame in operator.frames(blob, 0)]) == data
         with pytest.raises(NotFound, match="is gone"):
-            await anext(operator.fetch(BlobRef("ab" * 32, 5), 0))
+            await anext(operator.frames(BlobRef("ab" * 32, 5), 0))
 
     scenario(story, tmp_path)
 

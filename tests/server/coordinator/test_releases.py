@@ -126,13 +126,8 @@ def test_an_operator_goes_back_and_pins_and_it_lasts(tmp_path: Path) -> None:
         await trained(coordinator, "fourth", 0.95)
         assert (await given(coordinator))[0] == "fourth@3", "it is pinned no more"
 
-    async def play() -> None:
-        async with server(tmp_path / "state") as first:
-            await before(first)
-        async with server(tmp_path / "state") as second:
-            await after(second)
-
-    asyncio.run(play())
+    scenario(before, tmp_path)
+    scenario(after, tmp_path)
 
 
 def test_a_release_stays_as_it_is_whatever_becomes_of_its_run(tmp_path: Path) -> None:
@@ -375,13 +370,8 @@ def test_a_run_that_measures_trains_nothing_and_says_how_good_each_group_is(tmp_
         assert found.groups[0].error == pytest.approx((0.6 * 0.4 / 100) ** 0.5)
         assert found.groups[1].error == pytest.approx((0.9 * 0.1 / 100 / 2) ** 0.5)
 
-    async def play() -> None:
-        async with server(tmp_path / "state") as first:
-            await before(first)
-        async with server(tmp_path / "state") as second:
-            await after(second)
-
-    asyncio.run(play())
+    scenario(before, tmp_path)
+    scenario(after, tmp_path)
 
 
 async def grouped(coordinator: Coordinator, run: RunId, assignments: dict[str, str]) -> str:

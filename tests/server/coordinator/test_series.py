@@ -234,13 +234,8 @@ def test_an_operator_ends_it_before_or_after_a_run_is_over_and_for_good(tmp_path
         await operator.stop_run("other", "")
         assert coordinator.series.time_left(coordinator.runs["other"]) is None
 
-    async def play() -> None:
-        async with server(tmp_path / "state") as first:
-            await before(first)
-        async with server(tmp_path / "state") as second:
-            await after(second)
-
-    asyncio.run(play())
+    scenario(before, tmp_path)
+    scenario(after, tmp_path)
 
 
 def test_what_cannot_be_says_so(tmp_path: Path) -> None:

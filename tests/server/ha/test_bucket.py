@@ -42,14 +42,6 @@ def store(elsewhere: Elsewhere, tmp_path: Path) -> Iterator[Store]:
         yield found
 
 
-@pytest.fixture
-def unsteady(buckets: Buckets) -> Iterator[Buckets]:
-    """The server of the buckets, which the test may stop."""
-    yield buckets
-    if not buckets.is_running:
-        buckets.start()
-
-
 def names(buckets: Buckets, address: BucketAddress) -> list[str]:
     """The blobs in the bucket."""
     return [key.partition("/")[2].partition(".")[0] for key in buckets.keys(address)]

@@ -1,7 +1,6 @@
 """A bucket that is away for a while: rounds wait and say why, and the models are the same in the end."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 DEADLINE = 600.0
 HELD = 2
 """The devices do nothing for this round until a test lets them."""
-
-
-@pytest.fixture
-def unsteady(buckets: Buckets) -> Iterator[Buckets]:
-    """The server of the buckets, which the test may stop."""
-    yield buckets
-    if not buckets.is_running:
-        buckets.start()
 
 
 async def patient(coordinator: Coordinator, number: int, let: asyncio.Event) -> None:

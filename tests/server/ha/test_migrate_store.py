@@ -72,7 +72,7 @@ def test_everything_is_there_after_a_move_and_after_the_way_back(state: Path, el
     settings = state / "fedserver.yaml"
     moved = migration.to_database(state, settings, elsewhere)
     assert (moved.rows, moved.blobs) == (sum(map(len, before.values())), len(needed))
-    assert read_server(None, {"state": state}).elsewhere == elsewhere
+    assert read_server({"state": state}).elsewhere == elsewhere
     assert yaml.safe_load(settings.read_text())["listen"] == "127.0.0.1:1"
     assert not (state / "shoal.db").exists()
     with closing(Store(state, elsewhere)) as store:
@@ -84,7 +84,7 @@ def test_everything_is_there_after_a_move_and_after_the_way_back(state: Path, el
         table = partial(engine.read, elsewhere.database)
         assert not verify(state, None, table).wrong
     migration.to_folder(state, settings, elsewhere)
-    assert read_server(None, {"state": state}).elsewhere is None
+    assert read_server({"state": state}).elsewhere is None
     with closing(Store(state)) as store:
         assert contents(store) == after != before
         assert not [store.blobs.damage(name) for name in needed if store.blobs.damage(name)]
@@ -128,7 +128,7 @@ def test_a_move_that_is_killed_at_any_step_can_be_repeated(
             migration.to_database(state, settings, elsewhere)
             break
         steps += 1
-        if read_server(None, {"state": state}).elsewhere is not None:
+        if read_server({"state": state}).elsewhere is not None:
             break
     assert steps >= (3 if isinstance(elsewhere.blobs, BucketAddress) else 6), (
         "those of the settings, and of blobs"
@@ -160,7 +160,7 @@ def test_a_database_with_another_store_or_a_later_state_is_refused(
         other.history.begin_start()
     with pytest.raises(Refused, match="another server"):
         migration.to_database(state, settings, elsewhere)
-    assert read_server(None, {"state": state}).elsewhere is None
+    assert read_server({"state": state}).elsewhere is None
 
 
 def test_a_later_state_of_the_same_store_is_not_overwritten(state: Path, elsewhere: Elsewhere) -> None:

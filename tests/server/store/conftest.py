@@ -1,6 +1,7 @@
 """The engines on which the store's contract is tested: a test that takes `engine` runs on each of them."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedserver.store.store import Store
 from shoal.core.errors import NotLeader
 from tests.buckets import Buckets
 from tests.postgresql import Cluster
+from tests.server.store.samples import RECORD, checkpoint
 from tests.waiting import HANG
 
 
@@ -54,3 +56,12 @@ ENGINES = {"sqlite": (), "postgresql": ("postgresql",), "bucket": ("postgresql",
 def engine(request: Any) -> Engine:
     needed = [request.getfixturevalue(name) for name in ENGINES[request.param]]
     return Engine(*needed or [None])
+
+
+@pytest.fixture
+def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
+    """A store that has one run, `RECORD`."""
+    opened = engine.open(tmp_path / "state")
+    opened.runs.add(RECORD, checkpoint(opened, 0.0))
+    yield opened
+    opened.close()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.server_kit.history.records import Digest, RoundHistory
 from shoal.core.types import Tensors
-from tests.server.store.conftest import Engine
+
+if TYPE_CHECKING:  # which takes what it needs from here
+    from tests.server.store.conftest import Engine
 
 SPEC = RunSpec("mnist", "fedavg", "paper", {"rounds": 3, "learning_rate": 0.5}, RoundPolicy(2, 2), 1 << 62)
 RECORD = RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
@@ -57,7 +59,7 @@ def report(store: Store, device: str, value: float, round: int = 1) -> ReportRec
     return ReportRecord.of("mnist", round, device, 1, Payload("trained", {"model": weights, "examples": 3}))
 
 
-def blobs_in(engine: Engine, state: Path) -> set[str]:
+def blobs_in(engine: "Engine", state: Path) -> set[str]:
     return {path.name for path in engine.blobs(state)}
 
 

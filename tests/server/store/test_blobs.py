@@ -230,7 +230,7 @@ def test_a_disk_that_fails_is_said_so(blobs: Blobs, monkeypatch: pytest.MonkeyPa
 def test_an_empty_blob_is_one_too(blobs: Blobs) -> None:
     weights = blobs.keep({})
     assert weights.blob.size == 0
-    assert blobs.load(weights) == {}
+    assert blobs.read(weights) == {}
     upload = blobs.receive("d", weights.blob, 0, ROOM)
     assert upload.finish() == 0
     upload.close()

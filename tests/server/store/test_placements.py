@@ -1,8 +1,6 @@
 """What newcomers were answered, on disk: one record for each answer, bounded, and gone with the run."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,19 +11,9 @@ from fedserver.store.journal.watched import Answer
 from fedserver.store.records import ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.errors import NotFound
-from tests.server.store.conftest import Engine
-from tests.server.store.samples import RECORD, checkpoint
 
 PLACED = PlacementRecord("mnist", "d1", "descriptor", "placed", "c0", "c1", 0.75, "near", ("c0",), 4)
 CHOSEN = PlacementRecord("mnist", "d2", "wish", "handed_out", reason="it chooses", models=("c0", "c1"))
-
-
-@pytest.fixture
-def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
-    opened = engine.open(tmp_path / "state")
-    opened.runs.add(RECORD, checkpoint(opened, 0.0))
-    yield opened
-    opened.close()
 
 
 def stored(store: Store, **which: str | int) -> list[PlacementRecord]:

@@ -1,9 +1,7 @@
 """What devices have released in a run: added up as rows come, it is the same as made of all rows."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,8 @@ from fedserver.store.journal.statements import KEPT
 from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.privacy.cost import ORDERS
-from tests.server.store.conftest import Engine
 from tests.server.store.released import releases, statements
-from tests.server.store.test_store import RECORD, checkpoint
-
-
-@pytest.fixture
-def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
-    opened = engine.open(tmp_path / "state")
-    opened.runs.add(RECORD, checkpoint(opened, 0.0))
-    yield opened
-    opened.close()
+from tests.server.store.samples import RECORD, checkpoint
 
 
 def some(chance: random.Random, number: int) -> ReleaseRecord:

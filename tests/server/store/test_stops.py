@@ -90,7 +90,7 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
         outcomes.add(len(found))
         assert finished <= len(found)
         for each in found:
-            assert digest(store.blobs.load(each.payload.weights()[0])) == digest(model(2.0))
+            assert digest(store.blobs.read(each.payload.weights()[0])) == digest(model(2.0))
         if not found:
             store.reports.add([Arrival.of(record)])
         assert blobs_in(engine, state) == {digest(model(1.0)), digest(model(2.0))}
@@ -110,7 +110,7 @@ def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(engine: Engine, 
         store.clean_up()
         (found,) = store.runs.all()
         outcomes.add(found.round)
-        value = decode(State, store.runs.checkpoint("mnist"), store.blobs.load).models["global"]["w"][0, 0]
+        value = decode(State, store.runs.checkpoint("mnist"), store.blobs.read).models["global"]["w"][0, 0]
         needed = {digest(model(1.0)), digest(model(2.0 if found.round == 1 else 3.0))}
         assert (found.round, found.asked, value) in [(1, ("a", "b"), 1.0), (2, (), 3.0)]
         assert finished <= (found.round == 2)

@@ -1,26 +1,12 @@
 """What devices say of their data, on disk: one answer of each in three months, as sums, gone with the run."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from fedserver.store.journal.watched import DAYS_BETWEEN, DAYS_KEPT, Answer
 from fedserver.store.store import Store
 from shoal.core.server_kit.drift_answers import Day
-from tests.server.store.conftest import Engine
-from tests.server.store.samples import RECORD, checkpoint
 
 SAID = Answer("mnist", "mnist@10", "c0", "d0", 1000, True)
-
-
-@pytest.fixture
-def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
-    opened = engine.open(tmp_path / "state")
-    opened.runs.add(RECORD, checkpoint(opened, 0.0))
-    yield opened
-    opened.close()
 
 
 def test_a_device_counts_once_and_again_after_three_months(store: Store) -> None:

@@ -145,7 +145,7 @@ def test_promtool_has_no_complaint(exposed: tuple[str, str]) -> None:
 
 
 def test_an_address_that_cannot_work_is_refused(tmp_path: Path) -> None:
-    assert read_server(None, {"state": tmp_path}).metrics == ""
+    assert read_server({"state": tmp_path}).metrics == ""
 
     async def play() -> None:
         async with server(tmp_path) as coordinator:

@@ -25,7 +25,7 @@ NOISE = (
 )
 
 
-def by_level(number: int, title: str, dataset: str, methods: Sequence[Method], note: str) -> Table:
+def by_level(number: int, title: str, dataset: str, methods: Sequence[Method]) -> Table:
     """Two shifts at three levels, with ten drifts."""
     return Table(
         paper="feroma",
@@ -39,7 +39,7 @@ def by_level(number: int, title: str, dataset: str, methods: Sequence[Method], n
             for shift in PAIRS[number]
             for level in LEVELS
         ],
-        note=note,
+        note=TEN_DRIFTS,
     )
 
 
@@ -70,7 +70,7 @@ NOISED = (
 
 TABLES: Sequence[Table] = (
     *(
-        by_level(number, f"FEROMA, Table {number}: by epsilon, 20 devices", "mnist", NOISED, TEN_DRIFTS)
+        by_level(number, f"FEROMA, Table {number}: by epsilon, 20 devices", "mnist", NOISED)
         for number in (9, 10)
     ),
     *(
@@ -118,7 +118,6 @@ TABLES: Sequence[Table] = (
             f"FEROMA, Table {number}: masks and threshold, 20 devices",
             "mnist" if number < 44 else "cifar-10",
             MASKED,
-            TEN_DRIFTS,
         )
         for number in (42, 43, 44, 45)
     ),

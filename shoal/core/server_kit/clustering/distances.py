@@ -20,10 +20,8 @@ LONGEST = 1e140
 """Limit of the magnitude of an update's coordinate, so that no device makes sums of products infinite."""
 
 
-def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors], block: int = 0) -> FloatArray:
+def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> FloatArray:
     """(n, n): inner products of the updates `models[i] - bases[i]`, over all tensors of floats.
-
-    block: how many coordinates are added at a time, on which the last bits depend; by default as many as fit.
 
     Memory: n x n values, one tensor, and `MATRIX` bytes of rows, however large the models are.
     """
@@ -31,7 +29,7 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors], block: i
     if not models:
         return products
     floats = [spec for spec in manifest_of(bases[0]) if DTYPES[spec.dtype].kind == "f"]
-    most = block or max(min(MATRIX // (8 * len(models)), max((spec.size for spec in floats), default=0)), 1)
+    most = max(min(MATRIX // (8 * len(models)), max((spec.size for spec in floats), default=0)), 1)
     matrix, old = np.empty((len(models), most)), np.empty(most)
     for spec in floats:
         for part in blocks(spec.size, most):
