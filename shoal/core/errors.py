@@ -121,6 +121,7 @@ class LearnerFault(ShoalError):
     """
 
     code, exit_code = "learner-failed", 8
+    details = ""
 
     def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         super().__init__(message, hint)

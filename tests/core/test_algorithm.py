@@ -102,6 +102,13 @@ def test_where_no_two_agree_weights_that_are_too_small_or_too_large_do_not_count
     assert agreed(built) is not lie
 
 
+def test_an_initial_weight_as_large_as_any_does_not_end_the_run() -> None:
+    honest = {"w": np.ones(2, np.float32), "b": np.zeros(2, np.float32)}
+    lie = {"w": np.ones(2, np.float32), "b": np.full(2, 3e38, np.float32)}
+    built = [Built(honest), Built(lie)]
+    assert agreed(built) in built  # of two, either may be right
+
+
 def test_a_shape_that_only_one_device_has_does_not_count() -> None:
     odd, usual = Built({"w": np.ones(3)}), Built({"w": np.ones(4)})
     assert agreed([odd, usual, usual]) is usual

@@ -112,6 +112,7 @@ HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.
             r"expected class counts of shape \(3, 10\), got \(2, 10\)",
         ),
         (replace(HONEST, scores=Scores(np.zeros(2), 30)), "expected the scores of 3 models, got 2"),
+        (replace(HONEST, scores=Scores(np.array([-1e308, 0.0, 1e308]), 30)), "a loss has values above 1e"),
         (replace(HONEST, examples=7), "the class counts sum to 30, but there are 7 samples"),
         (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "the class counts sum to -30"),
         (

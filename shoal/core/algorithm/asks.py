@@ -85,7 +85,8 @@ def _opened(
     found, reports = ["summed"] if secure else [] if private else ["weights"], list[str]()
     if scales_inputs(parameters):
         found.append("summary")
-    if not private and (not secure or measures or getattr(parameters, "select", "last") != "last"):
+    chooses = getattr(parameters, "select", "last") != "last"  # by losses, which no noise protects
+    if chooses or (not private and (not secure or measures)):
         found.append("figures")  # training brings some, but for sums, which would not protect them
     asked: PrivacySettings | None = getattr(parameters, "asked_privacy", None)
     if asked is not None and not asked.calibrated:

@@ -41,6 +41,8 @@ FEATURES = 1024
 SMALLEST, LARGEST = 1e-12, float(np.finfo(np.float32).max)
 CLEAR = 5.0
 """A bin is empty unless it has this many times the noise."""
+TAIL = 12.0
+"""A share is not farther from 0 to 1 than this many times the noise."""
 MIN_BINS = 8
 """Bins, however much noise there is."""
 MAX_NOISE = 0.05
@@ -120,11 +122,14 @@ def pooled(task: Tensors, answers: Sequence[Tensors]) -> dict[str, Array]:
     """The histogram of all devices together, of what each has answered to this task; each row sums to 1, or
     to 0 where nothing rises above the noise.
 
-    An answer beyond what a histogram, and the noise in most of the answers, can be is scaled down to it.
+    An answer beyond what a histogram, and the noise in most of the answers, can be is brought down to it, bin
+    by bin and as a whole: shares far below 0 would pass for noise that hides what all others say.
     """
     rows = len(task[EDGES])
     found = np.stack([each[SHARES] for each in answers]).astype(np.float64) * math.sqrt(rows)
     noise = float(np.median([_noise(each[:-1]) for each in found]))
+    reach = np.append(np.full(rows - 1, TAIL * noise), 0.0)[:, None]
+    found = np.clip(found, -reach, 1.0 + reach)
     most = np.full(rows, 1.0 + BINS * noise)
     most[-1] = 1.0
     sizes = np.abs(found).sum(axis=2)

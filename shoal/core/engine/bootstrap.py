@@ -136,7 +136,7 @@ def agreed(built: Sequence[Built]) -> Built:
         return alike[peers.index(max(peers))]
     lengths = [[_length(array) for model in models_of(each) for array in model.values()] for each in alike]
     middle = [median(each) for each in zip(*lengths, strict=True)]
-    off = [sum(abs(log(a / b)) for a, b in zip(own, middle, strict=True)) for own in lengths]
+    off = [sum(abs(log(a) - log(b)) for a, b in zip(own, middle, strict=True)) for own in lengths]
     return alike[off.index(min(off))]
 
 

@@ -231,7 +231,7 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
 
 
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
-    """A flat settings dataclass from named values; wrong names and types are BadPayload."""
+    """A flat settings dataclass from named values; wrong names and types, and what lacks, are BadPayload."""
     key: Any = cls  # as in `fields_of`
     hints = _hints_of(key)
     for name, value in values.items():
@@ -239,6 +239,9 @@ def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
             raise BadPayload(f"{what} has no setting {name!r}", near(name, list(hints)))
         if type(value) is not hints[name] and not (hints[name] is float and type(value) is int):
             raise BadPayload(f"{what}.{name}: expected {hints[name].__name__}, got {type(value).__name__}")
+    for name, (_, required) in _fields_of(key).items():
+        if required and name not in values:
+            raise BadPayload(f"{what} lacks setting {name!r}")
     return cls(**values)
 
 

@@ -25,7 +25,7 @@ from shoal.core.exchange.parts import (
     Prototypes,
 )
 from shoal.core.server_kit.clustered import FORMING, GLOBAL, S
-from shoal.core.server_kit.estimates import MIN_COUNT
+from shoal.core.server_kit.estimates import MIN_COUNT, estimate
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import DeviceId, Tensors
 
@@ -121,6 +121,15 @@ def _usual(found: Sequence[LatentBounds]) -> Sequence[LatentBounds]:
     away = np.abs(middles - np.median(middles, axis=0)).max(axis=1)
     near = (widths <= far) & (away <= far)
     return [each for each, fits in zip(found, near, strict=True) if fits] or found
+
+
+def telling(found: Descriptor | None) -> Descriptor | None:
+    """The descriptor, or None where its noise hides even all samples together, as if the device had none.
+
+    No device has to release such a one (`shoal.core.privacy.terms`). It is like every other, so that it would
+    join a group at will, whose middle would then be as unknown as it is, and no newcomer be placed any more.
+    """
+    return found if found is not None and estimate(found).known[0] else None
 
 
 def bounded(

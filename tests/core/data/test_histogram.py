@@ -90,6 +90,18 @@ def test_an_answer_beyond_all_that_can_be_is_scaled_down() -> None:
     assert shares.max(axis=1)[0] == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.parametrize("noise", [0.0, 8.0])
+@pytest.mark.parametrize("bin", [0, BINS // 2])
+def test_shares_below_0_do_not_pass_for_noise_that_hides_all_others(bin: int, noise: float) -> None:
+    chance = np.random.default_rng(43)
+    fleet = list(chance.normal(50.0, 10.0, (20, 400, 1)).astype(np.float32))
+    shares = np.zeros((2, BINS), np.float32)
+    shares[:, bin] = -3e38
+    found = asked(fleet, noise, ({SHARES: shares},)).features[0]
+    assert found.mean == pytest.approx(50.0, abs=2.0)
+    assert found.deviation == pytest.approx(10.0, rel=0.3)
+
+
 def test_with_noise_quartiles_are_still_found_and_empty_bins_stay_empty() -> None:
     chance = np.random.default_rng(43)
     fleet = list(chance.normal(50.0, 10.0, (20, 400, 1)).astype(np.float32))

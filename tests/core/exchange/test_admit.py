@@ -148,6 +148,7 @@ def test_a_wrong_model_is_named(model: Tensors, why: str) -> None:
     [
         ({"loss": float("nan")}, "trained.loss is nan"),
         ({"loss": float("inf")}, "trained.loss is inf"),
+        ({"loss": -1.7e308}, "trained.loss is -1.7e+308"),  # a mean with another such would be infinite
         ({"examples": 0}, "trained.examples is 0"),
         ({"examples": -4}, "trained.examples is -4"),
         ({"examples": 1 << 50}, "trained.examples is"),

@@ -172,6 +172,8 @@ def test_settings_are_checked_name_by_name() -> None:
         settings_from({"epoch": 3}, TrainingSettings, "train")
     with pytest.raises(BadPayload, match=r"train\.epochs: expected int, got float"):
         settings_from({"epochs": 3.0}, TrainingSettings, "train")
+    with pytest.raises(BadPayload, match=r"held_out lacks setting 'loss'"):
+        settings_from({"accuracy": 0.5}, HeldOut, "held_out")
 
 
 def test_settings_that_the_constructor_refuses_are_refused() -> None:

@@ -10,7 +10,14 @@ from google.protobuf.message import Message as Protobuf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shoal.core.errors import BadPayload, DeviceFault, Refused, ShoalError
+from shoal.core.errors import (
+    BadPayload,
+    DeviceFault,
+    LearnerFault,
+    OtherShape,
+    Refused,
+    ShoalError,
+)
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import fault_pb2, payload_pb2, tensor_pb2
 from shoal.core.exchange.link import (
@@ -166,6 +173,10 @@ def test_faults_keep_their_class_and_unknown_codes_are_plain() -> None:
     error = sent(wire.fault_to_pb(Refused("no", "ask")))
     assert (type(error), error.message, error.hint) == (Refused, "no", "ask")
     assert type(sent(fault_pb2.Fault(code="device-fault"))) is DeviceFault
+    shapes = OtherShape("w", (8, 5), (8, 4))  # whose constructor does not take its message
+    assert type(sent(wire.fault_to_pb(shapes))) is OtherShape
+    assert str(sent(wire.fault_to_pb(shapes))) == str(shapes)
+    assert sent(wire.fault_to_pb(LearnerFault("m", details="of its author"))).details == ""
     assert type(sent(fault_pb2.Fault(code="of a newer peer", message="m"))) is ShoalError
 
 

@@ -1,13 +1,28 @@
 """One device's bounds do not stretch the projector of all, and descriptors end at the bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from shoal.core.algorithm import Report
-from shoal.core.exchange.messages import Evaluated
-from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds, Moments, PrivacySettings
+from shoal.core.algorithm import Basis, Report, discover
+from shoal.core.algorithms.feroma import server as feroma_half
+from shoal.core.algorithms.flux import server as flux_half
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import Describe, Described, Evaluated
+from shoal.core.exchange.parts import (
+    ClusterAssignment,
+    Descriptor,
+    FloatArray,
+    LatentBounds,
+    Moments,
+    NoisySums,
+    PrivacySettings,
+)
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import MARGIN, bounded, make_projector, merged_bounds
+from tests.core.server_kit.described import BALANCED, CLASSES, DIMS, private
 
 LATENTS, OFF = 6, PrivacySettings()
 
@@ -68,3 +83,37 @@ def test_bounds_without_any_width_move_no_descriptor() -> None:
     """An encoder whose training failed may be constant on the few held-out samples, and not on all others."""
     box = bounds(0.0, 0.0)
     assert (moved(box, descriptor(0.01, 0.02))[0] == 0.01).all()
+
+
+@pytest.mark.parametrize("lie", ["no samples", "much noise"])
+def test_a_descriptor_that_tells_nothing_hides_no_group_from_newcomers(lie: str) -> None:
+    encoder = {"w": np.ones(2, np.float32)}
+    projector = {"mean": np.zeros(8), "components": np.ones((DIMS, 8)), "radius": np.array(1.0)}
+    asked = Describe(encoder, projector, CLASSES, BALANCED)
+
+    def described(shown: Descriptor) -> Described:
+        found = Described(replace(shown, projector=digest(projector)), 600)
+        admit_message(asked, found)
+        return found
+
+    answers = {f"d{n}": described(private(n, 0.3 * (n % 2))) for n in range(8)}
+    sums = private(0).statistics
+    assert isinstance(sums, NoisySums)
+    nothing = NoisySums(np.zeros_like(sums.values), sums.sigma, 1.0)
+    liar = nothing if lie == "no samples" else replace(sums, sigma=1e9)
+    answers["liar"] = described(Descriptor(liar, digest(projector), BALANCED))
+    reports = [Report(device, answer) for device, answer in answers.items()]
+    basis = Basis(encoder, projector, BALANCED, CLASSES, DIMS)
+    flux = discover()["flux"].configure("default", {"privacy": "balanced", "placing": "distance"})
+    begun = flux_half.State(parameters=flux, models={GLOBAL: encoder}, phase="bounds", basis=basis, scale={})
+    state = flux_half.reduce(begun, reports)
+    assert state.undescribed == ("liar",)
+    for shift, device in ((0.0, "d0"), (0.3, "d1")):
+        found = flux_half.place(state, private(50, shift))
+        assert isinstance(found, ClusterAssignment)
+        assert (found.cluster, found.abstained) == (state.assignments[device], False)
+    feroma = discover()["feroma"].configure("default", {"privacy": "balanced"})
+    mixed = feroma_half.State(
+        parameters=feroma, models={GLOBAL: encoder}, phase="bounds", basis=basis, scale={}
+    )
+    assert {*feroma_half.reduce(mixed, reports).profiles} == {*answers} - {"liar"}

@@ -31,6 +31,7 @@ from shoal.core.server_kit.frozen_encoder import (
     bounded,
     merged_bounds,
     projector_of,
+    telling,
     with_classes,
 )
 from shoal.core.server_kit.standard import trained
@@ -256,9 +257,9 @@ def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
 
 def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
     found = {
-        report.device: report.message.descriptor
+        report.device: profile
         for report in reports
-        if isinstance(report.message, Described) and report.message.descriptor
+        if isinstance(report.message, Described) and (profile := telling(report.message.descriptor))
     }
     return bounded(state.bounds, _encoder(state).projector, found)
 

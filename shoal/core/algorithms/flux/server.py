@@ -41,6 +41,7 @@ from shoal.core.server_kit.frozen_encoder import (
     bounded,
     merged_bounds,
     projector_of,
+    telling,
     with_classes,
 )
 from shoal.core.server_kit.initial import cluster_names
@@ -191,7 +192,7 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
-    answers = {device: update.descriptor for device, update in trained(reports).items()}
+    answers = {device: telling(update.descriptor) for device, update in trained(reports).items()}
     formed = _formed(state, state.models[GLOBAL], _projector(state), answers)
     if formed.clustering is None:
         return _take_without(_grouped(formed, reports), reports)
@@ -225,7 +226,11 @@ def _formed(
 
 
 def _answers(reports: Sequence[Report]) -> dict[DeviceId, Descriptor | None]:
-    return {each.device: each.message.descriptor for each in reports if isinstance(each.message, Described)}
+    return {
+        each.device: telling(each.message.descriptor)
+        for each in reports
+        if isinstance(each.message, Described)
+    }
 
 
 def _descriptors(answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId, Descriptor]:

@@ -4,7 +4,6 @@
 `admit_message` looks at the values.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +99,10 @@ def admit_message(task: Message, reply: Message) -> None:
         check_finite(tensors, f"{reply.kind}.{name}")
     for name in fields_of(type(reply)):
         value = getattr(reply, name)
+        if isinstance(value, Scores):
+            _check_range("a loss", value.losses)
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
+            if isinstance(number, float) and not abs(number) <= MAX_VALUE:  # `not <=` also catches NaN
                 raise BadPayload(
                     f"{reply.kind}.{name} is {number}",
                     "if training diverged, lower learning_rate or set it to auto; or look at the data",
@@ -227,7 +228,6 @@ def _admit_scores(task: Score, scores: Scores) -> None:
         raise BadPayload(f"expected the losses of {len(task.models)} models, got {len(scores.losses)}")
     if not 1 <= scores.examples <= MAX_EXAMPLES:
         raise BadPayload(f"losses over {scores.examples} samples", "a device needs at least one sample")
-    _check_range("a loss", scores.losses)
 
 
 def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:

@@ -30,7 +30,8 @@ def fault_from_pb(pb: fault_pb2.Fault) -> ShoalError:
     """The error to raise on this side: of the class with that code, or a plain ShoalError."""
     code = name(pb.code, "a fault's code")
     cls = next((cls for cls in _tree(ShoalError) if cls.code == code), ShoalError)
-    error = cls(text(pb.message, "a fault's message"), text(pb.hint, "a fault's hint"))
+    error = cls.__new__(cls)  # its own constructor may take what the message was made of
+    ShoalError.__init__(error, text(pb.message, "a fault's message"), text(pb.hint, "a fault's hint"))
     has_window = pb.HasField("earliest") or pb.HasField("latest")
     window = window_from_pb(pb, "a fault") if has_window else None
     if isinstance(error, Unavailable):
