@@ -417,8 +417,14 @@ class Agent:
         self._store.remove(sorted(gone, key=lambda blob: blob.sha256))  # in an order that is always the same
 
     async def _noted(self, task: Task, failed: Failure) -> None:
-        with contextlib.suppress(LedgerFault):  # then the code tells only that, and nothing can be noted
-            self._note_failure(task.run, failed.code)
+        busy = Backoff(self._chance)
+        while True:
+            try:
+                with contextlib.suppress(LedgerFault):  # then the code tells only that
+                    self._note_failure(task.run, failed.code)
+                return
+            except ConfigError:  # another process has the ledger for longer than this one waits for it
+                await asyncio.sleep(busy.next())
 
     async def _while_wanted(self, task: Task, heartbeat: float, step: "asyncio.Task[T]") -> T:
         """The outcome of a step, with heartbeats until then. Raises _NotWantedError, SessionLost.

@@ -12,7 +12,7 @@ from fedclient.light.shadow import Shadow
 from fedclient.placing.placement import PlacementResult, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
-from shoal.core.errors import ShoalError
+from shoal.core.errors import ShoalError, StorageFault
 from shoal.core.exchange.choosing import Counted
 
 Place = Callable[[Counted | None], Awaitable[PlacementResult]]
@@ -76,7 +76,11 @@ class Follower:
             if refused := await self._use(staged):
                 self._say(f"{where} is not used, and the earlier one stays: {refused}")
                 return False
-            save(found, self._store, self._folder.model)
+            try:
+                save(found, self._store, self._folder.model)
+            except StorageFault:  # else a restart of the process would go back to the model before, for good
+                self._seen = ()
+                raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         self._say(f"{where} is used from now on")

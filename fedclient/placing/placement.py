@@ -43,7 +43,8 @@ from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.inference.graph.model import reference_of
 from shoal.core.inference.newcomer import members
 from shoal.core.types import RunId, Tensors
-from shoal.shell.disk import make_folder, settle, storing, temporary, write
+from shoal.shell.disk import make_folder, write
+from shoal.shell.weights import write as write_weights
 
 MEMBER = "this device trains in the run, and this is its own cluster"
 NOT_WORTH_IT = (
@@ -370,10 +371,6 @@ def _check(result: PlacementResult, seal: Seal, store: BlobStore) -> None:
 
 
 def _write(path: Path, tensors: Tensors, facts: dict[str, str]) -> None:
-    from safetensors.numpy import save_file
-
     from fedclient.work.predictions import sealed
 
-    with storing(path), temporary(path.parent) as file:
-        save_file(dict(tensors), file.name, sealed(tensors, facts))
-        settle(file, path)
+    write_weights(path, tensors, sealed(tensors, facts))

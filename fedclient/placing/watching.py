@@ -145,7 +145,7 @@ class Watcher:
         try:
             with np.load(self._folder / name, allow_pickle=False) as found:
                 return dict(found)
-        except (OSError, ValueError, EOFError, BadZipFile):
+        except (OSError, ValueError, EOFError, BadZipFile, RuntimeError):  # as of an unknown version of zip
             return None
 
     def _keep_reference(self, found: Tensors) -> str:

@@ -108,7 +108,8 @@ class BlobStore:
                 size += len(piece)
             file.truncate()
             settle(file, self.folder / sha.hexdigest())
-        self._sound.add(sha.hexdigest())
+        # Without those that another process has deleted: this one may keep results for months.
+        self._sound = {sha.hexdigest(), *(each for each in self._sound if (self.folder / each).exists())}
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
 
     def load(self, weights: Weights) -> Tensors:

@@ -220,7 +220,7 @@ class Ledger:
         if rest:
             what = f"{'the rest' if before else 'all'} of run {self._run}"
             others = book.held(self._since, but=self._run), book.rest(self._run, but=self._holder)
-            recent = book.within(self._source, self._since)
+            recent = book.within(self._source, self._since, self._clock())
             self._budget.check(rest, recent, book.spent, before, what, *others)
 
     def _check_changes(self, book: Book) -> None:
@@ -337,7 +337,7 @@ class Ledger:
 
     def _check(self, book: Book, payment: Payment) -> None:
         """Raises OverBudget."""
-        recent = book.within(self._source, self._since)
+        recent = book.within(self._source, self._since, self._clock())
         of_this_run = book.of_run(self._run) if self._run else None
         what = "a vote" if payment.kind == VOTE else ""
         run, since = self._run, self._since

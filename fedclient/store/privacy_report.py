@@ -56,7 +56,8 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     """The sums, for programs. left: the largest epsilon of one more release that would fit. more_from: when
     more of it is free, in seconds since 1970; None: never, or all of it is free."""
-    book, since = Book.of(entries), time.time() - DAY * budget.window_days
+    book, now = Book.of(entries), time.time()
+    since = now - DAY * budget.window_days
     reserved = book.held(since)
 
     def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
@@ -67,11 +68,10 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     sources = {each.payment.data: each.source for each in paid(entries)}
 
     def recent(data: str) -> Cost:
-        return book.within(sources.get(data, ""), since)
+        return book.within(sources.get(data, ""), since, now)
 
     def more_from(data: str) -> float | None:
-        source = sources.get(data, "")
-        counted = [each.at for each in paid(entries) if each.at > since and each.source == source]
+        counted = [at for at, _ in book.recent(sources.get(data, ""), since, now)]
         lasting = budget.epsilon_of(Cost(budget.left(Cost(), book.spent, reserved=reserved)))
         return min(counted) + DAY * budget.window_days if counted and lasting > NOTHING_LEFT else None
 

@@ -100,7 +100,8 @@ class DeviceFolder:
                 raise ConfigError(
                     f"{self.root} is in use by another fedclient", "stop that one, or use another --state"
                 ) from None
-            for folder in (self.root, self.outbox, self.blobs, self.memory, self.model):
+            written = (self.outbox, self.blobs, self.memory, self.model, self.shadow, self.identity)
+            for folder in (self.root, *written, self.root / "watch"):
                 sweep(folder)
             yield
 

@@ -5,9 +5,11 @@ as is all that was paid and not stored.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 
 from fedclient.store.ledger_file import LedgerFile
+from shoal.core.errors import ConfigError
 from shoal.core.privacy.ledger.book import Book
 from shoal.core.privacy.ledger.entries import Debit, Release
 from shoal.shell import crash
@@ -32,9 +34,10 @@ class Unsettled:
         self._settle(book)
 
     def settle(self) -> None:
-        """Store all that is kept. Raises DiskFull as long as it does not fit; LedgerFault, StorageFault."""
-        if self._made:
-            with self._file.locked() as book:
+        """Store all that is kept, as soon as no other process has the ledger: it is paid. Raises DiskFull as
+        long as it does not fit; LedgerFault, StorageFault."""
+        while self._made:
+            with suppress(ConfigError), self._file.locked() as book:
                 self._settle(book)
 
     def _settle(self, book: Book) -> None:

@@ -257,7 +257,14 @@ def _finder(path: Path, config: DataConfig) -> Named:
     """How a wrong label is named, so that its owner finds it."""
     if (kind_of(path) or config.kind) != "csv":
         return by_row
-    return lambda row: f"the label in line {line_of(path, row)}, column {config.label!r}"
+
+    def in_line(row: int) -> str:
+        try:
+            return f"the label in line {line_of(path, row)}, column {config.label!r}"
+        except (OSError, ValueError, csv.Error, StopIteration):  # another file has taken its place since
+            return by_row(row)
+
+    return in_line
 
 
 def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:

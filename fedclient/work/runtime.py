@@ -52,16 +52,20 @@ from shoal.core.types import RunId, Tensors
 from shoal.shell import learners
 from shoal.shell.disk import check_room
 
+RUNS = 16
+"""The runs of which it is known what they cost in all: a process lives for months, and sees many."""
 NO_FINDINGS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class _Done:
-    """A task that was performed, and what came of it. work: its key."""
+    """A task that was performed, and what came of it. work: its key. series: of its run, if it was to train;
+    else ""."""
 
     work: str
     reply: Message
     remembered: Tensors | None
+    series: str
 
 
 class Runtime:
@@ -132,6 +136,8 @@ class Runtime:
     def _stored(self, run: RunId, done: _Done) -> Payload:
         if isinstance(self._context.account, Ledger):
             self._context.account.unsettled.settle()
+        if done.series:
+            self._trained.note(done.series, run, self._context.version())
         answer = encode(done.reply, self._store.keep)
         if done.remembered is not None:
             self._memory.propose(run, done.work, done.remembered)
@@ -159,11 +165,10 @@ class Runtime:
             check_room(self._store.folder, sum(each.blob.size for each in task.payload.weights()))
         with columns_named(self._file, self._data):
             reply = half.perform(message, context)
-        if terms is not None and terms.series and trains(message):
-            self._trained.note(terms.series, task.run, context.version())
         if isinstance(reply, Built) and self._data is not None:
             reply = with_graph(reply, context, self._data)
-        return _Done(work, reply, context.remembered)
+        series = terms.series if terms is not None and trains(message) else ""
+        return _Done(work, reply, context.remembered, series)
 
     def _check_installed(self, kind: str, terms: RunTerms | None) -> None:
         """Before any task: can this device do it, and all that its run will ask for? A newcomer is only asked
@@ -184,7 +189,7 @@ class Runtime:
         text, whole = self._wholes.get(task.run, ("", None))
         if whole is None or text != task.terms:
             whole = whole_run(terms, context)
-            self._wholes[task.run] = task.terms, whole
+            self._wholes = {**dict(list(self._wholes.items())[1 - RUNS :]), task.run: (task.terms, whole)}
         account.agree(whole, context.version())
 
 

@@ -32,8 +32,12 @@ class Child:
     async def start(
         cls, module: str, what: str, threads: int, frugal: bool, files: Sequence[int] = ()
     ) -> "Child":
-        """See `spawn`."""
-        return cls(await spawn(module, threads, frugal, files), what)
+        """See `spawn`. Raises WorkerDied where the system has no room for another process."""
+        try:
+            return cls(await spawn(module, threads, frugal, files), what)
+        except OSError as error:
+            hint = "end other programs, or give the machine more memory"
+            raise WorkerDied(f"{what} could not be started: {error.strerror or error}", hint) from None
 
     async def ask(self, *messages: bytes, within: float | None = None) -> bytes:
         """Send these, and read a message. Raises WorkerDied, also where none comes within these seconds."""

@@ -1,6 +1,8 @@
 """Models in safetensors files, with the order of their tensors, which such a file does not have by itself."""
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,10 +28,23 @@ def load(path: Path) -> dict[str, Array]:
 
 
 def save(tensors: Tensors, path: Path, facts: Mapping[str, str]) -> None:
-    """Write a model to a safetensors file, in one step. facts: more metadata for the file."""
+    """Write a model to a safetensors file, in one step. facts: more metadata for the file. Raises
+    StorageFault."""
+    write(path, tensors, {**facts, ORDER: json.dumps(list(tensors))})
+
+
+def write(path: Path, tensors: Tensors, header: Mapping[str, str]) -> None:
+    """Write a safetensors file with this metadata, in one step. Raises StorageFault; then the old file is
+    still there."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    metadata = {**facts, ORDER: json.dumps(list(tensors))}
     with storing(path), temporary(path.absolute().parent) as file:
-        save_file(dict(tensors), file.name, metadata)
+        try:
+            save_file(dict(tensors), file.name, dict(header))
+        except SafetensorError as error:  # also where the disk is full, which only its text says
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         settle(file, path.absolute())

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,13 +158,34 @@ def test_without_a_budget_nothing_leaves_and_the_owner_still_sees_it(tmp_path: P
     assert "over this device's budget" in found.trouble
 
 
-def test_a_damaged_reference_is_taken_anew(tmp_path: Path) -> None:
+def of_a_later_zip(data: bytes) -> bytes:
+    """The same file with one bit of its list of contents flipped."""
+    place = data.index(b"PK\x01\x02") + 6  # the version that it takes to read it
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("rotten", [lambda data: b"PK\x03\x04 rotten", of_a_later_zip])
+def test_a_damaged_reference_is_taken_anew(tmp_path: Path, rotten: Callable[[bytes], bytes]) -> None:
     device = Device(tmp_path)
     name = device.look(USUAL).reference
-    (device.settings.state / FOLDER / name).write_bytes(b"PK\x03\x04 rotten")
+    path = device.settings.state / FOLDER / name
+    path.write_bytes(rotten(path.read_bytes()))
     again = device.look(OTHER)
     assert (again.reference != name, again.since, again.taken) == (True, 0.0, device.now)
     assert {each.name for each in (device.settings.state / FOLDER).iterdir()} == {STATE, again.reference}
+
+
+def test_latents_of_another_width_than_those_that_were_kept_are_not_compared(tmp_path: Path) -> None:
+    """The owner has changed what is latent in the learner."""
+    device = Device(tmp_path)
+    path = device.settings.state / FOLDER / device.look(USUAL).reference
+    with np.load(path) as known:
+        kept = dict(known)
+    kept["latents"] = np.zeros((len(kept["said"]), 7), np.float32)
+    np.savez(path, **kept)  # type: ignore[arg-type]
+    found = device.look(OTHER)
+    assert (found.trouble, found.fresh) == ("", len(OTHER))
+    assert found.chance <= LEVEL, "what is said of classes is still compared"
 
 
 def test_only_a_device_itself_asks_and_a_learner_can_answer(work: WorkConfig, store: BlobStore) -> None:

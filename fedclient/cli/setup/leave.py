@@ -39,8 +39,6 @@ def leave(settings: ClientConfig, yes: bool) -> Result:
         lost = ", with a result that the server does not have yet" if waiting else ""
         if not yes:
             click.confirm(f"delete the identity of {name}{lost}?", abort=True, err=True)
-        with suppress(LedgerFault):  # a damaged ledger keeps no device from leaving
-            privacy_report.ledger_of(settings).keep_only(())
         with disk.storing(folder.root):
             for each in FOLDERS:
                 path = folder.root / each
@@ -51,6 +49,8 @@ def leave(settings: ClientConfig, yes: bool) -> Result:
             for each in FILES:
                 (folder.root / each).unlink(missing_ok=True)
             disk.sync_folder(folder.root)
+        with suppress(LedgerFault):  # a damaged ledger keeps no device from leaving, nor does a full disk now
+            privacy_report.ledger_of(settings).keep_only(())
     lines = [
         f"{name} has left; its privacy ledger stays in {folder.privacy}",
         f"tell the server's operator: fedserver device revoke {name}",

@@ -42,8 +42,11 @@ def watch(question: Watch, context: InferenceContext) -> Watched:
     found = 1.0
     if len(fresh) >= MIN_SAMPLES:
         present = views(context, fresh)
-        before = {name: question.reference[name] for name in present if name in question.reference}
-        found = chance(before, {name: present[name] for name in before})
+        # A learner whose owner has changed its latent gives others than those that were kept.
+        known = {name: question.reference.get(name, np.empty(0)) for name in present}
+        before = {name: view for name, view in known.items() if view.shape[1:] == present[name].shape[1:]}
+        if before:
+            found = chance(before, {name: present[name] for name in before})
     if not question.answer:
         return Watched(found, len(fresh))
 

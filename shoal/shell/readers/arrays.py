@@ -26,7 +26,7 @@ def read_npz(path: Path, x: str = "x", y: str = "y") -> Arrays | None:
             if x not in archive.files:
                 return None
             return archive[x], archive[y] if y in archive.files else None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
         if "allow_pickle" in str(error):
             problem = "is no npz file of plain arrays, and pickled objects are never opened"
             raise DataFault(f"{path} {problem}", "save arrays of numbers with numpy.savez") from None

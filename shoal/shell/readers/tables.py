@@ -215,7 +215,7 @@ def read_parquet(
             taken = list(columns) or [name for name in header if name not in left_out]
             known = [label] if label in header else []
             table = source.read(columns=[*taken, *known])
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise DataFault(f"{path} is not a whole parquet file: {error}", "copy or save it again") from None
     found = [_parquet_column(path, name, table.column(name)) for name in taken]
     if not found:
@@ -248,8 +248,15 @@ def _parquet_column(path: Path, name: str, column: Any) -> Array:
     if hasattr(column.type, "value_type") and hasattr(column.type, "index_type"):  # categories
         column = column.cast(column.type.value_type)
     values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind in "mM":  # numpy would count its days, or its nanoseconds
+        raise DataFault(
+            f"{path}, column {name!r} has times",
+            "leave it out with data.ignore, or make a number of it, such as days",
+        )
+    if not len(values):
+        return np.empty((0, 1))
     try:
-        rows = np.stack(values) if values.dtype == object and len(values) else values
+        rows = np.stack(values) if values.dtype == object else values
         numbers: Array = np.asarray(rows, dtype=np.float64).reshape(len(values), -1)
     except (ValueError, TypeError):
         raise DataFault(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedclient.__main__ import main
 from fedclient.cli.setup import doctor as doctor_module
 from fedclient.config import ClientConfig, LimitsConfig
 from fedclient.placing.follow import announce, command_of, follow
+from fedclient.store.ledger import Ledger
 from shoal.core.errors import ConfigError, DataFault, DiskFull, ShoalError, Unavailable
 
 Verb = Callable[..., Any]
@@ -135,6 +136,25 @@ def test_a_unit_runs_the_device_with_its_settings(
     assert f"--config '{str(settings).replace('%', '%%')}'" in command
     assert "RestartPreventExitStatus=3 5 7" in unit.read_text()
     assert verb("service", "install", "--config", tmp_path / "none.yaml", code=3)
+
+
+def test_a_device_whose_models_fill_the_disk_can_leave(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    (state / "blobs").mkdir(parents=True)
+    (state / "blobs" / "a").write_bytes(b"as large as the disk")
+    (state / "device").write_text("attic\n")
+    noted = list[str]()
+
+    def give_back(ledger: Ledger, runs: Collection[str]) -> None:
+        if (state / "blobs").exists():
+            raise DiskFull("no room for the line", "free some space")
+        noted.append("given back")
+
+    monkeypatch.setattr(Ledger, "keep_only", give_back)
+    verb("leave", "--state", state, "--yes")
+    assert noted == ["given back"]
 
 
 def test_a_device_that_leaves_is_told_of_its_unit(

@@ -15,12 +15,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedclient.config import DataConfig, WorkConfig
+from fedclient.light.endpoint import Predictions
 from fedclient.light.follow import Follower
 from fedclient.light.serving import Endpoint, listening
-from fedclient.placing.placement import PlacementResult
+from fedclient.light.verdict import MAX_SAMPLES
+from fedclient.placing.placement import PlacementResult, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import GRAPH, MODEL, PLACEMENT, DeviceFolder
-from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.errors import ConfigError, DiskFull, Unavailable
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.inference.graph.wire import message
 from shoal.core.inference.network import softmax
@@ -225,6 +227,14 @@ def test_hostile_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
     serving(tmp_path, story)
 
 
+def test_the_process_keeps_no_more_samples_than_it_tries_a_model_on(tmp_path: Path) -> None:
+    np.savez(tmp_path / "new.npz", x=np.zeros((1000, 4), np.float32))
+    data = DataConfig(npz=tmp_path / "new.npz")
+    kept = Predictions(WorkConfig(tmp_path / "blobs", tmp_path / "account", data=data, labels=False))._data.x
+    assert kept.shape == (MAX_SAMPLES, 4)
+    assert kept.base is None, "it is no view of all of them"
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "example.org:80", "localhost"])
 def test_only_this_machine_is_served(address: str) -> None:
     with pytest.raises(ConfigError), listening(address):
@@ -258,3 +268,29 @@ def test_a_follower_exchanges_models_and_goes_back_when_the_server_does(tmp_path
     assert any("the server is away" in line for line in said)
     assert bytes(SECOND) in (folder.model / MODEL).read_bytes()
     assert not (tmp_path / "model-next").exists()
+
+
+def test_a_model_that_did_not_fit_on_the_disk_is_stored_with_the_next_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DeviceFolder(tmp_path)
+    store, said, full = BlobStore(folder.blobs), list[str](), [folder.model]
+    file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
+
+    async def place(counted: object) -> PlacementResult:
+        return PlacementResult("r1", ClusterAssignment("c1"), store.keep(weights(FIRST)), 0.0, 0, 0, (), file)
+
+    async def use(model: Path) -> str:
+        return ""
+
+    def saved(result: PlacementResult, store: BlobStore, where: Path) -> Path:
+        if where in full:
+            full.clear()
+            raise DiskFull("no room for the model", "free some space")
+        return save(result, store, where)
+
+    monkeypatch.setattr("fedclient.light.follow.save", saved)
+    asyncio.run(Follower(folder, store, place, use, said.append).follow(0.0, times=3))
+    assert said[0] == "the model stays: no room for the model (free some space)"
+    assert bytes(FIRST) in (folder.model / MODEL).read_bytes()
+    assert len(said) == 2, "it is stored once"

@@ -216,3 +216,10 @@ def test_a_file_that_was_not_finished_leaves_the_old_one(tmp_path: Path) -> None
         interrupted()
     assert (tmp_path / "a").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_results_that_another_process_deletes_are_not_remembered(store: BlobStore) -> None:
+    for number in range(5):
+        kept = store.keep({"a": np.full(3, number)})
+        BlobStore(store.folder).remove([kept.blob])
+    assert len(store._sound) == 1

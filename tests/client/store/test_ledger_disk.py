@@ -14,6 +14,8 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.runtime import Runtime
 from shoal.checks.small_fleet import digits, first_model, learner
+from shoal.core.algorithm import find
+from shoal.core.algorithm.asks import terms_of
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -140,10 +142,10 @@ class Trainer:
         context = DeviceContext(learner(), views, "cpu", 0, chance, account=self.ledger)
         self.runtime = Runtime(context, self.store)
 
-    def task(self, round: int = 1) -> Task:
+    def task(self, round: int = 1, terms: str = "") -> Task:
         private = PrivateTraining(noise=2.0)
         message = Train(first_model(), TrainingSettings(epochs=1, batch_size=50), "c0", private=private)
-        return Task("r1", round, 1, 7, "", encode(message, self.store.keep))
+        return Task("r1", round, 1, 7, "", encode(message, self.store.keep), terms)
 
     def weights(self, result: Payload | Failure) -> str:
         assert isinstance(result, Payload), result
@@ -172,6 +174,26 @@ def test_training_that_does_not_fit_on_the_disk_is_paid_once(tmp_path: Path, dis
         assert lines == (fitting >= 3), "the line and its head after the first head, or nothing"
         fitting += 1
     assert fitting == 6
+
+
+def test_training_in_a_series_is_paid_once_where_the_disk_is_full_after_it(
+    tmp_path: Path, disk: FullDisk
+) -> None:
+    card, _ = find("fedavg")
+    terms = terms_of(card, card.configure("default", {"rounds": 1}), series="daily")
+    fitting = 0
+    while True:
+        device = Trainer(tmp_path / str(fitting))
+        task = device.task(terms=terms)
+        disk.room = fitting
+        results = [device.runtime.perform(task) for _ in range(3)]
+        disk.room = 1 << 30
+        if not isinstance(results[0], Failure):
+            break
+        left = device.weights(device.runtime.perform(task))
+        assert device.lines() == (1, [left])
+        fitting += 1
+    assert (tmp_path / str(fitting) / "trained.json").exists()
 
 
 def test_a_model_that_was_not_stored_answers_no_other_task(tmp_path: Path, disk: FullDisk) -> None:

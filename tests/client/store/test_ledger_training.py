@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -13,7 +14,7 @@ from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import facts, text
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.errors import LedgerFault, OverBudget
+from shoal.core.errors import ConfigError, LedgerFault, OverBudget
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
 from shoal.core.exchange.payload import encode
@@ -25,6 +26,7 @@ from shoal.core.privacy.noise.chance import Entropy
 from shoal.core.privacy.payment import TRAINING
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS
 from shoal.core.types import Tensors
+from shoal.shell.disk import lock
 from tests.client.store.paying import exact, lesson, order, released, trained, work
 
 EPSILON = 2.0
@@ -54,6 +56,31 @@ def test_the_same_task_again_is_paid_and_drawn_anew(ledger: Ledger) -> None:
     first, second = trained(ledger, lesson(), work), trained(ledger, lesson(), work)
     assert digest(first) != digest(second)
     assert [each.number for each in paid(ledger.verify(), TRAINING)] == [1, 2]
+
+
+def test_what_is_paid_is_not_lost_while_another_process_has_the_ledger(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights would be lost, and paid for again when the task is done again."""
+    held = 0
+
+    def busy(path: Path) -> IO[str]:
+        nonlocal held
+        if held:
+            held -= 1
+            raise ConfigError("the ledger is in use by another process")
+        return lock(path)
+
+    def while_it_is_held(entropy: Entropy) -> Tensors:
+        nonlocal held
+        held = 3
+        return work(entropy)
+
+    monkeypatch.setattr("fedclient.store.ledger_file.WAIT", 0.0)
+    monkeypatch.setattr("fedclient.store.ledger_file.lock", busy)
+    weights = trained(ledger, lesson(), while_it_is_held)
+    assert [each.release for each in chosen(ledger.verify(), Release)] == [digest(weights)]
+    assert held == 0
 
 
 def test_what_fails_after_it_was_paid_stays_paid(ledger: Ledger) -> None:

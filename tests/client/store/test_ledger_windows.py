@@ -84,6 +84,32 @@ def test_when_the_budget_is_spent_for_good_the_old_bytes_are_better_than_none(
     assert releases[3:] == [releases[2]] * 3
 
 
+def test_what_was_paid_while_the_clock_was_behind_counts_from_the_line_before(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """As on a machine that starts in 1970 until it has heard the time."""
+    own = ledger(tmp_path, clock, Budget(epsilon=5.0, total_epsilon=50.0))
+    own.failed("r1", "bug")
+    for number, day in enumerate((1000.0, 0.1, 1001.0)):
+        clock.day = day
+        asked = counting(0.2, f"{number:064x}", "test", "data")
+        if day > 1000.0:
+            with pytest.raises(OverBudget, match="is over this device's budget"):
+                counted(own, asked, lambda: 9)
+            clock.day = 1030.1
+        counted(own, asked, lambda: 9)
+    assert len(paid(own.verify())) == 3
+
+
+def test_a_clock_that_was_ahead_once_takes_no_window_away_for_good(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock, Budget(epsilon=5.0, total_epsilon=50.0))
+    for day in (1000.0, 1031.0, 1062.0):
+        clock.day = 90000.0
+        own.failed("r1", "bug")
+        clock.day = day
+        counted(own, counting(0.3, f"{int(day):064x}", "test", "data"), lambda: 9)
+
+
 def test_another_file_is_another_source(tmp_path: Path, clock: Clock) -> None:
     first = released(ledger(tmp_path, clock), order(data="a"), exact)
     other = released(ledger(tmp_path, clock, source="other.npz"), order(data="b"), exact)

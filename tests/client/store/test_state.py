@@ -56,10 +56,13 @@ def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
 def test_what_a_crash_left_unfinished_is_removed_by_the_next_start(tmp_path: Path) -> None:
     folder = DeviceFolder(tmp_path)
     Outbox(folder.outbox).keep("a" * 64, REPORT)
-    for place in (folder.root, folder.outbox):
+    others = ("identity", "shadow", "watch")
+    for place in (folder.root, folder.outbox, *(folder.root / name for name in others)):
+        place.mkdir(exist_ok=True)
         (place / ".writing-1").write_bytes(b"half")
     with folder.locked():
-        assert sorted(os.listdir(folder.root)) == ["lock", "outbox"]
+        assert sorted(os.listdir(folder.root)) == sorted(["lock", "outbox", *others])
+        assert not any(os.listdir(folder.root / name) for name in others)
         assert os.listdir(folder.outbox) == ["a" * 64]
 
 

@@ -16,6 +16,7 @@ from fedclient.work.data import load, load_file
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.errors import ConfigError, DataFault
+from shoal.shell.readers import read_csv
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.array([0, 1] * 5)
@@ -144,12 +145,14 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.random.default_rng(0).random((200, 20)))
     whole = (tmp_path / "a.npz").read_bytes()
+    place = whole.index(b"PK\x01\x02") + 8  # the flags of its list of contents: whether there is a password
     for name, data in {
         "cut": whole[: len(whole) // 2],
         "empty": b"",
         "noise": bytes(range(256)) * 8,
         "flipped": whole[:2000] + bytes([whole[2000] ^ 0xFF]) + whole[2001:],
         "text": b"hello",
+        "locked": whole[:place] + bytes([whole[place] | 1]) + whole[place + 1 :],
     }.items():
         path = tmp_path / f"{name}.npz"
         path.write_bytes(data)
@@ -317,6 +320,19 @@ def test_csv_that_does_not_fit(tmp_path: Path, text: str, said: str) -> None:
     found = fault(DataConfig(csv=csv(tmp_path, text), label="label"))
     assert said in found
     assert "a.csv" in found
+
+
+def test_csv_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+
+    def replaced(*arguments: Any) -> Any:
+        found = read_csv(*arguments)
+        path.write_text("a,b\n")
+        return found
+
+    path.write_text("a,b\n1,2\n3,0.5\n")
+    monkeypatch.setattr("fedclient.work.data.read_csv", replaced)
+    assert "the label of row 1 (from 0) is 0.5" in fault(DataConfig(csv=path, label="b"))
 
 
 def test_csv_that_is_not_text(tmp_path: Path) -> None:

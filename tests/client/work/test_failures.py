@@ -1,6 +1,7 @@
 """What of a failure leaves the device: a code and a fixed text, and a line in the ledger before it."""
 
 import ast
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from shoal.core.errors import DiskFull, LedgerFault, OtherShape
 from shoal.core.exchange.link import Failure
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Failed
+from shoal.shell.disk import lock
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device
 
@@ -88,3 +90,25 @@ def test_a_damaged_ledger_is_told_and_a_full_disk_is_waited_for(device: Device, 
         Failure("bug", TEXTS["bug"]),
         Failure("bad-ledger", TEXTS["bad-ledger"]),
     ]
+
+
+def test_a_ledger_that_another_process_holds_is_waited_for(
+    device: Device, server: MemoryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent would end otherwise, as by wrong settings, after which systemd does not start it again."""
+    monkeypatch.setattr("fedclient.store.ledger_file.WAIT", 0.0)
+    ledger, folder = Ledger(tmp_path / "privacy", Budget()), tmp_path / "privacy"
+    folder.mkdir()
+    tries = 0
+
+    def note(run: str, code: str) -> None:
+        nonlocal tries
+        tries += 1
+        with lock(folder / "lock") if tries == 1 else nullcontext():
+            ledger.failed(run, code)
+
+    device.executor.before = [lambda: Failure("bug", "x")]
+    device.note_failure = note
+    device.run()
+    assert tries == 2
+    assert [each.code for each in ledger.verify() if isinstance(each, Failed)] == ["bug"]

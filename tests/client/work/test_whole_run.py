@@ -14,7 +14,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import TERMS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.work.failures import outgoing
-from fedclient.work.runtime import Runtime
+from fedclient.work.runtime import RUNS, Runtime
 from shoal.core.algorithm import find
 from shoal.core.algorithm.asks import asks_of, terms_of
 from shoal.core.algorithm.training import private_training
@@ -240,6 +240,14 @@ def test_a_newcomer_reserves_nothing_for_a_run_that_it_takes_no_part_in(
         model, asked = initial(runtime, store), of_unknown(lessons=2, training=PRIVATE, batch_size=8)
         assert isinstance(perform(runtime, store, Evaluate(model), asked), Payload)
         assert len(chosen(Ledger(work.account, Budget()).entries(), Reserved)) == lines
+
+
+def test_the_terms_of_few_runs_are_kept_in_memory(work: WorkConfig, store: BlobStore) -> None:
+    runtime = opened(work, Budget())
+    model = initial(runtime, store)
+    for number in range(RUNS + 2):
+        assert isinstance(perform(runtime, store, Evaluate(model, "train"), terms(), f"r{number}"), Payload)
+    assert [*runtime._wholes] == [f"r{number}" for number in range(2, RUNS + 2)]
 
 
 @pytest.mark.parametrize("rounds", [10**9, 10**30, 10**400], ids=["many", "more", "beyond"])

@@ -1,6 +1,7 @@
 """The training process: real ones, spawned, with an author's code that prints, fails, dies and hangs."""
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -190,6 +191,26 @@ def test_it_ends_with_the_agent(
         assert await asyncio.wait_for(process.wait(), HANG) == 0
         assert isinstance(await hanging, Failure)
 
+    with_executor(work, steps)
+
+
+def test_no_room_for_a_process_is_a_failure_and_the_next_task_gets_one(
+    work: WorkConfig, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = asyncio.create_subprocess_exec, [OSError(errno.ENOMEM, "Cannot allocate memory")]
+
+    async def scarce(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await real(*arguments, **options)
+
+    async def steps(executor: Spawned) -> None:
+        refused = await executor.perform(task(Build(), store))
+        assert isinstance(refused, Failure)
+        assert (refused.code, "Cannot allocate memory" in refused.message) == ("worker-died", True)
+        assert isinstance(await executor.perform(task(Build(), store)), Payload)
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", scarce)
     with_executor(work, steps)
 
 

@@ -182,6 +182,9 @@ def test_gradients_are_not_kept() -> None:
     model = Slope()
     train(SLOPE, model, ones(2), PLAIN, seed=0)
     assert model.w.grad is None
+    with pytest.raises(LearnerFault, match="training diverged"):
+        train(SLOPE, model, ones(2), dataclasses.replace(PLAIN, learning_rate=1e39, epochs=2), seed=0)
+    assert model.w.grad is None
 
 
 def test_a_loss_that_does_not_stay_finite_names_the_learning_rate() -> None:

@@ -1,6 +1,7 @@
 """Parquet: columns as of a csv file, and lists of numbers; without pyarrow, an error says what to install."""
 
 import sys
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,21 @@ def test_columns_and_lists_of_numbers_become_x_and_the_label_y(tmp_path: Path) -
         ({"x": [1.0, None], "y": [0, 1]}, "1 values are missing"),
         ({"x": [1.0, 2.0]}, "no column 'y' for the classes"),
         ({"y": [0, 1]}, "no column of samples"),
+        ({"day": [date(2020, 1, 1), date(2021, 1, 1)], "y": [0, 1]}, "'day' has times"),
+        ({"at": [datetime(2020, 1, 1), datetime(2021, 1, 1)], "y": [0, 1]}, "'at' has times"),
+        ({"took": [timedelta(1), timedelta(2)], "y": [0, 1]}, "'took' has times"),
+        ({"x": [1.0, 2.0], "y": [date(2020, 1, 1), date(2021, 1, 1)]}, "'y' has times"),
     ],
 )
 def test_what_is_no_table_of_numbers_is_named(columns: dict[str, Any], said: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", **columns)
     with pytest.raises(DataFault, match=said):
         read_parquet(path, "y", True)
+
+
+def test_a_table_without_rows_has_no_samples(tmp_path: Path) -> None:
+    x, y = read_parquet(written(tmp_path / "a.parquet", x=np.empty(0), y=np.empty(0, int)), "y", True)
+    assert (x.shape, None if y is None else y.shape) == ((0, 1), (0,))
 
 
 @pytest.mark.parametrize("cut", [0, 4, 90])

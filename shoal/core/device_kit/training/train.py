@@ -89,11 +89,13 @@ def alone(job: TrainingJob) -> float:
     batches = Batches(samples, settings.batch_size, seed, model)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
-        if learner.train:
-            loss = _finite(learner.train(model, batches, settings))
-        else:
-            loss = descend(model, batches, settings, loss_of(learner, samples))
-    model.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+        try:
+            if learner.train:
+                loss = _finite(learner.train(model, batches, settings))
+            else:
+                loss = descend(model, batches, settings, loss_of(learner, samples))
+        finally:
+            model.zero_grad(set_to_none=True)  # of an author's own training, too
     check_weights(model, settings.learning_rate)
     return loss
 
@@ -152,7 +154,10 @@ def descend(
         if settings.restart_momentum:
             optimizer = optimizer_of(model, settings)
 
-    return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
+    try:
+        return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
+    finally:  # gradients are as large as the model: not to be kept until the next task
+        optimizer.zero_grad(set_to_none=True)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """All entries of a ledger, with their sums: what was spent, what can be given again, what is reserved.
 
-Sums grow with each entry, so that most questions look at few entries; only sums over a window, and a search
-for an earlier release, look at all payments.
+Sums grow with each entry, so that most questions look at few entries; only sums over a window look at all of
+them, and a search for an earlier release at all payments.
 
 **Reservations.** Before its first task a run reserves what all of it costs. Until it has spent that, no other
 run can; so two runs of which each fits cannot both begin and then fail in the middle. What is held for a run
@@ -21,6 +21,7 @@ from shoal.core.privacy.ledger.entries import (
     Debit,
     Entry,
     Failed,
+    FailedBefore,
     GivenBack,
     Open,
     Release,
@@ -110,10 +111,27 @@ class Book:
         """The runs that have spent or reserved something, in order."""
         return [run for run in dict.fromkeys([*self._of_run, *self._reserved]) if run]
 
-    def within(self, source: str, since: float) -> Cost:
-        """What was paid for a source after `since`, whatever its data were then: what is left does not depend
-        on whether they have changed."""
-        return total(each.payment.cost for each in self._paid if each.at > since and each.source == source)
+    def recent(self, source: str, since: float, now: float) -> list[tuple[float, Debit]]:
+        """What was paid for a source after `since`, and when, whatever its data were then: what is left does
+        not depend on whether they have changed.
+
+        A payment is not older than the lines before it, whatever its own date: machines without a clock of
+        their own begin in 1970, until they have heard the time. Lines from after `now` say nothing of that,
+        as a clock may also have been ahead.
+        """
+        latest, found = -math.inf, []
+        for each in self.entries:
+            if isinstance(each, FailedBefore):
+                continue
+            if each.at <= now:
+                latest = max(latest, each.at)
+            if isinstance(each, Debit) and each.source == source and (at := max(each.at, latest)) > since:
+                found.append((at, each))
+        return found
+
+    def within(self, source: str, since: float, now: float) -> Cost:
+        """The cost of what is recent."""
+        return total(each.payment.cost for _, each in self.recent(source, since, now))
 
     # -- reservations -----------------------------------------------------------------------------------
 
