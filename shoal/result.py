@@ -266,8 +266,14 @@ class Result:
                 disk.write(graph, whole[cluster])
             else:  # of what was saved here before
                 graph.unlink(missing_ok=True)
+        former = list[str]()
+        with suppress(OSError, ValueError, KeyError):
+            former = json.loads((folder / "result.json").read_bytes())["models"]
         found = {**self.to_dict(), "models": list(self.models)}
         disk.write(folder / "result.json", json.dumps(found, indent=1).encode())
+        for cluster in set(former) - set(self.models):  # no one should take an older result's for this one's
+            for suffix in ("safetensors", "onnx"):
+                disk.inside(folder, f"{cluster}.{suffix}").unlink(missing_ok=True)
         return folder
 
     @staticmethod
@@ -447,7 +453,7 @@ class Comparison(Mapping[str, Result]):
             error = _error_of_mean(own)
             spread = "" if error is None else f" (± {100.0 * SURE * error:.1f})"
             if own:
-                said.append(f"{name} gains {100.0 * fmean(own):+.1f}{spread} points over {_named(other)}")
+                said.append(f"{name} gains {100.0 * fmean(own):+z.1f}{spread} points over {_named(other)}")
         return said
 
 

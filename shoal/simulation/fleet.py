@@ -239,7 +239,9 @@ class Fleet(Mapping[str, Holding]):
 
     def read(self, device: str, x: Any, y: Any = None) -> Dataset:
         """The data of a device that is not in the fleet, read as those of its own devices are: y has the
-        fleet's labels. Raises DataFault, which names the device."""
+        fleet's labels, or x is a data set of torch with both. Raises DataFault, which names the device."""
+        if y is None and (pair := brought.pair(device, x)) is not None:
+            x, y = pair
         part = _part(device, x, y, self.regression)
         _check_columns(device, part.columns, self.columns)
         arrays.check_scales([(device, part.x), *(("the fleet", x) for x in self._samples())])

@@ -336,6 +336,34 @@ def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
         result.module("c9")
 
 
+def test_saving_over_an_older_result_leaves_none_of_its_models(
+    result: SimulationResult, tmp_path: Path
+) -> None:
+    result.save(tmp_path)
+    saved = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**saved, "models": [*saved["models"], "c7"]}))
+    for name in ("c7.safetensors", "c7.onnx", "own.onnx"):
+        (tmp_path / name).touch()
+    result.save(tmp_path)
+    assert not list(tmp_path.glob("c7.*"))
+    assert (tmp_path / "own.onnx").exists(), "a file that no result wrote stays"
+
+
+def test_a_newcomer_may_be_a_data_set_of_torch(result: SimulationResult) -> None:
+    test = result.fleet["ward-0"].test
+    pairs = [(x, int(y)) for x, y in zip(test.x, test.y, strict=True)]
+    assert repr(result.place(pairs)) == repr(result.place(test.x, test.y))
+
+
+def test_a_network_that_needs_arguments_is_named_as_such(result: SimulationResult) -> None:
+    class Wide(Net):
+        def __init__(self, hidden: int) -> None:
+            super().__init__()
+
+    with pytest.raises(LearnerFault, match="called without arguments"):
+        shoal.simulate("fedavg", result.fleet, model=Wide, rounds=1)
+
+
 def test_a_result_that_was_saved_is_there_the_next_morning(result: SimulationResult, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
     result.save(tmp_path / "out")

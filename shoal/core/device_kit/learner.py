@@ -85,15 +85,17 @@ def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) 
             raise wrong from error
         raise LearnerFault(
             f"the learner's {what} failed: {type(error).__name__}: {error}"[:MAX_DETAILS],
-            _cure(error),
+            _cure(what, error),
             details=details_of(error),
         ) from error
 
 
-def _cure(error: BaseException) -> str:
+def _cure(what: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name.partition('.')[0]} where the learner runs, or do not import it"
     where = line_of_author(error)
+    if what == "build()" and not where and "required positional argument" in str(error):
+        return "it is called without arguments: give one that needs none, such as lambda: Net(hidden=32)"
     return f"fix {where}" if where else "look at how the layers of build() fit together"
 
 
