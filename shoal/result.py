@@ -267,7 +267,7 @@ class Result:
             else:  # of what was saved here before
                 graph.unlink(missing_ok=True)
         former = list[str]()
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             former = json.loads((folder / "result.json").read_bytes())["models"]
         found = {**self.to_dict(), "models": list(self.models)}
         disk.write(folder / "result.json", json.dumps(found, indent=1).encode())
