@@ -231,7 +231,7 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
 
 
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
-    """A flat settings dataclass from named values; wrong names and types and missing settings are BadPayload."""
+    """A flat settings dataclass from named values; what is wrong or missing is BadPayload."""
     key: Any = cls  # as in `fields_of`
     hints = _hints_of(key)
     for name, value in values.items():
