@@ -167,6 +167,33 @@ def test_a_row_that_is_lost_stops_no_server_and_hides_no_other(state: Path, tabl
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("column", ["secret", "floor"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_epoch_that_is_lost_refuses_no_hello_and_forgets_no_conflict(
+    state: Path, column: str, restart: bool
+) -> None:
+    with closing(Store(state)) as store:
+        store.history.begin_start()
+        older = store.history.mark()
+        later = store.history._present()._replace(revision=1000)
+        assert store.history.check_mark("d1", f"{later}.{store.history._code(later)}")
+        if not restart:
+            spoil_both(state, "epoch", column)
+            assert store.history.check_mark("d0", older) == ""
+            assert store.database.repaired[0].startswith("the secret that authenticates marks was lost")
+            assert [*store.history.conflicts()] == ["d1"]
+    if restart:
+        spoil_both(state, "epoch", column)
+    with closing(Store(state)) as store:
+        assert [*store.history.conflicts()] == ["d1"]
+        store.history.accept()
+        newer = store.history.mark()
+        assert (store.history.check_mark("d0", older), store.history.check_mark("d0", newer)) == ("", "")
+        later = store.history._present()._replace(revision=1000)
+        assert store.history.check_mark("d0", f"{later}.{store.history._code(later)}")
+        assert not damaged(store.database.connection)
+
+
 def test_a_channel_that_is_lost_ends_no_look_at_what_is_stored(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await trained(coordinator, "first", 0.7)
