@@ -34,6 +34,7 @@ from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.congruence import congruent
 from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
+from shoal.core.server_kit.descriptors import undescribed
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
@@ -233,10 +234,7 @@ def _descriptors(answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId
 
 
 def _noted(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
-    """The state with the devices that could not be described. One may have enough samples by now."""
-    known = {device for device in state.undescribed if device not in answers}
-    few = {device for device, one in answers.items() if one is None}
-    return replace(state, undescribed=tuple(sorted(known | few)))
+    return replace(state, undescribed=undescribed(state.undescribed, answers))
 
 
 def _settled(state: State) -> State:
