@@ -98,7 +98,8 @@ def independent(parameters: Parameters) -> bool:
 
 
 def without(state: State, device: DeviceId) -> State:
-    """A description stays that is the only one of its cluster: newcomers are placed there by it."""
+    """A description stays that is the only one of its cluster, or that stands for a cluster without devices
+    (`Clustering.kept`, which does not note whose it was): newcomers are placed there by it."""
     state, clustering = replace(state, moving=state.moving.without(device)), state.clustering
     if clustering is None or device not in clustering.described:
         return state
