@@ -141,8 +141,8 @@ class History:
         if not (found := self._db.rows("epoch")):
             with self._db.transaction():
                 self._db.insert("epoch", {"secret": secrets.token_bytes(32), "floor": 0})
-            what = "the secret that authenticates marks was lost and made anew: from what devices have seen"
-            what += " so far the server cannot tell any more whether it was restored from an older state"
+            what = "the secret that authenticates marks was lost and is a new one: from what devices saw"
+            what += " before, the server cannot tell any more whether it was restored from an older state"
             log.error("%s", what)
             self._db.repaired.insert(0, what)  # a status shows the first one
             found = self._db.rows("epoch")

@@ -32,7 +32,7 @@ def undescribed(
 
 
 def too_few(devices: Sequence[DeviceId], epsilon: float) -> str:
-    """What people are told of devices that could not be described with this guarantee, as a clause."""
+    """What people read of devices that could not be described with this guarantee, as a clause."""
     have = "has" if len(devices) == 1 else "have"
     return (
         f"{plural(len(devices), 'device')} ({listed(devices)}) {have} too few samples to be described with "
