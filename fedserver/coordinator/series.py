@@ -9,6 +9,7 @@ stored ends the time of the former one. So a server that is killed between two s
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fedserver.coordinator.known_runs import KnownRuns
@@ -16,7 +17,7 @@ from fedserver.coordinator.runs import InTurn, Run
 from fedserver.coordinator.starting import Starting
 from fedserver.store.records import Standing
 from fedserver.store.store import Storage
-from shoal.core.engine.series import next_name, seconds_left
+from shoal.core.engine.series import next_name, number_of, seconds_left
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ShoalError
 from shoal.core.types import RunId
@@ -59,13 +60,30 @@ class Series:
                     log.warning("the run that follows %s cannot be started: %s", run.run, error, exc_info=bug)
 
     def notices(self) -> tuple[str, ...]:
-        """A sentence for each series whose next run should have started, and cannot."""
-        return tuple(
+        """A sentence for each series whose next run cannot start."""
+        return (*self._not_started(), *self._not_read())
+
+    def _not_started(self) -> Iterator[str]:
+        yield from (
             f"the run that follows {run.run} cannot be started: {self._failed[run.run][1]}; it is retried."
             f" To end the series: fedserver run stop {run.run}"
             for run in self._runs.values()
             if run.run in self._failed and self._is_due(run)
         )
+
+    def _not_read(self) -> Iterator[str]:
+        """Of the series that stop at a run that cannot be read."""
+        for run in self._runs.values():
+            if self.time_left(run) is not None and (later := self._unreadable_after(run)):
+                yield (
+                    f"no run follows {run.run}, as {later} cannot be read. Restore a backup, or let it go"
+                    f" on without it: fedserver run remove {later}"
+                )
+        for name, (record, _) in self._runs.recovery.unreadable.items():
+            if record is None or not record.spec.every or record.standing is Standing.STOPPED:
+                continue
+            if all(run.spec.series != record.spec.series for run in self._runs.values()):
+                yield f"no run follows {name}, as it cannot be read. Restore a backup, or start another one"
 
     async def end(self, run: Run) -> None:
         """In turn: start no more runs of the series of this one. Safe to repeat."""
@@ -95,13 +113,19 @@ class Series:
         idle = run.engine.stage is Stage.WAITING and run.engine.state.progress == 0 and not run.paused
         if (run.active and not idle) or self.time_left(run) != 0.0:
             return False
-        # A later run that cannot be read may be the one that an operator has stopped.
-        return not any(name.startswith(f"{run.spec.series}-") for name in self._runs.recovery.unreadable)
+        return not self._unreadable_after(run)
+
+    def _unreadable_after(self, run: Run) -> RunId:
+        """A later run of the same series that cannot be read; "" if there is none. It may be the one that an
+        operator has stopped, so no run starts after it."""
+        series = run.spec.series
+        this, names = number_of(run.run, series), self._runs.recovery.unreadable
+        return next((name for name in names if number_of(name, series) > this), "")
 
     async def _follow(self, run: Run) -> None:
         await self._in_turn(asyncio.sleep(0))  # the end of the former run is stored, and its release
         removed = await self._storage.call(self._storage.runs.removed)
-        name = next_name(run.spec.series, {*self._runs, *removed})
+        name = next_name(run.spec.series, {*self._runs, *self._runs.recovery.unreadable, *removed})
         spec, recipe = await self._starting.prepared(replace(run.spec, name=name))
 
         async def begin() -> None:

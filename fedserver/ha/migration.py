@@ -97,7 +97,8 @@ def _check_target(source: Database, target: Database) -> None:
     """Raises Refused if the target has a store already: another one, or a later state of this one."""
     if not target.query("SELECT 1 FROM boots UNION ALL SELECT 1 FROM audit LIMIT 1"):
         return
-    if source.query("SELECT secret FROM epoch")[0][0] != target.query("SELECT secret FROM epoch")[0][0]:
+    secrets = [[secret for (secret,) in each.query("SELECT secret FROM epoch")] for each in (source, target)]
+    if secrets[0] != secrets[1]:
         raise Refused("the target has the store of another server", "give an empty database or folder")
     newest = "SELECT number, revision FROM boots ORDER BY number DESC LIMIT 1"
     if [tuple(row) for row in target.query(newest)] > [tuple(row) for row in source.query(newest)]:

@@ -12,16 +12,20 @@ and may even reach the same revision. Only the name tells these two starts apart
 
 A mark carries an authentication code that only servers with the same history can compute. Otherwise any
 device could stop a server with an invented mark, or with the mark of another server that it belonged to
-before.
+before. If that secret is lost to damage, the server goes on with a new one, and says so: marks from before
+count no more, as if devices had shown none, and each device gets a new one.
 """
 
 import hmac
+import logging
 import secrets
 import time
 from typing import NamedTuple
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from shoal.core.types import DeviceId
+
+log = logging.getLogger("shoal.server")
 
 
 class Mark(NamedTuple):
@@ -111,8 +115,7 @@ class History:
 
     def _conflict(self, mark: Mark) -> str:
         # Marks of starts below the floor do not matter: an operator has accepted the loss (`accept`).
-        (row,) = self._db.rows("epoch")
-        if mark.number < row["floor"]:
+        if mark.number < self._epoch()["floor"]:
             return ""
         rows = self._db.rows("boots", "WHERE number = ?", (mark.number,))
         if not rows or rows[0]["boot"] != mark.boot:
@@ -130,5 +133,17 @@ class History:
         return mark if hmac.compare_digest(parts[3].encode(), self._code(mark).encode()) else None
 
     def _code(self, mark: Mark) -> str:
-        (row,) = self._db.rows("epoch")
-        return hmac.new(row["secret"], str(mark).encode(), "sha256").hexdigest()
+        return hmac.new(self._epoch()["secret"], str(mark).encode(), "sha256").hexdigest()
+
+    def _epoch(self) -> Row:
+        """The secret and the floor. If both are lost, a new secret: no mark from before is authentic then, so
+        none needs the floor, and conflicts that are known stay known."""
+        if not (found := self._db.rows("epoch")):
+            with self._db.transaction():
+                self._db.insert("epoch", {"secret": secrets.token_bytes(32), "floor": 0})
+            what = "the secret that authenticates marks was lost and is a new one: from what devices saw"
+            what += " before, the server cannot tell any more whether it was restored from an older state"
+            log.error("%s", what)
+            self._db.repaired.insert(0, what)  # a status shows the first one
+            found = self._db.rows("epoch")
+        return found[0]

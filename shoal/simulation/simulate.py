@@ -166,7 +166,8 @@ def simulate(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
-    few = filter(None, [_few_tests(fleet), _unasked(fleet, result.clusters) if participation < 1.0 else ""])
+    unasked = _unasked(fleet, result.clusters) if participation < 1.0 else ""
+    few = filter(None, [_few_tests(fleet), unasked, together.remark if together else ""])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
     if from_ is not None:
         result.began = beginning_with(learner, placing.common_model(from_.state))

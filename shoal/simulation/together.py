@@ -39,11 +39,12 @@ def together(devices: SimulatedDevices, device: str, say: Progress) -> "Together
 
 
 class Together:
-    """It is given tasks ahead, as `workers.Workers` is."""
+    """It is given tasks ahead, as `workers.Workers` is. remark: that it had too little memory, which the
+    result has to repeat, since in a notebook the next line of progress overwrites it; else empty."""
 
     def __init__(self, devices: SimulatedDevices, say: Progress) -> None:
         self._devices, self._plainly = devices, devices.calls()
-        self._say, self._said = say, False
+        self._say, self.remark = say, ""
         self._networks: list[nn.Module] = []
         self._waiting = deque[Task]()
         self._done: dict[DeviceId, Message | BaseException] = {}
@@ -107,12 +108,12 @@ class Together:
         return found
 
     def _say_full(self, count: int) -> None:
-        if not self._said:
-            self._say(
+        if not self.remark:
+            self.remark = (
                 f"the GPU has too little memory to train {count} devices at once, so they train one by one, "
                 "which is slower; free memory on it, or set a smaller batch_size"
             )
-        self._said = True
+            self._say(self.remark)
 
 
 class Turn:

@@ -425,6 +425,14 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
     for seed in (42, 43):
         found = shoal.simulate("fedavg", fleet(2), model=module, latent="hidden", seed=seed, **idle)
         assert all((found.models["global"][name] == 0.25).all() for name in module.state_dict())
+    drawn = Net()
+    first, again = (
+        shoal.simulate("ifca", fleet(2), model=drawn, clusters=3, **idle).models for _ in range(2)
+    )
+    kept = [np.array_equal(each["head.weight"], drawn.head.weight.detach()) for each in first.values()]
+    assert kept == [True, False, False], "one has the weights, and the others begin apart from it"
+    assert len({digest(each) for each in first.values()}) == 3
+    assert [digest(each) for each in first.values()] == [digest(each) for each in again.values()]
     trained = shoal.simulate("fedavg", fleet(2), model=module, rounds=2)
     assert not (trained.models["global"]["head.weight"] == 0.25).all()
     assert (module.head.weight == 0.25).all()

@@ -56,6 +56,20 @@ def test_updates_tell_groups_that_noise_hides_and_small_devices_are_among_them()
     ]
 
 
+def test_feroma_says_which_devices_have_no_model_and_how_they_get_one() -> None:
+    """In the words of FLUX; a device that has enough samples by the next run is not among them any more."""
+    asked = {"privacy": "balanced", "rounds": 2, "warm_up": 0.0}
+    result = shoal.simulate("feroma", fleet([120] * 4 + [40] * 2, [0, 1] * 3, 47), seed=47, **asked)
+    assert {*result.state.assignments} == {"d0", "d1", "d2", "d3"}
+    (said,) = [each for each in result.remarks if "too few samples" in each]
+    assert said.startswith("2 devices (d4, d5) have too few samples to be described with epsilon 5, and no ")
+    assert "privacy=off" in said
+    assert "privacy=explicit" in said
+    more = fleet([120] * 5 + [40], [0, 1] * 3, 47)
+    later = shoal.simulate("feroma", more, seed=47, from_=result, **asked)
+    assert [each[:13] for each in later.remarks if "too few samples" in each] == ["1 device (d5)"]
+
+
 def test_where_no_device_can_be_described_there_are_groups_all_the_same() -> None:
     turns = [0, 1] * 4
     state = trained([50] * 8, turns)

@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from fedclient.store.ledger import Ledger
-from shoal.core.algorithm import find
+from shoal.core.algorithm import Report, find
 from shoal.core.algorithm.asks import asks_of
 from shoal.core.data import histogram
 from shoal.core.data.dataset import Dataset
@@ -97,6 +97,31 @@ def test_each_cluster_of_an_earlier_run_has_its_own(fleet: shoal.Fleet) -> None:
     assert "all: 12 devices" in repr(result)
 
 
+def test_a_group_whose_devices_are_away_at_last_keeps_what_was_counted_before(tmp_path: Path) -> None:
+    groups = {f"d{n:02}": f"c{n % 2}" for n in range(DEVICES)}
+    card, _ = find("statistics")
+    half, budget = card.server(), Budget(allow_unprotected=True)
+    contexts = {name: device(tmp_path / name, budget, n) for n, name in enumerate(groups)}
+    state = half.start({}, card.configure("default", {})).begun_for(groups)
+    for exchange in range(1 + histogram.EXCHANGES):
+        here = [name for name in groups if exchange < histogram.EXCHANGES or groups[name] == "c1"]
+        plan = half.plan(state, here)
+        assert plan is not None
+        reports = [
+            Report(name, card.device().perform(task, contexts[name]))
+            for name, task in sorted(plan.tasks.items())
+        ]
+        state = half.reduce(state, reports)
+    assert half.plan(state, [*groups]) is None
+    found = histogram.statistics_of(state.models)
+    early, late = (np.concatenate([data(n).x for n in range(odd, DEVICES, 2)]) for odd in (0, 1))
+    check(found["c1"], late.astype(np.float64), 0.02)
+    assert found["c0"].count == pytest.approx(len(early), rel=0.05)
+    for feature, values in zip(found["c0"].features, early.T, strict=True):
+        assert feature.mean == pytest.approx(values.mean(), abs=0.1 * float(values.std()))
+    assert [each[:26] for each in state.remarks] == ["c0: no device answered in "]
+
+
 @pytest.mark.parametrize(
     "protection",
     [{"secure_aggregation": True, "aggregation": "mean"}, {"dp_epsilon": 8.0}],
@@ -136,9 +161,9 @@ def task(epsilon: float = 0.0) -> Train:
     return Train(histogram.unknown(2), TrainingSettings(), private=private)
 
 
-def device(folder: Path, budget: Budget) -> DeviceContext:
+def device(folder: Path, budget: Budget, number: int = 0) -> DeviceContext:
     learner = builtin("mlp", {"inputs": 2, "hidden": (4,), "classes": 2})
-    views = Views.of(data(0))
+    views = Views.of(data(number))
     return DeviceContext(learner, views, "cpu", 0, np.random.default_rng(0), account=Ledger(folder, budget))
 
 

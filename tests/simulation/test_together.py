@@ -90,6 +90,10 @@ def test_who_simulates_hears_once_that_a_gpu_has_too_little_memory(monkeypatch: 
         "the GPU has too little memory to train 5 devices at once, so they train one by one, which is "
         "slower; free memory on it, or set a smaller batch_size"
     ]
+    assert [each for each in result.remarks if "memory" in each] == [
+        each for each in lines if "memory" in each
+    ]
+    assert not [each for each in single.remarks if "memory" in each]
     for name, array in single.models["global"].items():
         np.testing.assert_array_equal(result.models["global"][name], array)
 

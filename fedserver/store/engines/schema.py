@@ -291,9 +291,10 @@ INSERT INTO meta VALUES ({VERSION});
 SCHEMA = META + RUNS + JOURNAL + IDENTITIES + HISTORY
 TABLES = tuple(name for name in re.findall(r"CREATE TABLE (\w+) \(", SCHEMA) if name != "meta")
 """The tables that hold what the server knows, each after those that it refers to."""
-EXPENDABLE = frozenset(re.findall(r"CREATE TABLE (\w+) \(", JOURNAL)) - {"timeline"}
+EXPENDABLE = frozenset(re.findall(r"CREATE TABLE (\w+) \(", JOURNAL)) - {"timeline"} | {"epoch"}
 """The tables in which a row that cannot be restored is removed: operators read them, and no run depends on
-them. A history that lacks a round would say of a model that it was made without a device."""
+them. A history that lacks a round would say of a model that it was made without a device. An epoch that is
+lost is replaced, see `fedserver.store.history`."""
 
 CHECKSUMS = """
 CREATE TABLE checksums (                 -- of each row of the other tables, see integrity.redundancy

@@ -18,8 +18,8 @@ from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-MAX_SINGLE_LOOKUPS = 20
-"""Rows up to which their checksums are looked up one by one."""
+MAX_VALUES = 500
+"""Rows whose checksums are looked up by one query: before 2020, SQLite took 999 values at most."""
 REPAIRS = 3
 """How often rows are read and repaired: a repair may reveal that an index is damaged, too."""
 MANY = 50
@@ -130,13 +130,14 @@ class SqliteDatabase(Database):
         raise DamagedRow((table, wrong[0]), RESTORE)
 
     def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
-        """The checksums of these rows, or of all rows of the table if they are many."""
-        which = "SELECT row, sum FROM checksums WHERE tbl = ?"
-        if len(numbers) > MAX_SINGLE_LOOKUPS:
-            found = self.query(which, (table,))
-        else:
-            found = self.query(f"{which} AND row IN ({', '.join('?' * len(numbers))})", (table, *numbers))
-        return {row: stored for row, stored in map(tuple, found)}  # noqa: C416 - rows are not pairs
+        """The checksums of these rows, and of no others: a table may have many more."""
+        found = dict[int, bytes]()
+        for start in range(0, len(numbers), MAX_VALUES):
+            part = numbers[start : start + MAX_VALUES]
+            marks = ", ".join("?" * len(part))
+            query = f"SELECT row, sum FROM checksums WHERE tbl = ? AND row IN ({marks})"  # noqa: S608
+            found |= {row: stored for row, stored in map(tuple, self.query(query, (table, *part)))}  # noqa: C416
+        return found
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -35,3 +35,16 @@ def next_name(series: RunId, taken: Container[RunId]) -> RunId:
     """
     names = (f"{series}-{number}" for number in itertools.count(2))
     return next(name for name in names if name not in taken)
+
+
+def number_of(run: RunId, series: RunId) -> int:
+    """Which run of a series has this name; 0 if none has.
+
+    Example:
+        >>> number_of("daily", "daily"), number_of("daily-3", "daily"), number_of("daily-log", "daily")
+        (1, 3, 0)
+    """
+    if run == series:
+        return 1
+    number = run.removeprefix(f"{series}-")
+    return int(number) if number != run and number.isascii() and number.isdecimal() else 0

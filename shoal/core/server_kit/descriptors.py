@@ -10,7 +10,7 @@ samples has no moments. Its blocks are NaN until the vector is scaled: any numbe
 measured value, and only the scaler knows the range in which a substitute lies far from all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -18,6 +18,26 @@ import numpy.typing as npt
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.estimates import estimate
+from shoal.core.texts import listed, plural
+from shoal.core.types import DeviceId
+
+
+def undescribed(
+    known: Iterable[DeviceId], answers: Mapping[DeviceId, Descriptor | None]
+) -> tuple[DeviceId, ...]:
+    """The devices with too few samples for a descriptor, after these answers. One of those that are `known`
+    may have enough by now."""
+    few = {device for device, one in answers.items() if one is None}
+    return tuple(sorted({device for device in known if device not in answers} | few))
+
+
+def too_few(devices: Sequence[DeviceId], epsilon: float) -> str:
+    """What people read of devices that could not be described with this guarantee, as a clause."""
+    have = "has" if len(devices) == 1 else "have"
+    return (
+        f"{plural(len(devices), 'device')} ({listed(devices)}) {have} too few samples to be described with "
+        f"epsilon {epsilon:g}"
+    )
 
 
 def vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:

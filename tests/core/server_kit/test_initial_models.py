@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shoal.core.data.scale import DEVIATION, MEAN
 from shoal.core.exchange.tensors import digest
 from shoal.core.server_kit.initial import several
 from shoal.core.types import Tensors
@@ -35,3 +36,11 @@ def test_models_that_are_there_are_taken_first() -> None:
 def test_the_same_at_every_call() -> None:
     first, again = (several([MODEL], ("c0", "c1")) for _ in range(2))
     assert digest(first["c1"]) == digest(again["c1"])
+
+
+def test_models_that_are_equal_count_as_one_and_the_scale_of_the_inputs_stays() -> None:
+    scale = {MEAN: np.array([1.0, 2.0], np.float32), DEVIATION: np.array([3.0, 4.0], np.float32)}
+    given = [{**MODEL, **scale} for _ in range(3)]
+    found = several(given, ("c0", "c1", "c2"))
+    assert len({digest(one) for one in found.values()}) == 3
+    assert digest(found["c1"]) == digest({**several([MODEL], ("c0", "c1"))["c1"], **scale})

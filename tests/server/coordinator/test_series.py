@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Container, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,3 +299,51 @@ def test_an_algorithm_that_cannot_go_on_stops_its_series_and_not_the_server(
         assert not coordinator.broken.done()
 
     scenario(story, tmp_path)
+
+
+def spoil(state: Path, run: str) -> None:
+    """Damage all checkpoints of a run together with their copies, so that it cannot be read any more."""
+    for name, damage in (
+        ("shoal.db", "UPDATE checkpoints SET structure = replace(structure, '\"', '') WHERE run = ?"),
+        ("shoal.db.copy", "DELETE FROM copies WHERE tbl = 'checkpoints' AND instr(data, CAST(? AS BLOB))"),
+    ):
+        with closing(sqlite3.connect(state / name)) as database, database:
+            assert database.execute(damage, (run,)).rowcount
+
+
+def test_a_run_that_cannot_be_read_stops_its_series_and_says_so(tmp_path: Path) -> None:
+    async def before(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await begin(coordinator)
+        for run in ("daily", "daily-2"):
+            passes(coordinator, run)
+            await until(lambda run=run: coordinator.series._latest(coordinator.runs[run]).run != run)
+
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await before(first)
+        spoil(tmp_path / "state", "daily-2")
+        async with server(tmp_path / "state") as second:  # the latest run is sound, so the series goes on
+            assert second.series.notices() == ()
+            passes(second, "daily-3")
+            await until(lambda: "daily-4" in second.runs)
+            await OperatorApi(second).remove_run("daily-2")
+        spoil(tmp_path / "state", "daily-4")
+        async with server(tmp_path / "state") as third:
+            (notice,) = [each for each in third.notices() if "no run follows" in each]
+            assert notice.startswith("no run follows daily-3, as daily-4 cannot be read")
+            assert "fedserver run remove daily-4" in notice
+            passes(third, "daily-3", 2 * DAY)
+            await third.series.start_due()
+            assert [*third.runs] == ["first", "daily", "daily-3"]
+            await OperatorApi(third).remove_run("daily-4")
+            await until(lambda: "daily-5" in third.runs)
+            assert third.series.notices() == ()
+            for run in ("daily", "daily-3"):
+                await OperatorApi(third).remove_run(run)
+        spoil(tmp_path / "state", "daily-5")
+        async with server(tmp_path / "state") as fourth:
+            (notice,) = fourth.series.notices()
+            assert notice.startswith("no run follows daily-5, as it cannot be read")
+
+    asyncio.run(play())

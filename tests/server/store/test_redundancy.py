@@ -3,14 +3,16 @@
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.database import Row
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.integrity.row_bytes import checksum, packed, unpacked
@@ -105,6 +107,29 @@ def test_a_damaged_row_is_restored_when_it_is_used(state: Path) -> None:
         assert store.database.repaired == ["row 1 of table runs was damaged, and was restored from its copy"]
 
 
+def test_many_rows_are_compared_with_their_own_checksums_and_no_others_are_read(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Store(state)) as store:
+        with store.database.transaction():
+            for number in range(1300):
+                line = {"run": "toy", "at": 0.0, "device": "", "text": f"line {number}"}
+                store.database.insert("log", line)
+        with closing(sqlite3.connect(state / "shoal.db")) as database, database:
+            database.execute("UPDATE log SET text = 'other' WHERE text = 'line 600'")
+        read, query = list[Sequence[Row]](), store.database.query
+
+        def noted(*asked: Any) -> Sequence[Row]:
+            read.append(query(*asked))
+            return read[-1]
+
+        monkeypatch.setattr(store.database, "query", noted)
+        found = store.database.rows("log", "WHERE text LIKE 'line %' ORDER BY number DESC LIMIT 30")
+        assert (len(found), sum(map(len, read))) == (30, 60)
+        assert {row["text"] for row in store.database.rows("log")} >= {f"line {n}" for n in range(1300)}
+        assert len(store.database.repaired) == 1
+
+
 def test_a_damaged_row_is_not_changed_but_restored_so_that_damage_never_gets_a_checksum(state: Path) -> None:
     with closing(Store(state)) as store:
         spec = store.runs.get("toy").spec
@@ -165,6 +190,33 @@ def test_a_row_that_is_lost_stops_no_server_and_hides_no_other(state: Path, tabl
         assert len(content(state)[table]) >= count - 2
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("column", ["secret", "floor"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_epoch_that_is_lost_refuses_no_hello_and_forgets_no_conflict(
+    state: Path, column: str, restart: bool
+) -> None:
+    with closing(Store(state)) as store:
+        store.history.begin_start()
+        older = store.history.mark()
+        later = store.history._present()._replace(revision=1000)
+        assert store.history.check_mark("d1", f"{later}.{store.history._code(later)}")
+        if not restart:
+            spoil_both(state, "epoch", column)
+            assert store.history.check_mark("d0", older) == ""
+            assert store.database.repaired[0].startswith("the secret that authenticates marks was lost")
+            assert [*store.history.conflicts()] == ["d1"]
+    if restart:
+        spoil_both(state, "epoch", column)
+    with closing(Store(state)) as store:
+        assert [*store.history.conflicts()] == ["d1"]
+        store.history.accept()
+        newer = store.history.mark()
+        assert (store.history.check_mark("d0", older), store.history.check_mark("d0", newer)) == ("", "")
+        later = store.history._present()._replace(revision=1000)
+        assert store.history.check_mark("d0", f"{later}.{store.history._code(later)}")
+        assert not damaged(store.database.connection)
 
 
 def test_a_channel_that_is_lost_ends_no_look_at_what_is_stored(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def _describe(state: State) -> Describe:
 
 
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
-    profiles = _profiles(state, reports)
+    profiles, state = _profiles(state, reports), _noted(state, reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
     over = state.progress >= state.rounds
     state = replace(state, starts=_mapped(state, profiles, served=over))
@@ -147,7 +147,7 @@ def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_mixed(state: State, reports: Sequence[Report]) -> State:
-    joined = _profiles(state, reports)
+    joined, state = _profiles(state, reports), _noted(state, reports)
     starts = {**state.starts, **_mapped(state, joined)}
     updates = trained(reports)
     if not updates:  # only late joiners answered: no device has trained, so the round is still to come
@@ -262,6 +262,11 @@ def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descrip
         if isinstance(report.message, Described) and (profile := telling(report.message.descriptor))
     }
     return bounded(state.bounds, _encoder(state).projector, found)
+
+
+def _noted(state: State, reports: Sequence[Report]) -> State:
+    answers = {one.device: one.message.descriptor for one in reports if isinstance(one.message, Described)}
+    return replace(state, undescribed=descriptors.undescribed(state.undescribed, answers))
 
 
 def _encoder(state: State) -> Encoder:

@@ -1,6 +1,6 @@
 """The state of a FEROMA run: one frozen value, which is also its checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from shoal.core.algorithm import Basis
 from shoal.core.algorithms.feroma import Parameters
 from shoal.core.exchange.parts import Descriptor, LatentBounds
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.descriptors import BlockScaler
+from shoal.core.server_kit.descriptors import BlockScaler, too_few
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 
@@ -47,7 +47,8 @@ class State(Clustered):
     mixtures are made of.
     profiles: of the devices that described themselves in this round. starts: the models and weights that each
     of them is to train from. made: how many keys have been used. basis: at the start that of an earlier run,
-    if any; and once there is an encoder, this run's.
+    if any; and once there is an encoder, this run's. undescribed: the devices that last answered with too few
+    samples for a profile with the run's guarantee.
     """
 
     GOES_ON_IN: ClassVar[str] = "profile"
@@ -62,6 +63,7 @@ class State(Clustered):
     made: int = 0
     sources: Mapping[ModelKey, Tensors] = field(default_factory=dict)
     basis: Basis | None = None
+    undescribed: tuple[DeviceId, ...] = ()
 
     def again(self, parameters: Parameters) -> "State":
         """See `Clustered`. No row is older than the run."""
@@ -74,6 +76,14 @@ class State(Clustered):
         if not self.rows:
             return {}
         return {"profiles": len(self.rows), "kept": sum(not row.device for row in self.rows.values())}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        if not (few := [device for device in self.undescribed if not self.own(device)]):
+            return super().remarks
+        what = too_few(few, self.parameters.asked_privacy.epsilon)
+        hint = "privacy=off finds one at any size, and a larger epsilon (privacy=explicit) with fewer samples"
+        return (f"{what}, and no model for data like theirs: {hint}", *super().remarks)
 
     @property
     def descriptors(self) -> Mapping[DeviceId, Descriptor]:

@@ -34,6 +34,7 @@ from shoal.core.server_kit.clustering import distances
 from shoal.core.server_kit.clustering.congruence import congruent
 from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
+from shoal.core.server_kit.descriptors import undescribed
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
@@ -98,7 +99,8 @@ def independent(parameters: Parameters) -> bool:
 
 
 def without(state: State, device: DeviceId) -> State:
-    """A description stays that is the only one of its cluster: newcomers are placed there by it."""
+    """A description stays that is the only one of its cluster, or that stands for a cluster without devices
+    (`Clustering.kept`, which does not note whose it was): newcomers are placed there by it."""
     state, clustering = replace(state, moving=state.moving.without(device)), state.clustering
     if clustering is None or device not in clustering.described:
         return state
@@ -238,10 +240,7 @@ def _descriptors(answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId
 
 
 def _noted(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
-    """The state with the devices that could not be described. One may have enough samples by now."""
-    known = {device for device in state.undescribed if device not in answers}
-    few = {device for device, one in answers.items() if one is None}
-    return replace(state, undescribed=tuple(sorted(known | few)))
+    return replace(state, undescribed=undescribed(state.undescribed, answers))
 
 
 def _settled(state: State) -> State:

@@ -10,7 +10,7 @@ from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.aggregation.pooling import Pooling
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.clustering.loss_jumps import Moving
-from shoal.core.server_kit.descriptors import BlockScaler
+from shoal.core.server_kit.descriptors import BlockScaler, too_few
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 Kept = tuple[tuple[ModelKey, Descriptor], ...]
@@ -142,11 +142,7 @@ class State(Clustered):
     def _undescribed(self) -> Sequence[str]:
         if not self.undescribed:
             return ()
-        whose, have = f"{len(self.undescribed)} devices", "have"
-        if len(self.undescribed) == 1:
-            whose, have = "1 device", "has"
-        epsilon = self.parameters.asked_privacy.epsilon
-        what = f"{whose} {have} too few samples to be described with epsilon {epsilon:g}"
+        what = too_few(self.undescribed, self.parameters.asked_privacy.epsilon)
         if self.clustering is None and not self.by_updates:
             shown = (
                 "their updates show no groups" if self.parameters.groups_by_updates else "all have one model"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithm.training import private_training
@@ -14,21 +14,32 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import DONE, GLOBAL, Clustered
 from shoal.core.server_kit.standard import trained, training
+from shoal.core.texts import listed
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
     """phase: features, count or done. models: a histogram for each group; its bins are those of the next
-    question as long as the run goes on."""
+    question as long as the run goes on. counted: of each group, the latest one that is filled; at the end
+    only of those whose devices were all away in the last exchange."""
 
     parameters: Parameters
     phase: str = "features"
+    counted: Mapping[ModelKey, Tensors] = field(default_factory=dict)
 
     def begun_for(self, groups: Mapping[DeviceId, ModelKey]) -> "State":
         """This first state, for the groups of an earlier run."""
         names = sorted({*groups.values()}, key=lambda key: (len(key), key))
         return replace(self, models=dict.fromkeys(names, self.models[GLOBAL]), assignments=dict(groups))
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        early = listed(sorted(self.counted)) if self.phase == DONE else ""
+        what = (
+            f"{early}: no device answered in the last exchange, so the counts are of an earlier, rougher one"
+        )
+        return (*([what] if early else []), *super().remarks)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -80,13 +91,16 @@ def _take_count(state: State, reports: Sequence[Report]) -> State:
     for device in answers:
         if (key := clustered.home(state, device)) is not None:
             homes[device] = key
-    last, models = state.progress + 1 >= state.rounds, dict(state.models)
+    last, now = state.progress + 1 >= state.rounds, dict[ModelKey, Tensors]()
     for key in {*homes.values()}:
-        found = histogram.pooled(models[key], [answers[each].model for each in homes if homes[each] == key])
-        models[key] = found if last else histogram.refined(found)
+        found = [answers[each].model for each in homes if homes[each] == key]
+        now[key] = histogram.pooled(state.models[key], found)
+    early = {key: found for key, found in state.counted.items() if key not in now}
+    asked = {key: histogram.refined(found) for key, found in now.items()}
     return replace(
         state,
-        models=models,
+        models={**state.models, **({**early, **now} if last else asked)},
+        counted=early if last else {**early, **now},
         progress=state.progress + 1,
         assignments={**state.assignments, **homes},
         phase=DONE if last else state.phase,
