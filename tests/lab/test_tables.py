@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from fedserver.__main__ import main
@@ -253,6 +254,20 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:40])
     assert campaign.finished(cells, tmp_path) == {}, "half a file is none"
     assert campaign.kept_cells(cells, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(torch.cuda.OutOfMemoryError("2.00 MiB"), "lower --jobs"), (TypeError("a bug"), "TypeError: a bug")],
+)
+def test_an_experiment_that_breaks_fails_by_itself(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def broken(experiment: Experiment) -> None:
+        raise error
+
+    monkeypatch.setattr(campaign, "run", broken)
+    assert said in campaign.outcome_of(DIGITS)["failed"]
 
 
 def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(

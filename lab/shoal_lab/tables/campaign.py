@@ -6,14 +6,18 @@ OUT/cells/seed-N-DIGEST.json    one finished experiment, and the settings that i
 OUT/TABLE/small.json            those of a table in few bytes; docs/measured/ has such files
 """
 
+import gc
 import hashlib
 import json
 import multiprocessing
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from shoal import __version__
 from shoal.core.errors import ShoalError, Unavailable
@@ -60,8 +64,8 @@ def run_cells(
     """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result. Cells
     that are the same experiment are run once.
 
-    Returns why cells failed, by name: a refused experiment ends only itself. Raises StorageFault, and
-    Unavailable when a process dies.
+    Returns why cells failed, by name: a refused experiment, or one for which a GPU has too little memory,
+    ends only itself. Raises StorageFault, and Unavailable when a process dies.
     """
     failed: dict[str, str] = {}
     alike: dict[Path, list[Cell]] = {}
@@ -74,7 +78,7 @@ def run_cells(
         while True:
             while waiting and len(running) < jobs and time.monotonic() - began < seconds:
                 path = waiting.pop()
-                running[pool.submit(_run, alike[path][0].experiment)] = path
+                running[pool.submit(outcome_of, alike[path][0].experiment)] = path
             if not running:
                 return failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -121,11 +125,20 @@ def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]
         raise Unavailable(f"the process of {cell.name} died", "is memory short? try --jobs 1") from error
 
 
-def _run(experiment: Experiment) -> Mapping[str, Any]:
+def outcome_of(experiment: Experiment) -> Mapping[str, Any]:
+    """What an experiment found; or why it failed, as "failed"."""
     try:
         return run(experiment)
     except ShoalError as error:
         return {"failed": str(error)}
+    except torch.cuda.OutOfMemoryError:
+        return {"failed": "the GPU has too little memory for as many cells at a time; lower --jobs"}
+    except Exception:  # a bug, which is not to end the cells of a night
+        return {"failed": traceback.format_exc()}
+    finally:
+        # PyTorch keeps what a cell has used, which the other processes on the same GPU then lack.
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:

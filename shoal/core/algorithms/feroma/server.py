@@ -265,7 +265,9 @@ def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descrip
 
 
 def _noted(state: State, reports: Sequence[Report]) -> State:
-    answers = {one.device: one.message.descriptor for one in reports if isinstance(one.message, Described)}
+    answers = {
+        one.device: telling(one.message.descriptor) for one in reports if isinstance(one.message, Described)
+    }
     return replace(state, undescribed=descriptors.undescribed(state.undescribed, answers))
 
 
