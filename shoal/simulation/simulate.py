@@ -21,12 +21,13 @@ from shoal.core.data.histogram import scale_counted
 from shoal.core.data.labels import sentence
 from shoal.core.data.layouts import AS_THEY_ARE
 from shoal.core.data.scale import LEVELS, with_scale
-from shoal.core.device_kit.learner import Latent, Learner, initial_weights
+from shoal.core.device_kit.learner import Latent, Learner, initial_weights, tensors_of
 from shoal.core.device_kit.shapes import applied
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused, brief
 from shoal.core.exchange.messages import Evaluate
+from shoal.core.exchange.tensors import check_manifest, manifest_of
 from shoal.core.server_kit import going_on, placing
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import completed
@@ -120,6 +121,8 @@ def simulate(
     if from_ is not None and model is None:
         model = from_.learner
     learner = learner_of(model, latent, options, fleet)
+    if from_ is not None and card.initial(configured):
+        _check_alike(learner, from_.learner)
     layout = layout_for(learner, fleet)
     taken = guess(fleet) if model is None else ""
     given = applied(layout, fleet.shape), probabilities(learner, fleet, layout), sentence(fleet.class_names)
@@ -390,6 +393,16 @@ class SimulationResult(Result):
 
     def _model(self) -> Learner:
         return self.learner
+
+
+def _check_alike(learner: Learner, earlier: Learner) -> None:
+    """Raises ConfigError if the weights of a run with one of them do not fit the other's network."""
+    found, wanted = (manifest_of(tensors_of(each.module(0))) for each in (learner, earlier))
+    try:
+        check_manifest(found, wanted, "the network of model=")
+    except BadPayload as error:
+        hint = "leave model= out: a run goes on with the network of from_"
+        raise ConfigError(f"from_ has another network: {error.message}", hint) from None
 
 
 def algorithms() -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import shoal
 from shoal.core.algorithm import Basis, find
@@ -135,6 +136,8 @@ def test_what_cannot_go_on_says_so() -> None:
         shoal.simulate("flux", fleet(), rounds=1, from_=one)
     with pytest.raises(ConfigError, match="from_ is a str"):
         shoal.simulate("flux", fleet(), rounds=1, from_="folder")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"from_ has another network: .* lacks tensor .*leave model= out"):
+        shoal.simulate("fedavg", fleet(), rounds=1, from_=one, model=lambda: nn.Sequential(nn.Linear(64, 10)))
     with pytest.raises(Refused, match="cannot go on from a release"):
         shoal.simulate("statistics", fleet(), from_=counted)
 

@@ -58,7 +58,7 @@ def test_groups_whose_numbers_alone_differ_are_found_with_nothing_set() -> None:
 def test_the_default_network_has_one_output_and_words_are_refused() -> None:
     fleet = shoal.Fleet({f"site-{n}": site(0, n) for n in range(2)}, regression=True)
     assert shoal.simulate("fedavg", fleet, rounds=1).models["global"]
-    with pytest.raises(DataFault, match="the labels are <U"):
+    with pytest.raises(DataFault, match="the labels are text, not numbers"):
         shoal.Fleet({"a": (np.zeros((3, 2)), np.array(["x", "y", "z"]))}, regression=True)
     with pytest.raises(DataFault, match="the label of row 1"):
         shoal.Fleet({"a": (np.zeros((3, 2)), np.array([0.0, np.nan, 1.0]))}, regression=True)

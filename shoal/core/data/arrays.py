@@ -12,6 +12,18 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.errors import DataFault
 from shoal.core.types import Array
 
+NAMES = {"U": "text", "S": "text", "O": "objects", "M": "dates", "m": "durations", "c": "complex numbers"}
+
+
+def type_of(array: Array) -> str:
+    """What an array holds, in words.
+
+    Example:
+        >>> type_of(np.array(["a"])), type_of(np.zeros(1))
+        ('text', 'float64')
+    """
+    return NAMES.get(array.dtype.kind, str(array.dtype))
+
 
 def samples(what: str, x: Array, divide_by: float | None = None) -> Array:
     """Samples as the library takes them: uint8 stays, other numbers become finite float32.
@@ -20,7 +32,7 @@ def samples(what: str, x: Array, divide_by: float | None = None) -> Array:
     memory. `divide_by` overrules that. Raises DataFault for text, objects, NaN and infinity.
     """
     if x.dtype.kind not in "fiub":
-        raise DataFault(f"{what}: x holds {x.dtype}, not numbers", "turn it into numbers first")
+        raise DataFault(f"{what}: x holds {type_of(x)}, not numbers", "turn it into numbers first")
     if x.dtype == np.uint8 and divide_by is None:
         return x
     with np.errstate(over="ignore"):
@@ -43,7 +55,7 @@ def network_input(x: Array) -> Array:
     if x.dtype == np.uint8:
         return np.divide(x, np.float32(255), dtype=np.float32)
     if x.dtype.kind not in "fiub":
-        raise DataFault(f"x holds {x.dtype}, not numbers", "turn its columns into numbers first")
+        raise DataFault(f"x holds {type_of(x)}, not numbers", "turn its columns into numbers first")
     found = np.require(x, np.float32 if x.dtype.kind in "fb" else np.int64, ["C", "W"])
     if bad := int((~np.isfinite(found)).any(axis=tuple(range(1, found.ndim))).sum()):
         raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
@@ -92,7 +104,7 @@ def targets(what: str, y: Array) -> Array:
     if y.dtype.kind == "O":  # a column of pandas, say
         y = np.array(y.tolist())
     if y.dtype.kind not in "fiub":
-        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", "regression predicts numbers")
+        raise DataFault(f"{what}: the labels are {type_of(y)}, not numbers", "regression predicts numbers")
     with np.errstate(over="ignore"):
         numbers = y.astype(np.float32)
     if not np.isfinite(numbers).all():

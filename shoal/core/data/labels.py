@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.data.arrays import type_of
 from shoal.core.errors import DataFault, near
 from shoal.core.types import Array
 
@@ -61,7 +62,7 @@ def read(what: str, y: Array, named: Named = by_row) -> Array:
     if y.dtype.kind == "b":
         return y
     if y.dtype.kind not in "fiu":
-        raise DataFault(f"{what}: the labels are {y.dtype}", "labels are text, booleans or whole numbers")
+        raise DataFault(f"{what}: the labels are {type_of(y)}", "labels are text, booleans or whole numbers")
     right = np.isfinite(y) & (y == np.floor(y)) & (y > -MAX_CLASS) & (y < MAX_CLASS)
     if not right.all():
         row = int(right.argmin())

@@ -118,7 +118,7 @@ def test_whole_float_labels_will_do(tmp_path: Path) -> None:
         ({"x": X, "y": np.eye(10, dtype=int)}, "y has shape (10, 10)"),
         ({"x": np.where(X == 7, np.nan, X), "y": Y}, "x holds nan in row 3, column 1 (from 0)"),
         ({"x": np.where(X == 7, 1e300, X.astype(float))}, "x holds 1e+300 in row 3, column 1 (from 0)"),
-        ({"x": X.astype(np.complex128)}, "x holds complex128, not numbers"),
+        ({"x": X.astype(np.complex128)}, "x holds complex numbers, not numbers"),
         ({"x": X.astype(str)}, "not numbers"),
         (
             {"x": X, "x_test": np.zeros((3, 5), np.float32)},
