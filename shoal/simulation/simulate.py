@@ -6,7 +6,6 @@ same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -145,8 +144,8 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say, measure(fleet.regression))
-    together = together_on_gpu(devices, device, say)
-    helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
+    on_gpu = together_on_gpu(devices, device, say)
+    helpers = on_gpu if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(
