@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shoal.core.algorithm import State
+from shoal.core.device_kit.learner import OutOfMemory
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.errors import LearnerFault
@@ -48,6 +49,8 @@ class Recorder:
         return perform
 
     def watch(self, effect: Effect) -> None:
+        if isinstance(self.fault, OutOfMemory):  # of this machine: no reason to go on without a device
+            raise self.fault
         if isinstance(effect, Opened):
             self._opened, self._title = time.perf_counter(), effect.title
             self._figures.clear()

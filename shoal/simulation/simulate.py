@@ -6,7 +6,6 @@ same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from shoal.simulation.learners import beginning_with, guess, layout_for, learner
 from shoal.simulation.progress import Progress, Shown
 from shoal.simulation.recorder import Recorder
 from shoal.simulation.simulated import NEWCOMER, SimulatedDevices, on_threads, spooled
+from shoal.simulation.together import Together
 from shoal.simulation.together import together as together_on_gpu
 from shoal.simulation.workers import workers as beside
 
@@ -148,8 +148,8 @@ def simulate(
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say, measure(fleet.regression))
-    together = together_on_gpu(devices, device, say)
-    helpers = nullcontext(together) if workers is None else beside(devices, workers, device)
+    on_gpu = together_on_gpu(devices, device, say)
+    helpers = on_gpu if workers is None else beside(devices, workers, device)
     with on_threads(threads), helpers as helping, say:
         calls = (helping or devices).calls()
         engine.simulate(
@@ -170,7 +170,7 @@ def simulate(
         model_seed, device, time.perf_counter() - started, policy,
     )  # fmt: skip
     unasked = _unasked(fleet, result.clusters) if participation < 1.0 else ""
-    few = filter(None, [_few_tests(fleet), unasked, together.remark if together else ""])
+    few = filter(None, [_few_tests(fleet), unasked, helping.remark if isinstance(helping, Together) else ""])
     result.layout, result.remarks = layout, (*remarks, *few, *result.remarks)
     if from_ is not None:
         result.began = beginning_with(learner, placing.common_model(from_.state))

@@ -17,7 +17,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext, choose_device
-from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.learner import Learner, OutOfMemory
 from shoal.core.device_kit.tuning import tune
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.errors import ConfigError, DeviceFault, LearnerFault
@@ -195,6 +195,8 @@ class SimulatedDevices:
             return None
         try:
             model = tune(question, self.context_of(name, question)).model
+        except OutOfMemory:
+            raise
         except (DeviceFault, LearnerFault):
             model = None
         return Evaluate(question.model if model is None else model, "test", question.cluster)

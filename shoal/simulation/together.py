@@ -8,7 +8,8 @@ is different from one device after the other; algorithms know nothing of it.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import Semaphore, Thread
 
@@ -33,9 +34,22 @@ AT_ONCE = 64
 """Devices that train together at most: each has a network, a thread, and its samples once more."""
 
 
-def together(devices: SimulatedDevices, device: str, say: Progress) -> "Together | None":
-    """What does the devices' tasks where they compute on a GPU. device: auto, cpu or cuda."""
-    return Together(devices, say) if choose_device(device).type in GPUS else None
+@contextmanager
+def together(devices: SimulatedDevices, device: str, say: Progress) -> "Iterator[Together | None]":
+    """What does the devices' tasks where they compute on a GPU; elsewhere None. device: auto, cpu or cuda.
+
+    In the end the GPU's memory is free for other programs, but for what `devices` hold: PyTorch would keep
+    what it has had once for as long as this process lives.
+    """
+    if choose_device(device).type not in GPUS:
+        yield None
+        return
+    running = Together(devices, say)
+    try:
+        yield running
+    finally:
+        running.end()
+        torch.cuda.empty_cache()
 
 
 class Together:
@@ -68,6 +82,10 @@ class Together:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def end(self) -> None:
+        """Let go of the networks in which devices trained."""
+        self._networks.clear()
 
     def _do(self, tasks: Sequence[Task]) -> None:
         """Do these tasks."""

@@ -1,7 +1,10 @@
 """Tables of the papers: what they print stands in the files, and cells run, resume and are summed up."""
 
 import contextlib
+import gc
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from fedserver.__main__ import main
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.shell.config import parsed
+from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab import setting, tables
 from shoal_lab.experiment import Experiment, run
 from shoal_lab.tables import campaign, plot, worth
@@ -256,18 +260,62 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
     assert campaign.kept_cells(cells, tmp_path) == {}
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(torch.cuda.OutOfMemoryError("2.00 MiB"), "lower --jobs"), (TypeError("a bug"), "TypeError: a bug")],
-)
-def test_an_experiment_that_breaks_fails_by_itself(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
-    def broken(experiment: Experiment) -> None:
-        raise error
+class Ending:
+    """A folder of data at which a cell ends, in the process that runs it."""
 
-    monkeypatch.setattr(campaign, "run", broken)
-    assert said in campaign.outcome_of(DIGITS)["failed"]
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __fspath__(self) -> str:
+        if self.how == "death":
+            os._exit(9)
+        if self.how == "full":
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        raise ZeroDivisionError("unforeseen")
+
+
+def test_whatever_ends_a_cell_ends_no_other(tmp_path: Path) -> None:
+    (column,) = small().columns
+    ends = ("full", "unforeseen", "death")
+    failing = [
+        Cell(Method(how, "fedavg"), column, "", Experiment(dataset="mnist", data_dir=Ending(how), seed=seed))  # type: ignore[arg-type]
+        for seed, how in enumerate(ends)
+    ]
+    sound = small(Method("FedAvg", "fedavg", "default")).cells(DIGITS, [1, 2, 3])
+    cells = [cell for pair in zip(failing, sound, strict=True) for cell in pair]
+    done: list[str] = []
+    failed = campaign.run_cells(
+        cells, tmp_path, jobs=2, seconds=600.0, on_result=lambda cell, result: done.append(cell.name)
+    )
+    assert sorted(done) == [cell.name for cell in sound]
+    assert set(campaign.finished(cells, tmp_path)) == set(done)
+    full, unforeseen, death = (failed[cell.name] for cell in failing)
+    assert full == ("the GPU has too little memory for it beside what else runs there (use fewer --jobs)")
+    assert "ZeroDivisionError: unforeseen" in unforeseen
+    assert "in __fspath__" in unforeseen, "its traceback"
+    assert death == "its process died (is memory short? use fewer --jobs)"
+
+
+def test_a_cell_gives_the_gpu_s_memory_back_when_nothing_of_it_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[int, BaseException | None]] = []
+
+    def alive() -> int:
+        return sum(isinstance(each, SimulatedDevices) for each in gc.get_objects())
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append((alive() - before, sys.exception())))
+    gc.collect()
+    before = alive()
+    assert campaign._run(Experiment("fedavg", clients=2, rounds=1, threads=1))["rounds"] == 1
+    assert found[-1] == (0, None)
+    monkeypatch.setattr(SimulatedDevices, "evaluated", _without_memory)
+    assert "use fewer --jobs" in campaign._run(Experiment("fedavg", clients=2, rounds=1, threads=1))["failed"]
+    assert found[-1] == (0, None)
+
+
+def _without_memory(*arguments: Any) -> Any:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
 
 def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(

@@ -1,6 +1,8 @@
 """Devices that train together, as they do on a GPU, make the run that they make one after the other."""
 
+import gc
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.core.device_kit.learner import OutOfMemory
 from shoal.core.device_kit.training import stacked
 from shoal.core.errors import Diverged, LearnerFault
-from shoal.simulation import together
+from shoal.simulation import simulated, together
 from shoal.simulation.simulate import SimulationResult, simulate
+from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab import datasets, fleets
 
 SEED = 8
@@ -96,6 +100,66 @@ def test_who_simulates_hears_once_that_a_gpu_has_too_little_memory(monkeypatch: 
     assert not [each for each in single.remarks if "memory" in each]
     for name, array in single.models["global"].items():
         np.testing.assert_array_equal(result.models["global"][name], array)
+
+
+def test_nothing_of_a_run_stays_on_the_gpu_but_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks, networks, made = WeakSet[Any](), WeakSet[nn.Module](), SimulatedDevices.network
+    held: list[tuple[int, int]] = []
+
+    def begin(stack: Any, jobs: Any) -> None:
+        held.append((len(stacks), len(networks)))
+        stacks.add(stack)
+        prepare(stack, jobs)
+
+    def network(devices: SimulatedDevices) -> nn.Module:
+        networks.add(found := made(devices))
+        return found
+
+    prepare = stacked._Stack.__init__
+    monkeypatch.setattr(stacked._Stack, "__init__", begin)
+    monkeypatch.setattr(SimulatedDevices, "network", network)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.append((len(stacks), len(networks))))
+    gc.disable()
+    try:
+        result = played(True, monkeypatch, "fedavg")
+    finally:
+        gc.enable()
+    assert result.history
+    assert held == [(0, 5)] * 5 + [(0, 0)], "before each round's training, and at the end"
+
+
+def test_a_learner_that_a_gpu_has_no_memory_for_is_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Large(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OutOfMemory, match="the GPU has too little memory for the learner's") as error:
+        played(True, monkeypatch, "fedavg", model=lambda: Large(192, 10))
+    assert error.value.hint == "free memory on it, or set a smaller batch_size"
+
+
+def test_a_full_gpu_is_no_reason_to_go_on_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a round asks some of the devices only, another one takes the place of one that fails."""
+    perform = SimulatedDevices.perform
+
+    def full(devices: SimulatedDevices, name: str, *task: Any) -> Any:
+        if name == "device-002":
+            raise OutOfMemory("the GPU has too little memory for the learner's training")
+        return perform(devices, name, *task)
+
+    monkeypatch.setattr(SimulatedDevices, "perform", full)
+    with pytest.raises(OutOfMemory, match="device-002: the GPU"):
+        played(False, monkeypatch, "fedavg", participation=0.6)
+
+
+def test_a_full_gpu_does_not_pass_for_fine_tuning_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*task: Any) -> Any:
+        raise OutOfMemory("the GPU has too little memory for the learner's training")
+
+    result = played(False, monkeypatch, "fedavg")
+    monkeypatch.setattr(simulated, "tune", full)
+    with pytest.raises(OutOfMemory):
+        _ = result.tuned
 
 
 def test_a_device_that_diverges_ends_the_run_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,15 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from shoal import __version__
-from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.device_kit.learner import OutOfMemory
+from shoal.core.errors import ShoalError
 from shoal.shell import disk
 from shoal_lab.experiment import Experiment, run
 from shoal_lab.tables.table import Cell
@@ -64,27 +66,38 @@ def run_cells(
     """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result. Cells
     that are the same experiment are run once.
 
-    Returns why cells failed, by name: a refused experiment, or one for which a GPU has too little memory,
-    ends only itself. Raises StorageFault, and Unavailable when a process dies.
+    Returns why cells failed, by name: an experiment that is refused, or ends in any other error, or with its
+    process, ends only itself. Raises StorageFault.
     """
     failed: dict[str, str] = {}
     alike: dict[Path, list[Cell]] = {}
     for cell in cells:
         alike.setdefault(path_of(folder, cell), []).append(cell)
     waiting, began = list(reversed(alike)), time.monotonic()
-    # Not a fork: PyTorch's threads do not survive one.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running: dict[Future[Mapping[str, Any]], Path] = {}
+    with ExitStack() as stack:
+
+        def process() -> ProcessPoolExecutor:
+            # Not a fork: PyTorch's threads do not survive one. And one for each job: where a process of
+            # several dies, all of them end.
+            spawn = multiprocessing.get_context("spawn")
+            return stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn))
+
+        idle = [process() for _ in range(jobs)]
+        running: dict[Future[Mapping[str, Any]], tuple[Path, ProcessPoolExecutor]] = {}
         while True:
-            while waiting and len(running) < jobs and time.monotonic() - began < seconds:
-                path = waiting.pop()
-                running[pool.submit(outcome_of, alike[path][0].experiment)] = path
+            while waiting and idle and time.monotonic() - began < seconds:
+                path, worker = waiting.pop(), idle.pop()
+                running[worker.submit(_run, alike[path][0].experiment)] = path, worker
             if not running:
                 return failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                path = running.pop(future)
-                same = alike[path]
-                outcome = _outcome(future, same[0])
+                path, worker = running.pop(future)
+                same, outcome = alike[path], _outcome(future)
+                if future.exception() is not None:
+                    # What it leaves behind, such as a GPU that no longer answers, is not for other cells.
+                    worker.shutdown()
+                    worker = process()
+                idle.append(worker)
                 if "failed" in outcome:
                     failed |= {cell.name: outcome["failed"] for cell in same}
                     continue
@@ -118,25 +131,28 @@ def kept_cells(cells: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]
     return {name: small(each) for name, each in sorted(kept.items()) if each is not None}
 
 
-def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]:
+def _outcome(future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The result, or why there is none."""
     try:
         return future.result()
-    except BrokenExecutor as error:
-        raise Unavailable(f"the process of {cell.name} died", "is memory short? try --jobs 1") from error
+    except BrokenExecutor:
+        return {"failed": "its process died (is memory short? use fewer --jobs)"}
+    except Exception as error:  # a bug, whose cause is found by all of its traceback
+        return {"failed": "".join(traceback.format_exception(error)).rstrip()}
 
 
-def outcome_of(experiment: Experiment) -> Mapping[str, Any]:
-    """What an experiment found; or why it failed, as "failed"."""
+def _run(experiment: Experiment) -> Mapping[str, Any]:
+    """Run it in this process, which then gives the GPU's memory back: PyTorch would keep it, and other
+    processes have none to spare."""
     try:
         return run(experiment)
+    except (torch.cuda.OutOfMemoryError, OutOfMemory):
+        return {
+            "failed": "the GPU has too little memory for it beside what else runs there (use fewer --jobs)"
+        }
     except ShoalError as error:
         return {"failed": str(error)}
-    except torch.cuda.OutOfMemoryError:
-        return {"failed": "the GPU has too little memory for as many cells at a time; lower --jobs"}
-    except Exception:  # a bug, which is not to end the cells of a night
-        return {"failed": traceback.format_exc()}
     finally:
-        # PyTorch keeps what a cell has used, which the other processes on the same GPU then lack.
         gc.collect()
         torch.cuda.empty_cache()
 

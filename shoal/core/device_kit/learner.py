@@ -67,6 +67,10 @@ class WrongShape(LearnerFault):
         self.values = values
 
 
+class OutOfMemory(LearnerFault):
+    """The GPU has too little memory left, which is not the author's fault."""
+
+
 @contextmanager
 def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) -> Iterator[None]:
     """Around a call of the author's code `what`, such as "train()": whatever it raises becomes a
@@ -80,6 +84,9 @@ def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) 
         yield
     except ShoalError:
         raise
+    except torch.cuda.OutOfMemoryError as error:
+        hint = "free memory on it, or set a smaller batch_size"
+        raise OutOfMemory(f"the GPU has too little memory for the learner's {what}", hint) from error
     except (Exception, SystemExit) as error:
         if model is not None and x is not None and (wrong := _wrong_shape(model, x)) is not None:
             raise wrong from error

@@ -138,7 +138,6 @@ class _Stack:
         self._losses = torch.zeros(steps, len(jobs), device=self._device)
         self._x = torch.cat([each.samples.x for each in jobs])
         self._y = torch.cat([each.samples.goals for each in jobs])
-        self._each = vmap(self._loss)
         self._recorded: torch.cuda.CUDAGraph | None = None
 
     def is_right(self) -> bool:
@@ -206,7 +205,10 @@ class _Stack:
         filled = torch.arange(rows.shape[1], device=self._device) < counts[:, None]
         with torch.enable_grad():
             weights = self._weights.detach().requires_grad_()
-            losses = self._each(weights, self._others, x, y, filled / counts[:, None].clamp(min=1))
+            # Not kept: it refers to the stack, which then, with its recorded step, would stay in a GPU's
+            # memory until Python looks for cycles.
+            each = vmap(self._loss)
+            losses = each(weights, self._others, x, y, filled / counts[:, None].clamp(min=1))
             (slopes,) = torch.autograd.grad(losses.sum(), weights)  # of its own loss only, in each row
         return slopes, losses.detach()
 
