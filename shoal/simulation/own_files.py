@@ -21,15 +21,12 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
     from shoal.shell.readers import columns_of, kind_of
     from shoal.simulation.fleet import Fleet
 
-    paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
+    paths = [Path(found) for found in sorted({*glob.glob(pattern, recursive=True)})]
     if not paths:
         raise ConfigError(f"no file is named like {pattern!r}", "quote the pattern: --data 'devices/*.npz'")
-    same = len({path.stem for path in paths}) < len(paths)  # a folder for each device, say
     devices: dict[str, Any] = {}
     first: tuple[Path, list[str]] | None = None
-    for path in paths:
-        short = path.name if path.is_dir() else path.stem.removesuffix(".tar")
-        name = str(path.with_suffix("")) if same else short
+    for path, name in zip(paths, _names(paths), strict=True):
         try:
             if kind_of(path) == "images":
                 devices[name] = _images(path, alone=len(paths) == 1)
@@ -48,6 +45,15 @@ def fleet_of(pattern: str, label: str | None, test: float, regression: bool = Fa
         except OSError as error:
             raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
     return Fleet(dict(sorted(devices.items())), test=test, regression=regression)
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """What the devices are called: short where that tells them apart, and it does not where each has a folder
+    of its own, say, or files of two kinds."""
+    short = [path.name if path.is_dir() else path.stem.removesuffix(".tar") for path in paths]
+    longer = [str(path.parent / name) for path, name in zip(paths, short, strict=True)]
+    known = (short, longer, [str(path) for path in paths])
+    return next(names for names in known if len({*names}) == len(paths))
 
 
 def _images(path: Path, alone: bool) -> tuple[Any, ...]:

@@ -264,8 +264,8 @@ def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[s
 
 
 def _numbers(seeds: str) -> list[int]:
-    """The seeds of a list such as 42,43. Raises ConfigError."""
+    """The seeds of a list such as 42,43, each once. Raises ConfigError."""
     try:
-        return [int(part) for part in seeds.split(",")]
+        return list(dict.fromkeys(int(part) for part in seeds.split(",")))
     except ValueError:
         raise ConfigError(f"--seed {seeds!r} is not a list of whole numbers", "write --seed 42,43") from None

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from fedserver.__main__ import main
 from shoal.core.algorithm import find
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, StorageFault
 from shoal.shell.config import parsed
 from shoal.simulation.simulated import SimulatedDevices
 from shoal_lab import setting, tables
@@ -88,6 +88,14 @@ def test_so_do_those_of_feroma_and_cornflqs(
     published = tables.find(*table).published(dataset)
     cells = [f.mean for (row, _, kind), f in published.items() if row == method and kind in (measure or kind)]
     assert abs(float(np.mean(cells)) - printed) <= 0.06
+
+
+def test_two_tables_of_fedrc_print_the_same_figures_of_the_same_experiments() -> None:
+    first, more = (tables.find("fedrc", number) for number in (1, 4))
+    for dataset in first.datasets:
+        printed, again = first.published(dataset), more.published(dataset)
+        assert len(printed) == 18
+        assert {key: again[key] for key in printed} == printed
 
 
 @pytest.mark.parametrize("table", tables.TABLES.values(), ids=lambda table: table.name)
@@ -343,6 +351,10 @@ def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(
 
     text = page(table, "digits", grids, [])
     assert "| FedAvg | 92.0 ± 2.0 (91.0) | 92.0 (91.0) |" in text
+    shares = {name: {"accuracy": {"known": value / 100}} for name, value in found.items()}
+    known_only = replace(table, measures={"known": table.measures["known"]})
+    text = page(known_only, "digits", summarise(known_only, "digits", cells, shares), [])
+    assert "| FedAvg | 0.92 ± 0.02 (91.00) |" in text, "a spread has the digits of its mean"
     pytest.importorskip("matplotlib")
     assert plot.draw(table, "digits", grids, tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
@@ -364,3 +376,42 @@ def test_the_verb_lists_a_table_and_shows_what_was_run_without_running(tmp_path:
     wrong = CliRunner().invoke(main, ["table", "--seeds", "a"])
     assert wrong.exit_code == 3
     assert "--seeds 'a'" in wrong.stderr
+
+
+def test_what_a_gpu_has_computed_is_listed_as_that_and_a_seed_counts_once(tmp_path: Path) -> None:
+    def lines(*asked: str) -> list[str]:
+        done = CliRunner().invoke(main, ["table", "--out", str(tmp_path), *asked])
+        assert done.exit_code == 0, done.stderr
+        return [*done.stderr.splitlines(), *done.stdout.splitlines()]
+
+    cell = tables.find("flux", 1).cells(Experiment(dataset="mnist", device="cuda", threads=1), [43])[0]
+    path = campaign.path_of(tmp_path, cell)
+    path.parent.mkdir()
+    path.write_text("{}")
+    assert any("1 stored of 1664 a seed" in line for line in lines("--list", "--device", "cuda"))
+    assert not any("1 stored" in line for line in lines("--list"))
+    shown = lines("--minutes", "0", "--columns", "px-1", "--methods", "fedavg", "--seeds", "43,44,43")
+    assert shown[0].startswith("2 cells, 0 of them done")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--paper", "all", "--dataset", "mnits"), "no table has the data set 'mnits'"),
+        (("--paper", "flxu", "--list"), "there is no paper 'flxu' here"),
+    ],
+)
+def test_a_wrong_name_is_not_taken_for_nothing_to_do(
+    asked: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    wrong = CliRunner().invoke(main, ["table", "--out", str(tmp_path), "--minutes", "0", *asked])
+    assert wrong.exit_code == ConfigError.exit_code
+    assert said in wrong.stderr
+    assert "did you mean" in wrong.stderr
+
+
+def test_results_do_not_go_into_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    wrong = CliRunner().invoke(main, ["table", "--out", str(tmp_path / "out"), "--minutes", "0"])
+    assert wrong.exit_code == StorageFault.exit_code
+    assert "name a folder" in wrong.stderr

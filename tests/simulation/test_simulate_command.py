@@ -222,6 +222,25 @@ def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -
     assert len(rows) == 8
 
 
+def test_a_seed_that_is_named_twice_is_one_run(files: Path) -> None:
+    done = CliRunner().invoke(
+        main,
+        [
+            "simulate",
+            "--data",
+            str(files / "*.npz"),
+            "--algorithm",
+            "fedavg",
+            "--rounds",
+            "1",
+            "--seed",
+            "1,1",
+        ],
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "deviation" not in done.stdout
+
+
 def test_ctrl_c_leaves_the_seeds_that_are_done(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = simulation.simulate
 
@@ -292,6 +311,30 @@ def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
     found = fleet_of(str(tmp_path / "*" / "data.csv"), "ill", 0.2)
     assert [Path(name).parent.name for name in found] == ["site-0", "site-1"]
     assert (found.shape, found.classes) == ((4,), 2)
+
+
+def test_no_device_is_lost_whatever_the_files_are_called(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("site.1", "site.2")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        x, y = ward(number)
+        np.savez(folder / "a.npz", x=x, y=y)
+        table = np.column_stack([x, y])
+        np.savetxt(folder / "a.csv", table, delimiter=",", header="a,b,c,d,ill", comments="")
+    found = fleet_of(str(folders[0] / "*"), "ill", 0.2)
+    assert list(found) == [str(folders[0] / "a.csv"), str(folders[0] / "a.npz")]
+    assert list(fleet_of(str(tmp_path / "*" / "a.npz"), None, 0.2)) == [str(each / "a") for each in folders]
+
+
+def test_folders_of_pictures_may_have_dots_in_their_names(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("2024.1", "2024.2"):
+        for kind in ("cat", "dog"):
+            (tmp_path / name / kind).mkdir(parents=True)
+            for number in range(3):
+                made = np.full((8, 8), 60 * number, np.uint8)
+                image.fromarray(made).save(tmp_path / name / kind / f"{number}.png")
+    assert list(fleet_of(str(tmp_path / "*"), None, 0.2)) == ["2024.1", "2024.2"]
 
 
 def test_labels_may_be_words_in_a_table(tmp_path: Path) -> None:

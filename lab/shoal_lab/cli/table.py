@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedserver.cli.options import PATH
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import ConfigError, Refused, near
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 
@@ -144,7 +144,7 @@ def table(
     from shoal_lab.tables.table import is_path
 
     if listed and number is None:
-        return _every_table(None if paper == ALL else paper, out)
+        return _every_table(None if paper == ALL else paper, out, device)
     if paper == ALL:
         if number is not None or methods or columns or clients or rounds or samples or changes:
             raise ConfigError("--paper all takes the tables as they are", "name one paper to choose in it")
@@ -211,6 +211,9 @@ def _what_tells_most(
         return campaign.path_of(out, cell)
 
     cells = worth.cells_of([*tables.TABLES.values()], base, seeds)
+    if not cells:
+        known = sorted({name for each in tables.TABLES.values() for name in each.datasets})
+        raise ConfigError(f"no table has the data set {base.dataset!r}", near(base.dataset, known))
     due = worth.in_order(cells, path, lambda cell: path(cell).exists())
     every, left = {path(cell) for _, cell in cells}, {*map(path, due)}
     kept = campaign.finished([cell for _, cell in cells], out)
@@ -227,7 +230,7 @@ def _what_tells_most(
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
     return replace(
-        _every_table(None, out),
+        _every_table(None, out, base.device),
         error=Refused(f"{len(failed)} cells failed", "the reasons are listed above") if failed else None,
     )
 
@@ -246,9 +249,9 @@ def _write(folder: Path, data: Mapping[str, Any], small: Mapping[str, Any], text
     disk.write(folder / "table.md", text.encode())
 
 
-def _every_table(paper: str | None, out: Path) -> Result:
-    """All tables of the papers, or of one: what is stored of each at the paper's size, what can be run, and
-    what cannot and why."""
+def _every_table(paper: str | None, out: Path, device: str) -> Result:
+    """All tables of the papers, or of one: what is stored of each at the paper's size, computed on `device`,
+    what can be run, and what cannot and why."""
     from shoal_lab import tables
     from shoal_lab.experiment import Experiment
     from shoal_lab.tables import campaign
@@ -256,7 +259,9 @@ def _every_table(paper: str | None, out: Path) -> Result:
     seeds = campaign.seeds(out) or [42]
     rows: list[dict[str, Any]] = []
     for (name, number), each in tables.TABLES.items():
-        parts = [each.cells(Experiment(dataset=data, threads=1), seeds) for data in each.datasets]
+        parts = [
+            each.cells(Experiment(dataset=data, device=device, threads=1), seeds) for data in each.datasets
+        ]
         cells = sum(map(len, parts)) // len(seeds)
         done = sum(campaign.stored(part, out) for part in parts)
         state = f"{done} stored of {cells} a seed" if done else f"can be run, {cells} a seed"
@@ -266,6 +271,9 @@ def _every_table(paper: str | None, out: Path) -> Result:
         )
     for (name, number), why in tables.ELSEWHERE.items():
         rows.append({"paper": name, "table": number, "cells": 0, "stored": 0, "about": f"not here: {why}"})
+    papers = sorted({row["paper"] for row in rows})
+    if paper not in (None, *papers):
+        raise ConfigError(f"there is no paper {paper!r} here", near(paper, papers))
     rows = [row for row in rows if paper in (None, row["paper"])]
     rows.sort(key=lambda row: (row["paper"], row["table"]))
     lines = [f"{row['paper']:<10}{row['table']:>2}  {row['about']}" for row in rows]
@@ -274,7 +282,7 @@ def _every_table(paper: str | None, out: Path) -> Result:
 
 def _numbers(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise ConfigError(f"--seeds {text!r} is not a list of whole numbers", "write --seeds 42,43") from None
 

@@ -130,10 +130,12 @@ def _pictures(path: Path, shape: tuple[int, ...]) -> Pair:
 def _cifar(folder: Path) -> Pair | None:
     """CIFAR's binary version: a label, or a coarse and a fine one, and 3,072 bytes for each image."""
     for train, test, before in (
-        (sorted(folder.glob("data_batch_*.bin")), folder / "test_batch.bin", 1),
+        ([folder / f"data_batch_{number}.bin" for number in range(1, 6)], folder / "test_batch.bin", 1),
         ([folder / "train.bin"], folder / "test.bin", 2),
     ):
-        if train and train[0].is_file():
+        if train[0].is_file():
+            if missing := [path.name for path in (*train, test) if not path.is_file()]:
+                raise FileNotFoundError(f"{folder} lacks {' and '.join(missing)}: unpack the archive again")
             return _records(train, before), _records([test], before)
     return None
 

@@ -17,6 +17,8 @@ activities (Reyes-Ortiz et al. 2015). A person's last fifth of each activity, in
 and a window that shares readings with a window of the test part is in neither part.
 """
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +71,10 @@ def _elec2(path: Path, devices: int, stages: int) -> list[NaturalDevice]:
     with path.open() as file:
         if (header := file.readline().strip()) != COLUMNS:
             raise ValueError(f"{path}: the columns are {header[:80]!r}, not {COLUMNS}")
-        table = np.loadtxt(file, delimiter=",")
+        try:
+            table = np.loadtxt(file, delimiter=",")
+        except ValueError as error:
+            raise ValueError(f"{path} is not a whole table: {error}; fetch it again") from None
     if len(table) < HALF_HOURS * (stages + 1):
         raise ValueError(f"{path}: {len(table)} half-hours are too few for {stages} stages and a test part")
     before = table[: len(table) * stages // (stages + 1), :6]
@@ -87,13 +92,16 @@ def _elec2(path: Path, devices: int, stages: int) -> list[NaturalDevice]:
 def _hapt(path: Path, devices: int) -> list[NaturalDevice]:
     if not 1 <= devices <= PEOPLE:
         raise ValueError(f"{devices} devices: hapt has {PEOPLE} people")
-    with np.load(path, allow_pickle=False) as file:
-        columns = ("X", "y", "subject", "exp", "start")
-        if missing := sorted({f"{c}_{p}" for c in columns for p in ("train", "test")} - set(file)):
-            raise ValueError(f"{path} lacks the array {missing[0]}")
-        x, y, person, trial, start = (
-            np.concatenate([file[f"{column}_train"], file[f"{column}_test"]]) for column in columns
-        )
+    columns = ("X", "y", "subject", "exp", "start")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if missing := sorted({f"{c}_{p}" for c in columns for p in ("train", "test")} - set(file)):
+                raise ValueError(f"{path} lacks the array {missing[0]}")
+            x, y, person, trial, start = (
+                np.concatenate([file[f"{column}_train"], file[f"{column}_test"]]) for column in columns
+            )
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole npz file: {error}; fetch it again") from None
     data = Dataset(np.ascontiguousarray(x.transpose(0, 2, 1)), y.astype(np.int64) - 1)
     when = np.lexsort((start, trial))
     # One clock for all recordings: windows of two of them are never at the same time.

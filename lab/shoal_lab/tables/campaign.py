@@ -50,7 +50,7 @@ def seeds(folder: Path) -> list[int]:
 def _kept(folder: Path, cell: Cell) -> Mapping[str, Any] | None:
     try:
         found: Mapping[str, Any] = json.loads(path_of(folder, cell).read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if found.get("settings") == _settings(cell.experiment) else None
 

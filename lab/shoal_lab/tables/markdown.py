@@ -45,10 +45,10 @@ def _grid(table: Table, measure: str, rows: Mapping[str, Any]) -> list[str]:
 def _entry(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return ""
-    spread = "" if entry["spread"] is None else f" ± {entry['spread']:.1f}"
-    return _value(entry["mean"], entry["paper"], spread)
+    return _value(entry["mean"], entry["paper"], entry["spread"])
 
 
-def _value(mean: float, paper: float | None, spread: str = "") -> str:
+def _value(mean: float, paper: float | None, spread: float | None = None) -> str:
     digits = 2 if abs(mean) <= 1.0 else 1
-    return f"{mean:.{digits}f}{spread}" + ("" if paper is None else f" ({paper:.{digits}f})")
+    found = f"{mean:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    return found + ("" if paper is None else f" ({paper:.{digits}f})")

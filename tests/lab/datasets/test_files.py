@@ -66,15 +66,20 @@ def test_cifars_binary_files(name: str, before: int, classes: int, tmp_path: Pat
     rows = np.zeros((6, before + 3072), np.uint8)
     rows[:, before - 1] = np.arange(6) * classes // 6
     rows[:, before : before + 1024] = 7  # red comes first
-    train, test = ("train.bin", "test.bin") if before == 2 else ("data_batch_1.bin", "test_batch.bin")
-    (tmp_path / train).write_bytes(rows[:4].tobytes())
+    batches = ["train.bin"] if before == 2 else [f"data_batch_{number}.bin" for number in range(1, 6)]
+    test = "test.bin" if before == 2 else "test_batch.bin"
+    (tmp_path / batches[0]).write_bytes(rows[:4].tobytes())
+    with pytest.raises(FileNotFoundError, match=f"lacks {' and '.join([*batches[1:], test])}"):
+        load(name, tmp_path)
+    for each in batches[1:]:
+        (tmp_path / each).write_bytes(rows[:4].tobytes())
     (tmp_path / test).write_bytes(rows[4:].tobytes())
     own, apart = load(name, tmp_path)
-    assert (own.x.shape, len(apart)) == ((4, 3, 32, 32), 2)
+    assert (own.x.shape, len(apart)) == ((4 * len(batches), 3, 32, 32), 2)
     assert (own.x[:, 0] == 7).all()
     assert not own.x[:, 1:].any()
     assert own.y is not None
-    assert own.y.tolist() == [number * classes // 6 for number in range(4)]
+    assert own.y.tolist() == [number * classes // 6 for number in range(4)] * len(batches)
     (tmp_path / test).write_bytes(rows.tobytes()[:-1])
     files.load.cache_clear()
     with pytest.raises(DataFault, match="not a whole file"):

@@ -1,5 +1,6 @@
 """elec2 and hapt on files made here in their shape: whose samples are whose, and in which order."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,13 @@ def test_files_that_are_not_there_or_are_others_are_said(tmp_path: Path) -> None
     np.savez(tmp_path / "hapt-windows-128x6.npz", X_train=np.zeros(3))
     with pytest.raises(ValueError, match="lacks the array X_test"):
         load("hapt", tmp_path, 2)
+
+
+@pytest.mark.parametrize(("name", "file"), [("elec2", "elec.csv"), ("hapt", "hapt/hapt-windows-128x6.npz")])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_half_a_file_is_named(name: str, file: str, share: float, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(name)
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[: int(share * len(content)) - bool(share) * 3])
+    with pytest.raises(ValueError, match=re.escape(str(folder / file))):
+        load(name, folder, 2)
