@@ -27,6 +27,7 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import messages_pb2, payload_pb2, task_pb2
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2 import FetchRequest, UploadedRequest
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import GetSealRequest, PlaceRequest, Wish
+from shoal.core.exchange.admit import MAX_VALUE
 from shoal.core.exchange.link import Hello, Outcome
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained
 from shoal.core.exchange.payload import BlobRef
@@ -156,7 +157,7 @@ async def left(found: World, peer: Peer) -> str:
 
 
 async def working(found: World, peer: Peer) -> str:
-    """It answers a task with a figure that no sum can hold, and has the next one."""
+    """It answers a task with the largest figure that is taken, and has the next one."""
     async with peer.channel() as channel:
         hands = await Hands(peer.link(channel)).hello()
         receipt = await hands.do(await hands.task(), lambda message, seed: odd(message))
@@ -167,9 +168,9 @@ async def working(found: World, peer: Peer) -> str:
 
 def odd(message: messages.Message) -> messages.Message:
     if isinstance(message, Evaluate):
-        return Evaluated(accuracy=1.0, loss=1.7e308, examples=1 << 40)
+        return Evaluated(accuracy=1.0, loss=MAX_VALUE, examples=1 << 40)
     assert isinstance(message, Train)
-    return Trained(message.model, 1 << 40, 1.7e308)
+    return Trained(message.model, 1 << 40, MAX_VALUE)
 
 
 async def revoked(found: World, peer: Peer) -> str:
