@@ -25,10 +25,10 @@ import numpy.typing as npt
 from shoal.core.data.dataset import Dataset
 from shoal.simulation.images import rotate, unit
 from shoal_lab.datasets.pixels import color
-from shoal_lab.shifts.base import known, labels
+from shoal_lab.shifts.base import MANY, known, labels, of_ten
 
 LEVELS = ("low", "medium", "high")
-CLASSES_OF_PY, CLASSES_OF_PXY, MANY = 2, 8, 100
+CLASSES_OF_PY, CLASSES_OF_PXY = 2, 8
 PERMUTED = 100
 """Permutations of the names, where there are `MANY` classes."""
 COLOURS = ("red", "blue", "green")
@@ -96,7 +96,7 @@ def _px(step: int, classes: int, chance: np.random.Generator) -> list[Distributi
 
 def _py(step: int, classes: int, chance: np.random.Generator) -> list[Distribution]:
     _need(classes, CLASSES_OF_PY)
-    count = CLASSES_OF_PY if classes < MANY else classes // 5
+    count = of_ten(CLASSES_OF_PY, classes)
     return [Distribution(number, kept=_some(chance, classes, count)) for number in range((4, 6, 8)[step])]
 
 
@@ -117,7 +117,7 @@ def _pyx(step: int, classes: int, chance: np.random.Generator) -> list[Distribut
 
 def _pxy(step: int, classes: int, chance: np.random.Generator) -> list[Distribution]:
     _need(classes, CLASSES_OF_PXY)
-    count = CLASSES_OF_PXY if classes < MANY else 4 * classes // 5
+    count = of_ten(CLASSES_OF_PXY, classes)
     found = []
     for number in range((4, 6, 8)[step]):
         turned = _some(chance, classes, count)
