@@ -39,7 +39,7 @@ def dirichlet(data: Any, *, level: int = 5, devices: int = 10, seed: int = 42) -
 
 
 def fedrc(data: Any, *, level: int = 1, devices: int = 10, seed: int = 42) -> Fleet:
-    """Feature, label and concept shift at once, with three concepts. Levels 1 and 2."""
+    """Feature, label and concept shift at once, with three concepts. Levels 1 to 3."""
     return _fleet("fedrc", data, level, devices, seed)
 
 

@@ -34,6 +34,15 @@ def test_an_experiment_reports_what_it_promises(algorithm: str) -> None:
     assert set(found) >= {"algorithm", "preset", "dataset", "shift", "level", "seed", "clients", "rounds"}
     assert found["verdict"]["learned"] is True
     assert experiment_text(found).startswith(found["verdict"]["text"])
+    placed = [{**row, "placed": ENSEMBLE} for row in found["accuracy"]["per_device"]]
+    other = {
+        **found,
+        "shift": "qs-features",
+        "level": 0,
+        "accuracy": {**found["accuracy"], "per_device": placed},
+    }
+    assert ", qs-features level 0, seed" in experiment_text(other)
+    assert f" {ENSEMBLE} " in experiment_text(other), "apart from the figures beside it"
     assert 0.0 < found["accuracy"]["known"] <= 100.0
     assert 0.0 < found["accuracy"]["test"] <= 100.0
     assert len(found["accuracy"]["per_device"]) == 10

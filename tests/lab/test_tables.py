@@ -96,6 +96,17 @@ def test_two_tables_of_fedrc_print_the_same_figures_of_the_same_experiments() ->
         printed, again = first.published(dataset), more.published(dataset)
         assert len(printed) == 18
         assert {key: again[key] for key in printed} == printed
+    cifar_100 = [figure.mean for (row, _, _), figure in more.published("cifar-100").items() if row == "CFL"]
+    assert cifar_100 == [52.90, 1.65]
+
+
+def test_fedrc_has_three_copies_of_cifar_where_the_paper_has() -> None:
+    def copies(number: int, dataset: str) -> set[int]:
+        cells = tables.find("fedrc", number).cells(Experiment(dataset=dataset), [42])
+        return {cell.experiment.copies for cell in cells}
+
+    assert [copies(number, "cifar-10") for number in (1, 2, 4, 5)] == [{3}, {1}, {3}, {3}]
+    assert copies(1, "fashion-mnist") == {1}
 
 
 @pytest.mark.parametrize("table", tables.TABLES.values(), ids=lambda table: table.name)

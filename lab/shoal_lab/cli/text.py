@@ -6,12 +6,12 @@ from typing import Any
 def experiment_text(found: dict[str, Any]) -> str:
     """The result of an experiment, for people."""
     accuracy = found["accuracy"]
-    rows = [f"{'device':<12}{'truth':>6}{'cluster':>10}{'known':>8}{'placed':>10}{'test':>8}"]
+    rows = [f"{'device':<12}{'truth':>6}{'cluster':>10}{'known':>8}{'placed':>14}{'test':>8}"]
     for row in accuracy["per_device"]:
         test = "-" if row["test"] is None else f"{100 * row['test']:.1f}"
         rows.append(
             f"{row['device']:<12}{row['concept']:>6}{row['cluster']:>10}{100 * row['known']:>8.1f}"
-            f"{row['placed'] or '-':>10}{test:>8}"
+            f"{row['placed'] or '-':>14}{test:>8}"
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
     own, newcomers, tuned = (
@@ -19,7 +19,7 @@ def experiment_text(found: dict[str, Any]) -> str:
         for name in ("own", "newcomers", "tuned")
     )
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
-    level = f" level {found['level']}" if found["level"] else ""
+    level = f" level {found['level']}" if found["level"] != "" else ""
     drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
     return "\n".join(
         [

@@ -58,7 +58,7 @@ OF_ANY_SAMPLES = ("py", "pyx", "dirichlet", "qs-labels")
 def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
     """The data of devices 0 .. `clients`-1 under `shift` (one of `SHIFTS`), the same for the same arguments.
 
-    `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 and 2 for `fedrc`.
+    `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 to 3 for `fedrc`.
     `seed`: 0 to 2**32 - 1.
     `train`, `test`: labeled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1];
     samples of any shape for `OF_ANY_SAMPLES`. They are not changed. `px` takes unlabeled ones too.

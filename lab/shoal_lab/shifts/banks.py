@@ -7,13 +7,16 @@
 | `pyx` | a permutation of the names of some classes: all m! | m = 3 | m = 4  | m = 5  |
 | `pxy` | a rotation and a color of the images of 8 classes  | 4     | 6      | 8      |
 
-Source: FEROMA, Table 12 and appendix I.2. Two entries of a random bank (`py`, `pxy`) may be alike, as there.
-`py` keeps a device's images of the two classes as they are; everything else changes images or names and
-keeps how many there are.
+With 100 classes or more, as of CIFAR-100, `py` keeps a fifth of them and `pxy` turns four fifths, and `pyx`
+permutes 2, 3 or 4 fifths, in 100 ways that are drawn: there are too many to list.
+
+Source: FEROMA, Table 12 and appendix I.2; how many permutations of CIFAR-100 there are, it does not say. Two
+entries of a random bank (`py`, `pxy`) may be alike, as there. `py` keeps a device's images of its classes as
+they are; everything else changes images or names and keeps how many there are.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +25,12 @@ import numpy.typing as npt
 from shoal.core.data.dataset import Dataset
 from shoal.simulation.images import rotate, unit
 from shoal_lab.datasets.pixels import color
-from shoal_lab.shifts.base import known, labels
+from shoal_lab.shifts.base import MANY, known, labels, of_ten
 
 LEVELS = ("low", "medium", "high")
 CLASSES_OF_PY, CLASSES_OF_PXY = 2, 8
+PERMUTED = 100
+"""Permutations of the names, where there are `MANY` classes."""
 COLOURS = ("red", "blue", "green")
 ANGLES = (0.0, 90.0, 180.0, 270.0)
 
@@ -72,8 +77,8 @@ class Distribution:
 def bank(shift: str, level: str, classes: int, chance: np.random.Generator) -> list[Distribution]:
     """The distributions of a shift at a level; `chance` draws those that are random. Raises ValueError.
 
-    Order of draws: `py`, each pair in turn; `pyx`, the classes once; `pxy`, for each entry its classes, its
-    angle, its color.
+    Order of draws: `py`, each set in turn; `pyx`, the classes once, and of many then each permutation; `pxy`,
+    for each entry its classes, its angle, its color.
     """
     known("shift", shift, SHIFTS)
     known("level of drifting devices", level, LEVELS)
@@ -91,17 +96,19 @@ def _px(step: int, classes: int, chance: np.random.Generator) -> list[Distributi
 
 def _py(step: int, classes: int, chance: np.random.Generator) -> list[Distribution]:
     _need(classes, CLASSES_OF_PY)
-    return [
-        Distribution(number, kept=_some(chance, classes, CLASSES_OF_PY)) for number in range((4, 6, 8)[step])
-    ]
+    count = of_ten(CLASSES_OF_PY, classes)
+    return [Distribution(number, kept=_some(chance, classes, count)) for number in range((4, 6, 8)[step])]
 
 
 def _pyx(step: int, classes: int, chance: np.random.Generator) -> list[Distribution]:
-    pool = (3, 4, 5)[step]
+    pool = (3, 4, 5)[step] if classes < MANY else (2 + step) * classes // 5
     _need(classes, pool)
     exchanged = list(_some(chance, classes, pool))
+    orders: Iterable[Sequence[int]] = itertools.permutations(exchanged)
+    if classes >= MANY:
+        orders = [chance.permutation(exchanged).tolist() for _ in range(PERMUTED)]
     found = []
-    for number, order in enumerate(itertools.permutations(exchanged)):
+    for number, order in enumerate(orders):
         names = np.arange(classes)
         names[exchanged] = order
         found.append(Distribution(number, names=names))
@@ -110,9 +117,10 @@ def _pyx(step: int, classes: int, chance: np.random.Generator) -> list[Distribut
 
 def _pxy(step: int, classes: int, chance: np.random.Generator) -> list[Distribution]:
     _need(classes, CLASSES_OF_PXY)
+    count = of_ten(CLASSES_OF_PXY, classes)
     found = []
     for number in range((4, 6, 8)[step]):
-        turned = _some(chance, classes, CLASSES_OF_PXY)
+        turned = _some(chance, classes, count)
         degrees, tint = float(chance.choice(ANGLES)), str(chance.choice(COLOURS))
         found.append(Distribution(number, degrees=degrees, tint=tint, turned=turned, gray=True))
     return found

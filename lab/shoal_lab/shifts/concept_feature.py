@@ -1,8 +1,8 @@
 """P(X|Y): every device sees the same classes, and turns the images of some of them.
 
-`level` classes are drawn once; for each of them every device draws its own angle out of 0, 90, 180 and 270
-degrees, and turns all its images of that class by it. From level 3 on nearly every device is a distribution
-of its own. Images come out in three equal channels.
+`level` classes, or as many tenths of 100, are drawn once; for each of them every device draws its own angle
+out of 0, 90, 180 and 270 degrees, and turns all its images of that class by it. From level 3 on nearly every
+device is a distribution of its own. Images come out in three equal channels.
 
 Numpy stream:
 1. `choice(classes, level, replace=False)`: the classes that are turned;
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from shoal.core.data.dataset import Dataset
 from shoal.simulation.images import rotate
 from shoal_lab.datasets.pixels import color
-from shoal_lab.shifts.base import DeviceData, class_count, first_seen, labels, split_basic
+from shoal_lab.shifts.base import DeviceData, class_count, first_seen, labels, of_ten, split_basic
 
 ANGLES = (0, 90, 180, 270)
 
@@ -30,8 +30,9 @@ ANGLES = (0, 90, 180, 270)
 def angles(level: int, clients: int, seed: int, classes: int) -> npt.NDArray[np.int64]:
     """(clients, classes): by how many degrees each device turns each class, counter-clockwise."""
     stream = np.random.RandomState(seed)
-    turned = stream.choice(classes, level, replace=False)
-    stream.choice(classes, level, replace=False)
+    count = of_ten(level, classes)
+    turned = stream.choice(classes, count, replace=False)
+    stream.choice(classes, count, replace=False)
     degrees = np.zeros((clients, classes), np.int64)
     for own in degrees:
         for number in sorted(turned):

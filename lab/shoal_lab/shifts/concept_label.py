@@ -1,8 +1,8 @@
 """P(Y|X): every device sees the same images, and some of the classes go by exchanged names.
 
-`level` classes are drawn once; every device permutes their names in its own way, in train and test alike. A
-permutation may leave names in place, and two devices may draw the same one. Level 1 permutes one name: all
-agree.
+`level` classes, or as many tenths of 100, are drawn once; every device permutes their names in its own way,
+in train and test alike. A permutation may leave names in place, and two devices may draw the same one. Level
+1 permutes one name of ten: all agree.
 
 Numpy stream:
 1. `choice(classes, level, replace=False)`: the classes whose names are exchanged;
@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from shoal.core.data.dataset import Dataset
 from shoal.simulation.images import unit
-from shoal_lab.shifts.base import DeviceData, class_count, first_seen, labels, split_basic
+from shoal_lab.shifts.base import DeviceData, class_count, first_seen, labels, of_ten, split_basic
 
 
 def renamings(level: int, clients: int, seed: int, classes: int) -> npt.NDArray[np.int64]:
     """(clients, classes): the name that each device gives to each class."""
     stream = np.random.RandomState(seed)
-    exchanged = stream.choice(classes, level, replace=False)
+    exchanged = stream.choice(classes, of_ten(level, classes), replace=False)
     names = np.tile(np.arange(classes), (clients, 1))
     for own in names:
         stream.uniform(1, 1)

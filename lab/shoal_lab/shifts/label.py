@@ -1,4 +1,4 @@
-"""P(Y): every device holds only some of the classes, 11 - level of them.
+"""P(Y): every device holds only some of the classes, 11 - level of them, or as many tenths of 100.
 
 Five sets of classes are drawn, and each device takes one. It drops its images of other classes and then
 repeats images of those left, drawn with replacement, until it has about as many as before. So a device holds
@@ -20,7 +20,7 @@ import numpy as np
 
 from shoal.core.data.dataset import Dataset
 from shoal.simulation.images import unit
-from shoal_lab.shifts.base import DeviceData, class_count, labels, split_basic
+from shoal_lab.shifts.base import DeviceData, class_count, labels, of_ten, split_basic
 
 SETS = 5
 
@@ -30,8 +30,8 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
 
     Sets are numbered in the order drawn; where one was drawn twice, its first number stands for both.
     """
-    kept = 11 - level
-    classes = class_count(train, test, needed=kept)
+    classes = class_count(train, test, needed=11 - level)
+    kept = of_ten(11 - level, classes)
     stream = np.random.RandomState(seed)
     sets = [np.sort(stream.choice(classes, kept, replace=False)).tolist() for _ in range(SETS)]
     devices = []

@@ -40,6 +40,23 @@ def test_table_12_the_banks_have_their_sizes_and_their_own_distributions(shift: 
         assert all(len(each.kept) == 2 for each in found)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_of_cifar_100_a_device_keeps_20_classes_turns_80_and_renames_40_60_or_80(level: str) -> None:
+    step = LEVELS.index(level)
+    banks = {shift: bank(shift, level, 100, np.random.default_rng(0)) for shift in SHIFTS}
+    assert [len(banks[shift]) for shift in ("py", "pyx", "pxy")] == [
+        SIZES["py"][step],
+        100,
+        SIZES["pxy"][step],
+    ]
+    assert {len(each.kept) for each in banks["py"]} == {20}
+    assert {len(each.turned or ()) for each in banks["pxy"]} == {80}
+    names = np.array([each.names for each in banks["pyx"]])
+    assert (np.sort(names, axis=1) == np.arange(100)).all()
+    assert (names != np.arange(100)).any(axis=0).sum() == (40, 60, 80)[step]
+    assert len(np.unique(names, axis=0)) == 100
+
+
 def test_a_rotation_and_a_color_are_those_of_the_static_generator(pictures: Pair) -> None:
     train, _ = pictures
     third = bank("px", "medium", 10, np.random.default_rng(0))[4]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoal.core.data.dataset import Dataset
-from shoal_lab.shifts import SHIFTS, DeviceData, make
+from shoal_lab.shifts import SHIFTS, DeviceData, concept_feature, concept_label, make
 
 Pair = tuple[Dataset, Dataset]
 CHANNELS = {"px": 3, "py": 1, "pyx": 1, "pxy": 3}
@@ -87,6 +87,19 @@ def test_digits_of_8_by_8_work(shift: str) -> None:
 
     devices = make(shift, 8, 10, 42, *load("digits"))
     assert all(len(device.train) >= 100 and len(device.test) >= 20 for device in devices)
+
+
+@pytest.mark.parametrize("level", [1, 5, 8])
+def test_of_100_classes_a_level_means_ten_times_as_many(level: int) -> None:
+    """FLUX's figures for CIFAR-100: under P(Y|X) FedAvg has 40.04 at level 1 and 4.53 at level 8."""
+    x = np.random.RandomState(7).randint(0, 256, (2000, 4, 4)).astype(np.uint8)
+    data = Dataset(x, np.arange(2000) % 100)
+    kept = make("py", level, 2, 42, data, data)
+    assert [len(np.unique(one.train.y)) for one in kept if one.train.y is not None] == [10 * (11 - level)] * 2
+    names = concept_label.renamings(level, 20, 42, 100)
+    assert (names != np.arange(100)).any(axis=0).sum() == 10 * level
+    angles = concept_feature.angles(level, 20, 42, 100)
+    assert angles.any(axis=0).sum() == 10 * level
 
 
 def test_device_data_is_frozen(pictures: Pair) -> None:
