@@ -52,14 +52,17 @@ def digest_of(encoder: Callable[[Tensor], Tensor]) -> str:
 
     Code of other packages counts by its name only: their versions differ from device to device.
     """
-    sha, seen = hashlib.sha256(), set[int]()
+    sha = hashlib.sha256()
+    seen: dict[
+        int, Any
+    ] = {}  # what was added, by its identity: kept, as another could have that of what is gone
     inner = encoder.func if isinstance(encoder, partial) else encoder
     home = getattr(inner, "__module__", type(inner).__module__).partition(".")[0]
 
     def add(value: Any) -> None:
         if id(value) in seen or inspect.ismodule(value) or inspect.isclass(value):
             return
-        seen.add(id(value))
+        seen[id(value)] = value
         if isinstance(value, nn.Module):
             sha.update(repr(value).encode())
             for each in dict.fromkeys(type(module) for module in value.modules()):

@@ -98,6 +98,36 @@ def test_an_encoder_is_known_by_its_code_and_its_weights() -> None:
     assert len({digest_of(doubled), digest_of(kept), digest_of(partial(doubled, 2)), one}) == 4
 
 
+def test_an_encoder_is_known_by_all_that_it_is_made_of() -> None:
+    """Of several networks, or of several functions, none may be taken for one that was looked at before."""
+
+    def line(weight: float) -> nn.Module:
+        made = nn.Linear(4, 4)
+        nn.init.constant_(made.weight, weight)
+        nn.init.constant_(made.bias, 0.0)
+        return made
+
+    def of_networks(weight: float) -> Any:
+        first, second = line(1.0), line(weight)
+        return lambda x: second(first(x))
+
+    def of_functions(weight: float) -> Any:
+        one, other = [0.25], [weight]
+
+        def first(x: Tensor) -> Tensor:
+            return x * one[0]
+
+        def second(x: Tensor) -> Tensor:
+            return x * other[0]
+
+        return lambda x: second(first(x))
+
+    for made in (of_networks, of_functions):
+        digests = [digest_of(made(weight)) for weight in (1.5, 2.5, 3.5, 2.5)]
+        assert len({*digests}) == 3
+        assert digests[1] == digests[3]
+
+
 def test_a_device_with_another_encoder_than_the_others_refuses_before_anything_leaves() -> None:
     context = context_of(replace(small(), encoder=doubled), Dataset(X, Y))
     own = represent(Represent(), context).prototypes.encoder
