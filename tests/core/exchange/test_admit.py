@@ -181,6 +181,15 @@ def test_a_wrong_descriptor_is_named(given: Descriptor | None, why: str) -> None
     assert why in refused(CLUSTER, replace(TRAINED, descriptor=given))
 
 
+def test_with_noise_of_the_papers_deviations_may_be_below_zero_and_counts_may_not() -> None:
+    paper = PrivacySettings("paper", 1.0)
+    task = replace(CLUSTER, privacy=paper)
+    noisy = descriptor(deviations=-np.ones((3, 4)), privacy=paper)
+    admit_message(task, replace(TRAINED, descriptor=noisy))
+    never = descriptor(counts=np.array([10.0, -1e12, 6.0]), privacy=paper)
+    assert "negative counts" in refused(task, replace(TRAINED, descriptor=never))
+
+
 def calibrated(rows: int = 3, sigma: float = 1.04, radius: float = 0.5) -> Descriptor:
     return Descriptor(NoisySums(np.ones((rows, 9), np.int64), sigma, radius), digest(PUBLIC), BALANCED)
 

@@ -243,8 +243,8 @@ def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
 def _admit_moments(privacy: PrivacySettings, moments: Moments) -> None:
     _check_range("the descriptor", moments.means, moments.deviations)
     _admit_counts(moments.counts)
-    negative = (moments.counts < 0).any() or (moments.deviations < 0).any()
-    if negative and privacy.rules.exact:  # noise may take a small value below zero
+    # Counts have no noise in any mode. Noise may take a small deviation below zero.
+    if (moments.counts < 0).any() or (privacy.rules.exact and (moments.deviations < 0).any()):
         raise BadPayload("the descriptor has negative counts or deviations")
 
 
