@@ -236,6 +236,10 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
 
+def frozen() -> nn.Module:
+    return nn.Linear(4, 3).requires_grad_(False)
+
+
 class Counting(nn.Module):
     """Keeps the mean of what it saw in a buffer, which would leave without noise."""
 
@@ -261,6 +265,7 @@ class Counting(nn.Module):
             "GroupNorm instead of batch norm",
         ),
         (Learner("own", small().build, train=failing), "has its own train", "remove train"),  # type: ignore[arg-type]
+        (Learner("frozen", frozen), "no weight that may be trained", "requires_grad"),
         (Learner("counting", Counting), "training failed|its buffer", ""),
         (Learner("failing", small().build, loss=failing), "the author's own words", ""),  # type: ignore[arg-type]
     ],

@@ -25,7 +25,7 @@ from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.fit import fitted
 from shoal.core.device_kit.training.optimizers import optimizer_of
 from shoal.core.device_kit.training.slots import SLOTS, Block, Rows, blocks, slots_of
-from shoal.core.device_kit.training.train import Proximal
+from shoal.core.device_kit.training.train import Proximal, weights_of
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, Protected, Trained, TrainingSettings
 from shoal.core.privacy.cost import ORDERS, Cost
@@ -114,6 +114,10 @@ def check(learner: Learner, model: nn.Module) -> None:
         raise LearnerFault(
             f"{learner.name} has its own train(), for which no privacy guarantee can be given",
             "remove train(), or ask for training without dp_epsilon",
+        )
+    if not weights_of(model):
+        raise LearnerFault(
+            f"{learner.name} has no weight that may be trained", "leave some weights unfrozen (requires_grad)"
         )
     model.train()
     if faults := ModuleValidator.validate(model, strict=False):
