@@ -9,9 +9,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import shoal
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.algorithms.flux import server as server_half
-from shoal.core.exchange.messages import Score
+from shoal.core.exchange.messages import Score, Trained
+from shoal.core.server_kit.clustering.congruence import MAX_DEVICES
 from shoal.core.server_kit.going_on import first_state
 from shoal.simulation import images
 
@@ -54,6 +56,19 @@ def test_updates_tell_groups_that_noise_hides_and_small_devices_are_among_them()
         True,
         False,
     ]
+
+
+def test_of_more_devices_than_updates_can_tell_apart_no_two_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their inner products would take memory and time by the square of their number."""
+    model = {"w": np.zeros(2, np.float32)}
+    state = server_half.start(model, ALGORITHM.configure("default", {"privacy": "balanced"}))
+    reports = [Report(f"d{n}", Trained(model, 10, 1.0)) for n in range(MAX_DEVICES + 1)]
+    monkeypatch.delattr(server_half.distances, "of_devices")
+    assert server_half._grouped(state, reports) is state
+    with pytest.raises(AttributeError):
+        server_half._grouped(state, reports[:-1])
 
 
 def test_feroma_says_which_devices_have_no_model_and_how_they_get_one() -> None:

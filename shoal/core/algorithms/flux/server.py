@@ -31,7 +31,7 @@ from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.aggregation.pooling import Pooling, pooled
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.congruence import congruent
+from shoal.core.server_kit.clustering.congruence import can_tell, congruent
 from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.descriptors import undescribed
@@ -283,6 +283,8 @@ def _congruent(state: State, reports: Sequence[Report]) -> dict[DeviceId, int]:
     if not state.parameters.groups_by_updates:
         return {}
     updates = {device: update.model for device, update in trained(reports).items()}
+    if not can_tell(len(updates)):
+        return {}
     base = next(iter(state.models.values()))
     products = distances.of_devices(updates, dict.fromkeys(updates, base))
     labels = without_outliers(products, lambda some, _: congruent(some), state.parameters.aggregation)
