@@ -245,16 +245,16 @@ def take_train(state: S, reports: Sequence[Report]) -> S:
 
 def averaged(state: S, reports: Sequence[Report]) -> S:
     """The average of each cluster's own devices' updates; a cluster without updates keeps its model."""
-    homes = {device: home(state, device) for device in trained(reports)}
-    assignments = {**state.assignments, **{device: key for device, key in homes.items() if key is not None}}
+    homes = {device: key for device in trained(reports) if (key := home(state, device)) is not None}
     models, guard = next_models(
-        state.models,
-        reports,
-        state.parameters.aggregation,
-        state.guard,
-        lambda device, key: float(assignments[device] == key),
+        state.models, reports, state.parameters.aggregation, state.guard, wholly(homes)
     )
-    return replace(state, models=models, guard=guard, assignments=assignments)
+    return replace(state, models=models, guard=guard, assignments={**state.assignments, **homes})
+
+
+def wholly(homes: Mapping[DeviceId, ModelKey]) -> dict[DeviceId, dict[ModelKey, float]]:
+    """The shares of devices that count in one model each; see `next_models`."""
+    return {device: {key: 1.0} for device, key in homes.items()}
 
 
 def counted_once(state: S, reports: Sequence[Report]) -> S:
@@ -265,7 +265,7 @@ def counted_once(state: S, reports: Sequence[Report]) -> S:
         for device, update in trained(reports).items()
     }
     models, guard = combined_models(
-        state.models, lambda key: updates, state.parameters.aggregation, state.guard
+        state.models, {GLOBAL: updates}, state.parameters.aggregation, state.guard
     )
     assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
     return replace(state, models=models, guard=guard, assignments=assignments)
@@ -288,7 +288,7 @@ def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, Mod
         reports,
         state.parameters.aggregation,
         guard,
-        lambda device, key: float(groups.get(device) == key),
+        wholly(groups),
         origins,
     )
     return replace(state, models=models, guard=guard, assignments={**state.assignments, **groups})

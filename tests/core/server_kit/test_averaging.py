@@ -1,13 +1,16 @@
 """From a round's reports to the next models: shares, what is remembered, and the remarks for an operator."""
 
 import json
+from typing import Any
 
 import numpy as np
+import pytest
 
 from shoal.core.algorithm import Report
 from shoal.core.engine import checkpoint
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.aggregation import averaging
 from shoal.core.server_kit.aggregation.averaging import (
     ALL,
     combined_models,
@@ -24,22 +27,37 @@ MODELS = {"c0": model(0, 0), "c1": model(5, 5)}
 
 
 def test_a_model_without_updates_is_the_same_object_and_others_take_their_share() -> None:
-    def share(device: str, key: str) -> float:
-        return {("a", "c0"): 1.0, ("b", "c0"): 0.5}.get((device, key), 0.0)
-
+    shares = {"a": {"c0": 1.0, "gone": 1.0}, "b": {"c0": 0.5}}
     reports = [trained("a", 1, 0), trained("b", 0, 1), Report("c", Evaluated(0.5, 0.1, 9))]
     for rule in ("mean", "clipped"):
-        models, guard = next_models(MODELS, reports, rule, Guard(), share)
+        models, guard = next_models(MODELS, reports, rule, Guard(), shares)
         assert models["c1"] is MODELS["c1"]
         np.testing.assert_allclose(models["c0"]["w"], [2 / 3, 1 / 3], rtol=1e-6)
         assert guard.references == ({} if rule == "mean" else {"c0": 1.0})
 
 
-def test_each_model_may_have_updates_of_its_own_from_the_same_device() -> None:
-    def updates(key: str) -> dict[str, Update]:
-        values = {"c0": (1, 0), "c1": (5, 8)}[key]
-        return {"b": Update(model(*values), 3.0), "a": Update(model(9, 9), 0.0)}
+def test_an_update_is_looked_at_for_the_models_of_its_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each device has a model of its own, the work must not grow with their number squared."""
+    made: list[Update] = []
 
+    def counted(*values: Any) -> Update:
+        made.append(Update(*values))
+        return made[-1]
+
+    monkeypatch.setattr(averaging, "Update", counted)
+    names = [f"d{number}" for number in range(50)]
+    models = {name: model(0, 0) for name in names}
+    shares = {name: {name: 1.0} for name in names}
+    after, _ = next_models(models, [trained(name, 1, 0) for name in names], "mean", Guard(), shares)
+    assert len(made) == len(names)
+    assert all(each["w"].tolist() == [1.0, 0.0] for each in after.values())
+
+
+def test_each_model_may_have_updates_of_its_own_from_the_same_device() -> None:
+    updates = {
+        key: {"b": Update(model(*values), 3.0), "a": Update(model(9, 9), 0.0)}
+        for key, values in {"c0": (1, 0), "c1": (5, 8)}.items()
+    }
     models, guard = combined_models(MODELS, updates, "clipped", Guard())
     assert [models[key]["w"].tolist() for key in ("c0", "c1")] == [[1.0, 0.0], [5.0, 8.0]]
     assert guard.references == {"c0": 1.0, "c1": 3.0}

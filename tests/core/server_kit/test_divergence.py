@@ -121,9 +121,8 @@ def two_models(first: Sequence[float], second: Sequence[float]) -> tuple[list[fl
             for key, loss in zip(models, losses, strict=True)
             for i in range(3)
         ]
-        models, guard = next_models(
-            models, reports, "clipped", guard, lambda device, key: float(device.startswith(key))
-        )
+        shares = {f"{key}-{i}": {key: 1.0} for key in models for i in range(3)}
+        models, guard = next_models(models, reports, "clipped", guard, shares)
         found.append(float(models["c0"]["w"][0]))
     return found, guard
 

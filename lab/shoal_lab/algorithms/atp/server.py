@@ -55,7 +55,7 @@ def _take_rates(state: State, reports: Sequence[Report]) -> State:
     learned = {each.device: each.message.rates for each in reports if isinstance(each.message, Learned)}
     updates = {device: Update({RATES: np.array(rates)}, 1.0) for device, rates in learned.items()}
     rule, before = state.parameters.aggregation, {RATES: {RATES: np.array(state.rates)}}
-    after, guard = combined_models(before, lambda key: updates, rule, state.guard)
+    after, guard = combined_models(before, {RATES: updates}, rule, state.guard)
     rates, rounds = tuple(after[RATES][RATES].tolist()), state.learned + 1
     assignments = {**state.assignments, **dict.fromkeys(learned, GLOBAL)}
     phase = RATES if rounds < state.parameters.rate_rounds else clustered.end(state)

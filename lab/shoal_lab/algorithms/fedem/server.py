@@ -47,11 +47,10 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 def _take_train(state: State, reports: Sequence[Report]) -> State:
     mixed = {report.device: report.message for report in reports if isinstance(report.message, Mixed)}
     names = list(state.models)
-
-    def updates(key: ModelKey) -> dict[DeviceId, Update]:
-        number = names.index(key)
-        return {device: Update(each.models[number], float(each.examples)) for device, each in mixed.items()}
-
+    updates = {
+        key: {device: Update(each.models[number], float(each.examples)) for device, each in mixed.items()}
+        for number, key in enumerate(names)
+    }
     models, guard = combined_models(state.models, updates, state.parameters.aggregation, state.guard)
     heaviest = {device: names[each.heaviest] for device, each in mixed.items()}
     return clustered.advanced(

@@ -46,13 +46,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
         for report in reports
         if isinstance(report.message, SoftTrained)
     }
-    models, guard = next_models(
-        state.models,
-        reports,
-        state.parameters.aggregation,
-        state.guard,
-        lambda device, key: shares[device][key],
-    )
+    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard, shares)
     most = {device: max(names, key=own.__getitem__) for device, own in shares.items()}
     return clustered.advanced(
         replace(state, models=models, guard=guard, assignments={**state.assignments, **most})

@@ -49,14 +49,8 @@ def _ask_begin(state: State, present: Sequence[DeviceId]) -> Plan:
 def _take_begin(state: State, reports: Sequence[Report]) -> State:
     """Take the unweighted mean, so that the start is not biased toward devices with many samples (Algorithm
     2, line 7)."""
-    examples = {device: update.examples for device, update in trained(reports).items()}
-    models, guard = next_models(
-        state.models,
-        reports,
-        state.parameters.aggregation,
-        state.guard,
-        lambda device, key: 1.0 / examples[device],
-    )
+    shares = {device: {GLOBAL: 1.0 / update.examples} for device, update in trained(reports).items()}
+    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard, shares)
     return replace(state, models=models, guard=guard, phase="corn")
 
 

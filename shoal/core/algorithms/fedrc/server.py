@@ -77,16 +77,12 @@ def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:
     parameters, keys = state.parameters, list(state.models)
     tables = {device: update.counts.counts for device, update in mixed.items()}
     scores = {device: update.scores.losses for device, update in mixed.items() if update.scores is not None}
-
-    def updates(key: ModelKey) -> dict[DeviceId, Update]:
-        found, row = {}, keys.index(key)
-        for device, update in mixed.items():
-            names = update.keys.split()
-            if key in names:
-                mass = float(tables[device][row].sum()) if parameters.weighting == "mass" else update.examples
-                found[device] = Update(update.models[names.index(key)], float(mass))
-        return found
-
+    updates: dict[ModelKey, dict[DeviceId, Update]] = {key: {} for key in keys}
+    by_mass = parameters.weighting == "mass"
+    for device, update in mixed.items():
+        for key, model in zip(update.keys.split(), update.models, strict=True):
+            mass = float(tables[device][keys.index(key)].sum())
+            updates[key][device] = Update(model, mass if by_mass else float(update.examples))
     models, guard = combined_models(state.models, updates, parameters.aggregation, state.guard)
     after = replace(
         state,

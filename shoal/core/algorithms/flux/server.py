@@ -127,10 +127,8 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 def _averaged(state: State, reports: Sequence[Report]) -> State:
     rule = rule_of(state.parameters)
-    homes = {device: clustered.home(state, device) for device in trained(reports)}
-    models, guard = next_models(
-        state.models, reports, rule, state.guard, lambda device, key: float(homes[device] == key)
-    )
+    homes = {device: key for device in trained(reports) if (key := clustered.home(state, device)) is not None}
+    models, guard = next_models(state.models, reports, rule, state.guard, clustered.wholly(homes))
     return replace(state, models=models, guard=guard, spent=charged(state.spent, reports, rule))
 
 
@@ -408,13 +406,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         for device in trained(reports)
     }
     rule = rule_of(state.parameters)
-    models, guard = next_models(
-        state.models,
-        reports,
-        rule,
-        state.guard,
-        lambda device, key: shares[device].get(key, 0.0),
-    )
+    models, guard = next_models(state.models, reports, rule, state.guard, shares)
     # A sum over a cohort does not tell how its updates scatter.
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
     models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)

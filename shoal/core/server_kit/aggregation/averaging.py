@@ -5,7 +5,7 @@ all sums are taken in float64, whatever the type of the model's tensors.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from types import MappingProxyType
@@ -49,29 +49,25 @@ def next_models(
     reports: Sequence[Report],
     rule: str | Noise,
     guard: Guard,
-    share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
+    shares: Mapping[DeviceId, Mapping[ModelKey, float]] | None = None,
     origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
     """Each of `models` after this round's reports of training; a model without updates is unchanged.
 
+    shares: of each device in the models that it has a part in, 0 to 1; None: every device has all of each.
     rule: see `aggregation.robust`; "mean" is FedAvg, Algorithm 1, and FLUX, Algorithm 1, "weighted
-    aggregation". An update's weight is the number of its samples times the device's share in the model, 0 to
-    1. If the server adds noise, the weight is the share only, and the shares of a device sum to at most 1.
+    aggregation". An update's weight is the number of its samples times the device's share in the model. If
+    the server adds noise, the weight is the share only, and the shares of a device sum to at most 1.
     origins: the model that a device trained from, if it is not the model that its update now counts in.
     """
-    reported = trained(reports)
-
-    def updates(key: ModelKey) -> dict[DeviceId, Update]:
-        return {
-            device: Update(
-                update.model,
-                (1 if isinstance(rule, Noise) else update.examples) * share(device, key),
-                origins.get(device),
-                None if update.private else update.loss,
-            )
-            for device, update in reported.items()
-        }
-
+    everything = dict.fromkeys(models, 1.0)
+    updates: dict[ModelKey, dict[DeviceId, Update]] = {key: {} for key in models}
+    for device, update in trained(reports).items():
+        examples = 1 if isinstance(rule, Noise) else update.examples
+        loss = None if update.private else update.loss
+        own = everything if shares is None else shares.get(device, {})
+        for key in own.keys() & models.keys():
+            updates[key][device] = Update(update.model, examples * own[key], origins.get(device), loss)
     return combined_models(models, updates, rule, guard)
 
 
@@ -100,7 +96,7 @@ def steadied(
 
 def combined_models(
     models: Mapping[ModelKey, Tensors],
-    updates: Callable[[ModelKey], Mapping[DeviceId, Update]],
+    updates: Mapping[ModelKey, Mapping[DeviceId, Update]],
     rule: str | Noise,
     guard: Guard,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
@@ -116,7 +112,8 @@ def combined_models(
     learning = nsmallest(2, ((each.best, key) for key, each in guard.histories.items() if each.learns))
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
-        own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
+        known = sorted(updates.get(key, {}).items())
+        own = {device: update for device, update in known if update.weight > 0.0}
         if rule != "mean" and not isinstance(rule, Noise):
             held = guard.held(key)
             own = {device: update for device, update in own.items() if device not in held}
