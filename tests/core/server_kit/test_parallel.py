@@ -117,14 +117,14 @@ def test_few_pieces_are_in_memory_at_a_time_and_an_error_in_one_is_the_callers(
     pieces = pieces_of(manifest_of(base), 1, together=1 << 12)
     with spread_over(threads):
         taken = 0
-        for piece, where in results(lambda job: current_thread().name, [base], base, pieces):
+        for piece, where in results(lambda *_: current_thread().name, [base], base, pieces):
             assert piece == pieces[taken]
             assert where.startswith("sums")
             taken += 1
             assert len(threads.begun) < taken + AT_ONCE
         assert taken == len(pieces) > 100
         with pytest.raises(ZeroDivisionError):
-            list(results(lambda job: 1 // 0, [base], base, pieces))
+            list(results(lambda *_: 1 // 0, [base], base, pieces))
 
 
 def test_small_models_are_not_worth_it(

@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import Lazy, blocks, finish, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import pulls, settled
-from shoal.core.server_kit.aggregation.parallel import Job, Piece, joined, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Piece, joined, pieces_of, results
 from shoal.core.server_kit.aggregation.trimmed_mean import half, trimmed_mean, width_of
 from shoal.core.types import Array, Tensors
 
@@ -44,17 +44,26 @@ class Clipped(Lazy):
         return found.reshape(like.shape)
 
 
-# -- rules over coordinates ---------------------------------------------------------------------------------
-
-
 def mean(parts: Sequence[tuple[Tensors, float]], base: Tensors) -> Tensors:
     """The weighted mean, with the bits of `weighted_mean`. base: tensors of the same shapes and types."""
     models, weights = zip(*parts, strict=True)
     total = 0.0
     for weight in weights:
         total += weight
+
+    def of_piece(name: str, rows: Sequence[Array], like: Array) -> Array:
+        found = np.empty(like.size, like.dtype)
+        for block in blocks(found.size):
+            summed = np.zeros(found[block].size)
+            for row, weight in zip(rows, weights, strict=True):
+                scaled = row[block].astype(np.float64)
+                scaled *= weight
+                summed += scaled
+            found[block] = finish(summed, total, like.dtype)
+        return found
+
     pieces = pieces_of(manifest_of(base), len(models))
-    return joined(base, results(_mean, models, base, pieces, weights=weights, total=total))
+    return joined(base, results(of_piece, models, base, pieces))
 
 
 def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> Tensors:
@@ -62,8 +71,12 @@ def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> Tensors:
 
     cut: less than half the number of parts. Whole numbers get the rounded median, whatever `cut` is.
     """
+
+    def of_piece(name: str, rows: Sequence[Array], like: Array) -> Array:
+        return _middle(rows, like.dtype, cut)
+
     pieces = pieces_of(manifest_of(like), len(parts))
-    return joined(like, results(_middle, parts, like, pieces, cut=cut))
+    return joined(like, results(of_piece, parts, like, pieces))
 
 
 def settle(
@@ -82,9 +95,14 @@ def settle(
         scatter += float((weights * left).sum())
     moves: list[float] = []
 
+    def of_piece(name: str, rows: Sequence[Array], like: Array) -> tuple[Array, float]:
+        if name not in scales:
+            return _middle(rows, like.dtype, 0), 0.0
+        return settled(rows, scales[name], like.dtype)
+
     def values() -> Iterator[tuple[Piece, Array]]:
         pieces = pieces_of(manifest_of(base), len(parts))
-        for piece, (made, square) in results(_settle, parts, base, pieces, scales=scales):
+        for piece, (made, square) in results(of_piece, parts, base, pieces):
             moves.append(square)
             yield piece, made
 
@@ -98,32 +116,9 @@ def tenth(count: int) -> int:
     return min(max(count // TENTH, 1), half(count))
 
 
-# -- pieces, maybe on other threads --------------------------------------------------------------------------
-
-
-def _mean(job: Job) -> Array:
-    rows, dtype = job.rows(), job.base.dtype
-    found = np.empty(job.base.size, dtype)
-    for block in blocks(found.size):
-        summed = np.zeros(found[block].size)
-        for row, weight in zip(rows, job.weights, strict=True):
-            scaled = row[block].astype(np.float64)
-            scaled *= weight
-            summed += scaled
-        found[block] = finish(summed, job.total, dtype)
-    return found
-
-
-def _middle(job: Job) -> Array:
-    rows, dtype = job.rows(), job.base.dtype
-    found = np.empty(job.base.size, dtype)
+def _middle(rows: Sequence[Array], dtype: np.dtype[np.generic], cut: int) -> Array:
+    found = np.empty(rows[0].size, dtype)
     for block in blocks(found.size, width_of(len(rows))):
-        values = trimmed_mean([row[block] for row in rows], job.cut if dtype.kind == "f" else half(len(rows)))
+        values = trimmed_mean([row[block] for row in rows], cut if dtype.kind == "f" else half(len(rows)))
         found[block] = values if dtype.kind == "f" else np.rint(values)
     return found
-
-
-def _settle(job: Job) -> tuple[Array, float]:
-    if (scales := job.scales.get(job.piece[0])) is None:
-        return _middle(job), 0.0
-    return settled(job.rows(), scales, job.base.dtype)

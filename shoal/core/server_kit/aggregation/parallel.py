@@ -7,16 +7,14 @@ number of threads, and the robust rules, which need all updates of a coordinate,
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
-from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import BLOCK, DTYPES, Manifest, blocks, manifest_of, part_of
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
@@ -32,28 +30,6 @@ LARGEST = 4 * BLOCK
 
 Piece = tuple[str, int, int]
 """A range of the coordinates of a tensor: its name, the first one, and the one after the last."""
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A piece of every update. base: the same piece of the model before.
-
-    weights: of the updates, in any unit. total: the sum of all weights. cut: as in `coordinates.middle`, for
-    tensors of floats. scales: by tensor, as in `influence.settled`.
-    """
-
-    models: Sequence[Tensors]
-    piece: Piece
-    base: Array
-    weights: Sequence[float] = ()
-    total: float = 0.0
-    cut: int = 0
-    scales: Mapping[str, FloatArray] = field(default_factory=dict)
-
-    def rows(self) -> list[Array]:
-        """The piece of each update."""
-        name, start, stop = self.piece
-        return [part_of(model, name, slice(start, stop)) for model in self.models]
 
 
 _threads: ContextVar[Executor | None] = ContextVar("threads", default=None)
@@ -80,21 +56,18 @@ def pieces_of(like: Manifest, parts: int, together: int = MATRIX) -> list[Piece]
 
 
 def results(
-    work: Callable[[Job], T],
+    work: Callable[[str, Sequence[Array], Array], T],
     models: Sequence[Tensors],
     base: Tensors,
     pieces: Sequence[Piece],
-    weights: Sequence[float] = (),
-    total: float = 0.0,
-    cut: int = 0,
-    scales: Mapping[str, FloatArray] | None = None,
 ) -> Iterator[tuple[Piece, T]]:
-    """What comes of each piece, in their order."""
+    """What comes of each piece, in their order. work: given the name of the tensor, the piece of each model,
+    and that of `base`."""
 
     def done(piece: Piece) -> tuple[Piece, T]:
-        name, start, stop = piece
-        old = part_of(base, name, slice(start, stop))
-        return piece, work(Job(models, piece, old, weights, total, cut, scales or {}))
+        name, part = piece[0], slice(*piece[1:])
+        rows = [part_of(model, name, part) for model in models]
+        return piece, work(name, rows, part_of(base, name, part))
 
     threads, values = _threads.get(), len(models) * sum(stop - start for _, start, stop in pieces)
     if threads is None or values < MIN_VALUES_FOR_THREADS:

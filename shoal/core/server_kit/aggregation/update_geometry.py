@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import bearing, bearings
-from shoal.core.server_kit.aggregation.parallel import Job, Piece, pieces_of, results
+from shoal.core.server_kit.aggregation.parallel import Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, DeviceId, Tensors
 
@@ -39,7 +39,7 @@ def geometry_of(
     floats = tuple(spec for spec in manifest_of(base) if DTYPES[spec.dtype].kind == "f")
     pieces = pieces_of(floats, len(devices), together)
     if all(each is base for each in origins.values()):
-        found = results(_bearings, [models[device] for device in devices], base, pieces)
+        found = results(_of_models, [models[device] for device in devices], base, pieces)
     else:
         found = _of_steps(models, origins, devices, pieces)
     of_tensors = {spec.name: np.zeros((4, len(devices))) for spec in floats}
@@ -67,8 +67,8 @@ def norm(model: Tensors, base: Tensors) -> float:
     return math.sqrt(total)
 
 
-def _bearings(job: Job) -> FloatArray:
-    return bearings(job.rows(), job.base)
+def _of_models(name: str, rows: Sequence[Array], base: Array) -> FloatArray:
+    return bearings(rows, base)
 
 
 def _of_steps(
