@@ -53,9 +53,8 @@ def digest_of(encoder: Callable[[Tensor], Tensor]) -> str:
     Code of other packages counts by its name only: their versions differ from device to device.
     """
     sha = hashlib.sha256()
-    seen: dict[
-        int, Any
-    ] = {}  # what was added, by its identity: kept, as another could have that of what is gone
+    # What was added, by its identity; kept, as another could get the identity of what is gone.
+    seen = dict[int, Any]()
     inner = encoder.func if isinstance(encoder, partial) else encoder
     home = getattr(inner, "__module__", type(inner).__module__).partition(".")[0]
 
