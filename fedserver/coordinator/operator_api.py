@@ -201,11 +201,11 @@ class OperatorApi:
         """The next rounds of a run that are over, with numbers above `after`; none if there are no more.
 
         devices: whether to include the figures and positions of devices. most: how many rounds, 1 or more.
-        Raises NotFound.
+        Rounds that are damaged for good are left out. Raises NotFound.
         """
         self._coordinator.runs.named(run)
         return await self._storage.call(
-            self._storage.journal.timeline.read, run, after, devices=devices, most=most
+            self._storage.journal.timeline.readable, run, after, devices=devices, most=most
         )
 
     async def placements(self, run: RunId, device: DeviceId, after: int) -> list[PlacementRecord]:

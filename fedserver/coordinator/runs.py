@@ -217,7 +217,8 @@ class Run:
             self._wake(device)
         # A server has the runs of years, each with thousands of devices, of which no one asks any more.
         self.engine, self.recorder = self.engine.without_devices(), Recorder(self.engine.state)
-        self._offered, self.left_open = {}, set()
+        self._offered, self.left_open, self.answers = {}, set(), {}
+        self.disputed, self.refused = set(), {}
         self.changed.fire()
 
     async def pause(self, reason: str) -> None:

@@ -117,14 +117,14 @@ class Releases:
         self._db, self._references, self._audit = database, references, audit
         self.rollouts = Rollouts(database, audit)
 
-    def add(self, new: ReleaseRecord, move: Move | None = None) -> None:
-        """Store a release, and let a channel have it."""
+    def add(self, new: ReleaseRecord) -> None:
+        """Store a release."""
         with self._db.transaction():
-            self.insert(new, move)
+            self.insert(new)
         crash.point("server.release-stored")
 
     def insert(self, new: ReleaseRecord, move: Move | None = None) -> None:
-        """Inside a transaction: the same."""
+        """Inside a transaction: the same, and let a channel have it. move: what the channel is given."""
         card = new.card
         whose = {"release": card.release, "run": card.run}
         proof = {"authority": new.authority, "signature": new.signature}

@@ -29,9 +29,11 @@ class Statements:
         self._known: dict[RunId, tuple[int, dict[DeviceId, Statement]]] = {}
         self._read = {REMOVED: -1, PRESENT: -1}
         self._of_all: dict[DeviceId, Statement] = {}
+        self._repaired = 0
 
     def of(self, run: RunId) -> dict[DeviceId, Statement]:
         """By device, sorted, what it has released in this run."""
+        self._add_up_again_after_a_repair()
         counted, found = self._known.get(run, (0, {}))
         # Rows of a run are only added, in this order, until the run is removed.
         rows = self._db.rows("released", "WHERE run = ? ORDER BY rowid LIMIT ? OFFSET ?", (run, ALL, counted))
@@ -51,6 +53,7 @@ class Statements:
 
         None if `MANY` rows were read and there are more: call it again.
         """
+        self._add_up_again_after_a_repair()
         for table in (REMOVED, PRESENT):
             after = self._read[table]
             numbers = self._db.query(
@@ -86,6 +89,14 @@ class Statements:
         """The run is removed, and another one may get its name."""
         self._known.pop(run, None)
         self._read, self._of_all = {REMOVED: -1, PRESENT: -1}, {}
+
+    def _add_up_again_after_a_repair(self) -> None:
+        """A row that no one could restore is gone, and a later one may have its place: how many were read no
+        longer tells which are new."""
+        if self._repaired != len(self._db.repaired):
+            self._repaired = len(self._db.repaired)
+            self._known.clear()
+            self._read, self._of_all = {REMOVED: -1, PRESENT: -1}, {}
 
 
 def with_release(before: Statement, each: ReleaseRecord) -> Statement:

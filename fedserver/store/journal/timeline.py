@@ -59,13 +59,27 @@ class Timeline:
                 size -= lengths[number][0]
         self._sizes[run] = size
 
+    def readable(
+        self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
+    ) -> list[RoundHistory]:
+        """As `read`, without the rounds that are damaged for good: they must not hide the others from those
+        who only look."""
+        query = "SELECT round FROM timeline WHERE run = ? AND round > ? ORDER BY round LIMIT 1"
+        while following := self._db.query(query, (run, after)):
+            try:
+                return self.read(run, after, devices=devices, most=most)
+            except (DataFault, DamagedRow):  # of the first of them: a page ends before such a round
+                ((after,),) = following
+        return []
+
     def read(
         self, run: RunId, after: int = 0, *, devices: bool = True, most: int = ROUNDS
     ) -> list[RoundHistory]:
         """One page of the rounds with numbers above `after`, oldest first; empty if there are no more.
 
         devices: whether to include the figures of devices, instead of a digest. most: how many rounds, 1 or
-        more.
+        more. A page ends before a round that is damaged for good, and one that would begin with it raises
+        DamagedRow or DataFault: whoever decides by a history has to know that it lacks one.
         """
         found: list[RoundHistory] = []
         what = "devices" if devices else "x'' AS devices"
@@ -76,15 +90,23 @@ class Timeline:
         listed = 0
         for row in rows:
             try:
-                found.append(unpack(row["summary"], row["devices"]))
-            except DataFault:  # the row is damaged: restore it from its copy
-                row = self._whole(run, row["round"])
-                found.append(unpack(row["summary"], row["devices"] if devices else b""))
+                found.append(self._unpacked(run, row, devices))
+            except (DataFault, DamagedRow):
+                if found:
+                    break
+                raise
             found[-1] = replace(found[-1], digest=None) if devices else found[-1]
             listed += _entries(found[-1])
             if listed >= DEVICES:
                 break
         return found
+
+    def _unpacked(self, run: RunId, row: Row, devices: bool) -> RoundHistory:
+        try:
+            return unpack(row["summary"], row["devices"])
+        except DataFault:  # the row is damaged: restore it from its copy
+            row = self._whole(run, row["round"])
+            return unpack(row["summary"], row["devices"] if devices else b"")
 
     def forget(self, device: DeviceId) -> None:
         """Inside a transaction: delete what a device measured, and where its descriptor lay. That it took

@@ -31,9 +31,11 @@ def test_the_first_round_asks_all_devices_that_wait_for_work_and_not_only_the_fi
             polls = await ready(coordinator)
             await start(coordinator, policy=ANYBODY)
             await asyncio.gather(*polls)
-            assert sorted(coordinator.runs["toy"].engine.plan.tasks) == ["d0", "d1", "d2"]
+            run = coordinator.runs["toy"]
+            assert sorted(run.engine.plan.tasks) == ["d0", "d1", "d2"]
             await serve_all(coordinator)
             assert same_models(models(coordinator), expected())
+            assert not run.answers, "a server has the runs of years, and no one asks of their devices"
 
     asyncio.run(play())
 

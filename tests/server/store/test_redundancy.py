@@ -17,11 +17,12 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.integrity.row_bytes import checksum, packed, unpacked
 from fedserver.store.integrity.salvage import columns_of, damaged, tables
+from fedserver.store.records import ReleaseRecord, Standing
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
 from tests.server.coordinator.test_recovery import reports
 from tests.server.coordinator.test_releases import trained
-from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, server
+from tests.server.servers import DEVICES, ROUNDS, expected, hands, models, scenario, serve_all, server
 from tests.server.toys import same_models
 
 
@@ -188,6 +189,40 @@ def test_a_row_that_is_lost_stops_no_server_and_hides_no_other(state: Path, tabl
         async with server(state) as coordinator:
             await work(coordinator)
         assert len(content(state)[table]) >= count - 2
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("there", [["a", "b"], ["a"]])
+def test_a_release_that_is_lost_hides_no_later_one(state: Path, there: list[str]) -> None:
+    """Where the newest row is lost, the next one gets its place."""
+    with closing(Store(state)) as store:
+        with store.database.transaction():
+            store.database.execute("DELETE FROM released")
+        store.journal.note_releases(ReleaseRecord("toy", name, "weights") for name in there)
+        assert list(store.runs.statements("toy")) == list(store.runs.statements_of_all() or {}) == there
+        spoil_both(state, "released", "rho")
+        store.check_rows()
+        store.journal.note_releases([ReleaseRecord("toy", "later", "weights")])
+        left = [*there[1:], "later"]
+        assert list(store.runs.statements("toy")) == list(store.runs.statements_of_all() or {}) == left
+
+
+def test_the_history_of_a_run_that_is_damaged_for_good_ends_no_run(state: Path) -> None:
+    """A run says at its end whether it has learned, by what its rounds measured."""
+
+    async def play() -> None:
+        async with server(state) as coordinator:
+            spoil_both(state, "timeline", "summary")
+            operator = OperatorApi(coordinator)
+            assert (await operator.show("toy")).summary.run == "toy"
+            assert await operator.history("toy") == []
+            await serve_all(coordinator)
+            there = [each.round for each in await operator.history("toy")]
+            assert there == list(range(2, ROUNDS + 2))
+            assert coordinator.runs["toy"].standing is Standing.FINISHED
+            assert not coordinator.broken.done()
+            assert same_models(models(coordinator), expected())
 
     asyncio.run(play())
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.journal import timeline
+from fedserver.store.journal.outcomes import KEPT
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
+from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.records import (
     ClusterRound,
     DeviceRound,
@@ -84,6 +86,39 @@ def test_outcomes_follow_the_rounds_and_forget_those_that_are_dropped(store: Sto
     store.runs.drop_checkpoint("mnist", 5)
     found = store.runs.outcomes("mnist")
     assert (found.last, found.missing, 3 in found.accuracies) == (3, {"d1": "it left"}, False)
+
+
+def spoil(store: Store, *rounds: int) -> None:
+    """Damage these rounds for good: what is restored of them cannot be read either."""
+    with store.database.transaction():
+        for number in rounds:
+            store.database.execute("UPDATE timeline SET summary = x'00' WHERE round = ?", (number,))
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2, 3), (3, 4), (4, 5), (5,)])
+def test_a_round_that_is_lost_hides_no_other_from_operators(store: Store, lost: tuple[int, ...]) -> None:
+    play(store, 5)
+    spoil(store, *lost)
+    there = [number for number in range(1, 6) if number not in lost]
+    for most in (1, 2, 500):
+        found: list[int] = []
+        while page := store.journal.timeline.readable("mnist", found[-1] if found else 0, most=most):
+            assert len(page) <= most
+            found += [each.round for each in page]
+        assert found == there
+    with pytest.raises(DataFault):  # whoever decides by it has to know
+        read(store)
+    assert store.runs.outcomes("mnist").last == there[-1]
+
+
+def test_outcomes_of_the_runs_of_years_do_not_stay_in_memory(store: Store) -> None:
+    runs = [f"run-{number}" for number in range(2 * KEPT)]
+    for run in runs:
+        store.runs.add(replace(RECORD, run=run), checkpoint(store, 0.0))
+        store.runs.save_round(run, closed(1), checkpoint(store, 1.0, run), 0, Memory())
+    for _ in range(2):
+        assert [store.runs.outcomes(run).last for run in runs] == [1] * len(runs)
+        assert len(store.runs._outcomes._known) == KEPT
 
 
 def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(
