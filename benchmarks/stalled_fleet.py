@@ -19,20 +19,16 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from benchmarks.reconnect import HOST, Quiet, started
-from fedclient.identity.join import join
-from fedclient.identity.keyring import Keyring
+from benchmarks.reconnect import HOST, started
+from benchmarks.silence import joined
 from fedclient.identity.link import SecureLink
-from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Idle
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.identity.join import parse
 from shoal.core.identity.joining import Role
 from tests.server.toys import MODEL, Hands, honest
 
@@ -42,16 +38,12 @@ BEAT = 5.0
 """Seconds between two signs of life of a device that stalls, and between two fetches of one that infers."""
 
 
-async def joined(state: Path, folder: Path, name: str, role: Role) -> SecureLink:
+async def linked(state: Path, folder: Path, name: str, role: Role) -> SecureLink:
     """The link of a device that has joined."""
-
-    def token() -> str:
-        with OperatorClient(state) as operator:
-            return operator.create_token(Terms(role=role))[1]
-
-    own = DeviceFolder(folder / name)
-    identity, _ = await join(own, parse(await asyncio.to_thread(token)), name, Quiet())
-    return SecureLink(Keyring(own.identity), identity, lambda text: None)
+    keyring = await joined(state, folder, name, role)
+    identity = keyring.identity()
+    assert identity is not None
+    return SecureLink(keyring, identity, lambda text: None)
 
 
 async def works(link: SecureLink, number: int, seed: int) -> None:
@@ -94,8 +86,8 @@ async def measured(
         state, own = Path(folder) / "server", Path(folder)
         init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
         with started(state, secure=True):
-            links = [await joined(state, own, f"d{number}", Role.TRAIN) for number in range(devices)]
-            others = [await joined(state, own, f"i{n}", Role.INFER_ONLY) for n in range(inferring)]
+            links = [await linked(state, own, f"d{number}", Role.TRAIN) for number in range(devices)]
+            others = [await linked(state, own, f"i{n}", Role.INFER_ONLY) for n in range(inferring)]
             playing = [
                 *(works(link, number, seed) for number, link in enumerate(links[stalling:], stalling)),
                 *map(stalls, links[:stalling]),

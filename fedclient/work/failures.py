@@ -28,7 +28,7 @@ TEXTS: Mapping[str, str] = {
     "no-consent": "the device's owner has not consented to what this run asks for",
     "no-new-data": "the device's data are those that an earlier run of the series has trained on",
     "not-found": "something that the task needs is gone",
-    "out-of-memory": "the device does not have enough memory for this task",
+    "out-of-memory": "the device, or its GPU, does not have enough memory for this task",
     "over-budget": "the owner's privacy budget has too little left, or nothing: the owner raises it "
     "(privacy.epsilon) or waits (`fedclient ledger`), or a run asks for less, or for none (privacy=off)",
     "refused": "the device refuses this task",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedclient.config import ComputeConfig, DataConfig, LearnerConfig, WorkConfig
 from fedclient.faults import NoAlgorithm
@@ -31,7 +32,7 @@ from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.arrays import network_input
 from shoal.core.device_kit import standard, tracing, tuning
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.learner import Learner, builtin, gpu_is_full
 from shoal.core.device_kit.training.whole_run import whole_run
 from shoal.core.errors import BadPayload, ConfigError, DiskFull, LearnerFault, Missing, near
 from shoal.core.exchange import messages
@@ -118,6 +119,8 @@ class Runtime:
         """The answer to a task. Never raises: every error becomes a Failure."""
         try:
             return self._perform(task)
+        except torch.cuda.OutOfMemoryError:  # outside of the author's code, as where weights are loaded
+            return failure_of(gpu_is_full("this task"))
         except Exception as error:
             return failure_of(error)
 
@@ -218,8 +221,6 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
 def with_graph(built: Built, context: DeviceContext, data: DataConfig) -> Built:
     """First weights with the network as a graph, or why there is none: the run goes on without it. Also with
     the learner's frozen encoder, where it has one that can be traced: all devices can embed by that."""
-    import torch
-
     x = torch.from_numpy(network_input(context.views.train.x[:2]))
     with suppress(LearnerFault, Missing):
         encoder = tracing.encoder(context.learner, x)
@@ -257,8 +258,6 @@ def signer_of(folder: Path) -> Signer:
 
 def settle_torch(compute: ComputeConfig) -> None:
     """Set the number of threads, and on a GPU choose operations that give the same bits every time."""
-    import torch
-
     torch.set_num_threads(compute.threads)
     if compute.device != "cpu" and torch.cuda.is_available():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

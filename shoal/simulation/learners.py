@@ -18,6 +18,7 @@ from shoal.core.data.scale import without_scale
 from shoal.core.device_kit.evaluation.evaluate import are_probabilities, class_scores, loss_of
 from shoal.core.device_kit.evaluation.regression import predictions
 from shoal.core.device_kit.learner import Latent, Learner, builtin, details_of, load_weights
+from shoal.core.device_kit.network import latent_of
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.shapes import TRIED, diagnose, refused
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
@@ -143,11 +144,13 @@ def layout_for(learner: Learner, fleet: Fleet) -> Layout:
     """In which layout the learner's network takes the fleet's samples.
 
     Raises LearnerFault where it takes none that people use, with the network's own words and the author's
-    line, and DataFault where it has fewer outputs than the fleet has classes.
+    line, or where `latent` names no submodule, and DataFault where it has fewer outputs than the fleet has
+    classes.
     """
+    model = learner.module(seed=0)
+    latent_of(learner, model)  # a wrong name shows here, and not in the round that describes the data
     if learner.train is not None and learner.loss is None and learner.evaluate is not None:
         return AS_THEY_ARE  # only its own functions know how the network is called
-    model = learner.module(seed=0)
     test = next(iter(fleet.values())).test
     sample = convert(test.subset(slice(0, 1)), torch.device("cpu"))
     goals = None if sample.y is None else sample.goals.repeat(TRIED)

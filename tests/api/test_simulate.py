@@ -449,6 +449,7 @@ def test_a_module_brings_the_weights_that_a_run_starts_from() -> None:
         ({"model": "missing.py"}, ConfigError, "no learner file"),
         ({"model": lambda: 3}, LearnerFault, "returned a int"),
         ({"model": Net, "options": {"hidden": [3]}}, ConfigError, "options are of a built-in network"),
+        ({"model": Net, "latent": "hiden"}, LearnerFault, "^the network has no submodule 'hiden'"),
         ({"round": 3}, ConfigError, 'fedavg has no parameter .round. .did you mean "rounds"'),
         ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),

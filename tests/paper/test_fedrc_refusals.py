@@ -18,6 +18,7 @@ from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, L
 from shoal.core.exchange.admit import admit_message
 from shoal.core.exchange.messages import Scored
 from shoal.core.exchange.parts import MixtureCounts, Scores
+from shoal.core.exchange.tensors import digest
 from tests.paper.fedrc_fleet import (
     LEARNER,
     MIX,
@@ -30,10 +31,12 @@ from tests.paper.fedrc_fleet import (
 )
 
 
-def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:
+def test_models_that_begin_alike_are_set_apart_by_the_devices_or_by_the_server() -> None:
     card, _ = find("fedrc")
-    with pytest.raises(ConfigError, match="stay alike"):
-        server_half.start(MODELS[0], card.configure("paper"))
+    paper, model = card.configure("paper"), {"w": np.arange(8, dtype=np.float32)}
+    for others in ((), (model,) * (paper.clusters - 1)):
+        begin = server_half.start(model, paper, *others).models
+        assert len({digest(each) for each in begin.values()}) == paper.clusters, "equal weights stay equal"
     drawn = {begun(("a", "b"), "random", seed).omega[0] for seed in range(3)}
     assert len(drawn) == 3
 

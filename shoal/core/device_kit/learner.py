@@ -68,7 +68,19 @@ class WrongShape(LearnerFault):
 
 
 class OutOfMemory(LearnerFault):
-    """The GPU has too little memory left, which is not the author's fault."""
+    """The GPU has too little memory left, which is not the author's fault.
+
+    To do: free memory on the GPU, or set a smaller batch_size.
+    """
+
+    code = "out-of-memory"
+
+
+def gpu_is_full(what: str) -> OutOfMemory:
+    """The error. what: needs the memory, such as "a task"."""
+    return OutOfMemory(
+        f"the GPU has too little memory for {what}", "free memory on it, or set a smaller batch_size"
+    )
 
 
 @contextmanager
@@ -85,8 +97,7 @@ def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) 
     except ShoalError:
         raise
     except torch.cuda.OutOfMemoryError as error:
-        hint = "free memory on it, or set a smaller batch_size"
-        raise OutOfMemory(f"the GPU has too little memory for the learner's {what}", hint) from error
+        raise gpu_is_full(f"the learner's {what}") from error
     except (Exception, SystemExit) as error:
         if model is not None and x is not None and (wrong := _wrong_shape(model, x)) is not None:
             raise wrong from error

@@ -15,7 +15,7 @@ def cluster_names(count: int) -> tuple[ModelKey, ...]:
 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
     """This many clusters, each with an initial model; if there are fewer models, they repeat from the
-    first."""
+    first. For algorithms in which equal models part by themselves; for others, see `several`."""
     return {name: models[number % len(models)] for number, name in enumerate(cluster_names(count))}
 
 

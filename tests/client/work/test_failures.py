@@ -4,19 +4,32 @@ import ast
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import fedclient
+from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.failures import OTHER, TEXTS, outgoing
+from fedclient.work.runtime import Runtime
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import authors
 from shoal.core.engine.round.waiting import reasons
 from shoal.core.errors import DiskFull, LedgerFault, OtherShape
-from shoal.core.exchange.link import Failure
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import Train, TrainingSettings
+from shoal.core.exchange.payload import encode
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Failed
+from shoal.core.types import Tensors
 from shoal.shell.disk import lock
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device
+from tests.slope import at, coin
 
 RECORD = "30.7130"
 
@@ -112,3 +125,24 @@ def test_a_ledger_that_another_process_holds_is_waited_for(
     device.run()
     assert tries == 2
     assert [each.code for each in ledger.verify() if isinstance(each, Failed)] == ["bug"]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_full_gpu_is_no_fault_of_the_author(inside: bool, tmp_path: Path) -> None:
+    """Inside of the author's code, and outside, as where weights are loaded."""
+
+    class Full(DeviceContext):
+        def load(self, model: Tensors) -> nn.Module:
+            with authors("training") if inside else nullcontext():
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    views = Views.of(Dataset(np.zeros((9, 1), np.float32), np.zeros(9, np.int64)))
+    store = BlobStore(tmp_path)
+    runtime = Runtime(Full(coin(), views, "cpu", 0, np.random.default_rng(0)), store)
+    train = Train(at(1.0), TrainingSettings(epochs=1, batch_size=3, learning_rate=0.3, momentum=0.0))
+    failure = runtime.perform(Task("r1", 1, 1, 7, "", encode(train, store.keep)))
+    assert isinstance(failure, Failure)
+    assert failure.code == "out-of-memory"
+    assert "the GPU has too little memory for" in failure.message
+    assert "set a smaller batch_size" in failure.message
+    assert outgoing(failure).message == TEXTS["out-of-memory"]

@@ -11,6 +11,7 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Evaluated, Score, TrainingSettings
+from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal_lab.algorithms.fedem import ALGORITHM, Parameters
 from shoal_lab.algorithms.fedem import device as device_half
@@ -104,8 +105,10 @@ def test_models_that_begin_alike_part_where_each_device_draws_its_first_weights(
     assert float(equal.models[0]["w"]) == float(equal.models[1]["w"])
     assert float(random.models[0]["w"]) != float(random.models[1]["w"])
     server_half.start(at(1.0), Parameters())
-    with pytest.raises(ConfigError, match="stay alike"):
-        server_half.start(at(1.0), Parameters(first="equal"))
+    drawn = {"w": np.arange(8, dtype=np.float32)}
+    for others in ((), (drawn,) * 2):  # the weights of a module are the same for each model
+        begin = server_half.start(drawn, Parameters(first="equal", clusters=3), *others).models
+        assert len({digest(each) for each in begin.values()}) == 3
 
 
 def test_without_labels_nothing_can_be_told_and_the_device_says_what_would_work() -> None:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shoal.core.algorithm import Plan, Report
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.initial import begun
+from shoal.core.server_kit.initial import begun, cluster_names, several
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal_lab.algorithms.fedem import Parameters
@@ -24,12 +23,9 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
-        raise ConfigError(
-            "fedem: models that begin equal, and that all devices weigh equally, stay alike",
-            "set first=random, or let a device draw the initial weights",
-        )
-    models = begun(parameters.clusters, (model, *others))
+    given, names = (model, *others), cluster_names(parameters.clusters)
+    # Equal weights of equal models stay equal for ever; those of a module are given equal.
+    models = several(given, names) if parameters.first == "equal" else begun(parameters.clusters, given)
     return State(parameters=parameters, models=models, phase="train")
 
 

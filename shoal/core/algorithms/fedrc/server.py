@@ -10,13 +10,13 @@ from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
 from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
 from shoal.core.algorithms.fedrc.state import State, heaviest, table
-from shoal.core.errors import BadPayload, ConfigError, Refused
+from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import combined_models
 from shoal.core.server_kit.aggregation.robust import Update
-from shoal.core.server_kit.initial import begun
+from shoal.core.server_kit.initial import begun, cluster_names, several
 from shoal.core.server_kit.standard import mean_of, training, trusts
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -24,12 +24,9 @@ FIGURES = ("ensemble", "hard", "tuned")
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
-        raise ConfigError(
-            "fedrc: models that begin equal, and that all devices weigh equally, stay alike",
-            "set first=random, or give no initial weights: a device then draws them for each model",
-        )
-    models = begun(parameters.clusters, (model, *others))
+    given, names = (model, *others), cluster_names(parameters.clusters)
+    # Equal weights of equal models stay equal for ever; those of a module are given equal.
+    models = several(given, names) if parameters.first == "equal" else begun(parameters.clusters, given)
     return State(parameters=parameters, models=models)
 
 
