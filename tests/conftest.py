@@ -39,11 +39,11 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 LONGEST = (
-    "contract/test_liars.py",
+    "checks/test_liars.py",
     "compat/test_versions.py",
     "e2e/test_conformance.py",
     "e2e/test_bad_lines.py",
-    "contract/test_every_algorithm.py",
+    "checks/test_every_algorithm.py",
     "histories/test_histories.py",
     "e2e/test_mixed_languages.py",
     "e2e/test_readme.py",

@@ -10,8 +10,8 @@ import click
 from fedclient.cli.options import configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
-from fedclient.placing.watching import Findings, Watcher, line
 from fedclient.store import privacy_report
+from fedclient.store.findings import Findings, findings_in, line
 from fedclient.store.state import PLACEMENT, STATUS, DeviceFolder, Outbox, read_json
 from shoal import __version__
 from shoal.core.data.from_json import value_of
@@ -34,7 +34,7 @@ def status(settings: ClientConfig) -> Result:
 def facts(settings: ClientConfig) -> dict[str, Any]:
     """For programs. running: whether an agent works in this folder now. at: when it last wrote its status,
     in Unix seconds."""
-    folder, watched = DeviceFolder(settings.state), Watcher(settings).findings
+    folder, watched = DeviceFolder(settings.state), findings_in(settings.state)
     last, placement = read_json(folder.root / STATUS), read_json(folder.model / PLACEMENT)
     try:
         reached, trouble = endpoint(settings), ""

@@ -17,7 +17,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from zipfile import BadZipFile
 
 import numpy as np
@@ -25,11 +25,10 @@ import numpy as np
 from fedclient.config import ClientConfig
 from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
+from fedclient.store.findings import FOLDER, STATE, Findings, findings_in
 from fedclient.store.ledger import DAY
 from fedclient.store.privacy_report import ledger_of
-from fedclient.store.state import read_json
 from fedclient.work.executor import Executor, performed
-from shoal.core.data.from_json import value_of
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.choosing.watching import Moved, Watch, Watched
 from shoal.core.exchange.link import Task
@@ -41,35 +40,8 @@ from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Tensors
 from shoal.shell.disk import make_folder, write
 
-FOLDER, STATE = "watch", "state.json"
 COMPARE_SECONDS, ANSWER_SECONDS = DAY, EVERY_DAYS * DAY
 """Seconds between two comparisons, and between two answers that leave."""
-CAVEAT = ", which is too low for data that differ from week to week by themselves, as prices do"
-"""Of p: see "When data drift" in docs/results.md."""
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What is known of the device's data. Times are seconds since 1970, 0 for never.
-
-    subject: the release, or else the run, whose model it has. cluster: of that model. reference: the name of
-    its file; "" for none yet. taken: when. looked: when it was compared last. chance: how probable so large a
-    difference is by chance. fresh: how many samples were new. since: when the data were first found to have
-    moved; 0: they have not. due: when the next answer is. waiting: what the next request is to say. trouble:
-    why nothing was compared or paid; "" if it was.
-    """
-
-    subject: str = ""
-    cluster: str = ""
-    reference: str = ""
-    taken: float = 0.0
-    looked: float = 0.0
-    chance: float = 1.0
-    fresh: int = 0
-    since: float = 0.0
-    due: float = 0.0
-    waiting: Moved | None = None
-    trouble: str = ""
 
 
 class Watcher:
@@ -82,11 +54,7 @@ class Watcher:
     @property
     def findings(self) -> Findings:
         """What was found last; nothing where that cannot be read."""
-        try:
-            found: Findings = value_of(Findings, read_json(self._folder / STATE))
-            return found
-        except (ValueError, TypeError, KeyError, ShoalError):
-            return Findings()
+        return findings_in(self._settings.state)
 
     def sent(self, moved: Moved | None) -> None:
         """The server has this answer. Raises StorageFault."""
@@ -162,14 +130,3 @@ class Watcher:
         for old in self._folder.glob("reference-*.npz"):
             if old.name != found.reference:
                 old.unlink(missing_ok=True)
-
-
-def line(found: Findings) -> str:
-    """For people."""
-    if not found.reference:
-        return found.trouble or "not watched"
-    when = time.strftime("%Y-%m-%d", time.localtime(found.since or found.taken))
-    by = f"{found.fresh} new samples, p {found.chance:.3f}"
-    said = f"others since {when} than the model was chosen for" if found.since else f"as on {when}"
-    doubt = CAVEAT if found.since else ""
-    return f"{said} ({by}{doubt})" + (f"; {found.trouble}" if found.trouble else "")

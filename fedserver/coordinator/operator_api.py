@@ -34,7 +34,7 @@ from fedserver.coordinator.status_types import (
 from fedserver.coordinator.visits import transfer
 from fedserver.store.content.frames import Frame
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal.newcomers import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
 from fedserver.store.records import LogLine, RunSpec, Standing
 from shoal.core.engine.stages import Stage

@@ -18,8 +18,8 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.published import Source
 from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.content.blob_cache import BlobCache
-from fedserver.store.journal import placements as recorded
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal import newcomers as recorded
+from fedserver.store.journal.newcomers import PlacementRecord
 from fedserver.store.releases import STABLE, ReleaseRecord
 from shoal.core.algorithm import State
 from shoal.core.errors import DiskFull, NotFound, Refused

@@ -27,8 +27,8 @@ from fedserver.coordinator.withdrawal import lineage_in
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.records import RunSpec, Standing
-from fedserver.store.releases import PURPOSE, STABLE, Card, Move, ReleaseRecord
+from fedserver.store.records import Move, RunSpec, Standing
+from fedserver.store.releases import PURPOSE, STABLE, Card, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.bootstrap import Bootstrap

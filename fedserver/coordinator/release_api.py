@@ -16,8 +16,8 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.records import Standing
-from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
+from fedserver.store.records import Move, Standing
+from fedserver.store.releases import STABLE, Card, ReleaseRecord
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import mean_with_error

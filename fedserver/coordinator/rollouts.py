@@ -19,8 +19,8 @@ from fedserver.coordinator.runs import InTurn
 from fedserver.coordinator.status_types import RolloutStatus
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import released
+from fedserver.store.records import Rollout
 from fedserver.store.releases import Card
-from fedserver.store.rollouts import Rollout
 from fedserver.store.store import Storage
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DiskFull, NotFound, Refused
 from shoal.core.exchange.choosing import Counted

@@ -21,8 +21,8 @@ from fedserver.coordinator.visits.visitor import Signal
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.checked import LostTensors
 from fedserver.store.identities.audit import by_no_one
-from fedserver.store.records import RunRecord, RunSpec, Standing
-from fedserver.store.releases import Move, ReleaseRecord
+from fedserver.store.records import Move, RunRecord, RunSpec, Standing
+from fedserver.store.releases import ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.algorithm import State, basis_of
 from shoal.core.engine.checkpoint import Structure

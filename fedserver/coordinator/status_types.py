@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedserver.store.records import RunSpec
-from fedserver.store.rollouts import Rollout
+from fedserver.store.records import Rollout, RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.rollout import Sum

@@ -12,8 +12,8 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
-from fedserver.store.journal.placements import PlacementRecord
-from fedserver.store.releases import Move
+from fedserver.store.journal.newcomers import PlacementRecord
+from fedserver.store.records import Move
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
 

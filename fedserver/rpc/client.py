@@ -25,9 +25,8 @@ from fedserver.coordinator.status_types import (
 from fedserver.rpc.channel import away, connect
 from fedserver.rpc.wire import authority_wire, operator_wire, releases_wire
 from fedserver.store.identities.records import Operator, Terms, Token
-from fedserver.store.journal.placements import PlacementRecord
-from fedserver.store.records import LogLine, RunSpec
-from fedserver.store.releases import Move
+from fedserver.store.journal.newcomers import PlacementRecord
+from fedserver.store.records import LogLine, Move, RunSpec
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import BadPayload, ConfigError, ShoalError
 from shoal.core.exchange import wire

@@ -192,3 +192,36 @@ class ReleaseRecord:
     def is_vote(self) -> bool:
         """Whether it is a newcomer's vote, or what it says of its data."""
         return self.release.startswith(VOTE)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a channel was given. release: its name; "" for none any more. pinned: whether the channel stays
+    there when a run has better models. at: seconds since 1970. why: for people."""
+
+    channel: str
+    release: str
+    pinned: bool = False
+    at: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A rollout. old, new: the names of releases. share: of the devices, above 0 and at most 1. margin: by
+    how much the accuracy may be lower in a cluster. pinned: whether the channel stays at the new release.
+    began, ended: seconds since 1970; 0 while it goes on. outcome: PROMOTED, STOPPED or WITHDRAWN of
+    `shoal.core.rollout`; "" while it goes on. why: for people.
+    """
+
+    rollout: str
+    channel: str
+    old: str
+    new: str
+    share: float
+    margin: float
+    began: float
+    pinned: bool = False
+    ended: float = 0.0
+    outcome: str = ""
+    why: str = ""

@@ -18,8 +18,8 @@ from fedserver.store.content.blobs import References
 from fedserver.store.database import RESTORE, Database, Row, from_text, record_of, to_text
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.records import RunSpec
-from fedserver.store.rollouts import Rollout, Rollouts
+from fedserver.store.records import Move, Rollout, RunSpec
+from fedserver.store.rollouts import Rollouts
 from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.errors import DataFault, NotFound, near
 from shoal.core.exchange.link import AT
@@ -96,18 +96,6 @@ class ReleaseRecord:
         """The SHA-256 of every blob that it needs, the graph's included."""
         graph = self.card.spec.graph
         return blobs_of(self.structure) | ({graph} if graph else set())
-
-
-@dataclass(frozen=True)
-class Move:
-    """What a channel was given. release: its name; "" for none any more. pinned: whether the channel stays
-    there when a run has better models. at: seconds since 1970. why: for people."""
-
-    channel: str
-    release: str
-    pinned: bool = False
-    at: float = 0.0
-    why: str = ""
 
 
 class Releases:

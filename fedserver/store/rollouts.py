@@ -9,11 +9,11 @@ counts by which that ends.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fedserver.store.database import RESTORE, Database, Row, record_of
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.records import Rollout
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.rollout import Counts
 from shoal.core.types import DeviceId, ModelKey
@@ -21,27 +21,6 @@ from shoal.shell import crash
 
 SHOWN = 20
 """How many of the latest rollouts are shown."""
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """A rollout. old, new: the names of releases. share: of the devices, above 0 and at most 1. margin: by
-    how much the accuracy may be lower in a cluster. pinned: whether the channel stays at the new release.
-    began, ended: seconds since 1970; 0 while it goes on. outcome: PROMOTED, STOPPED or WITHDRAWN of
-    `shoal.core.rollout`; "" while it goes on. why: for people.
-    """
-
-    rollout: str
-    channel: str
-    old: str
-    new: str
-    share: float
-    margin: float
-    began: float
-    pinned: bool = False
-    ended: float = 0.0
-    outcome: str = ""
-    why: str = ""
 
 
 class Rollouts:

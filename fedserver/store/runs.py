@@ -15,8 +15,8 @@ from fedserver.store.journal.journal import add_lines
 from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
-from fedserver.store.records import RunRecord, RunSpec, Standing
-from fedserver.store.releases import Move, ReleaseRecord, Releases
+from fedserver.store.records import Move, RunRecord, RunSpec, Standing
+from fedserver.store.releases import ReleaseRecord, Releases
 from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound

@@ -15,8 +15,9 @@ from fedclient.light.messages import Open
 from fedclient.light.runtime import LightRuntime
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Tried
-from fedclient.placing.watching import ANSWER_SECONDS, COMPARE_SECONDS, FOLDER, STATE, Findings, Watcher
+from fedclient.placing.watching import ANSWER_SECONDS, COMPARE_SECONDS, Watcher
 from fedclient.store.blobs import BlobStore
+from fedclient.store.findings import FOLDER, STATE, Findings
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
 from fedclient.work.runtime import Runtime

@@ -15,7 +15,8 @@ from fedclient.cli.status import facts, text
 from fedclient.config import ClientConfig, DataConfig
 from fedclient.light.remembering import Remembering
 from fedclient.placing.service import newcomer, placed
-from fedclient.placing.watching import FOLDER, STATE, Findings, Watcher
+from fedclient.placing.watching import Watcher
+from fedclient.store.findings import FOLDER, STATE, Findings
 from fedclient.store.privacy_report import ledger_of
 from fedclient.store.state import DeviceFolder
 from fedclient.work.data import state_of

@@ -53,11 +53,12 @@ def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> N
     assert wrong == []
 
 
-def test_the_page_loads_no_cryptography() -> None:
-    """It takes as much memory as gRPC, and the page needs none: links are authenticated by `hmac`."""
+def test_what_only_asks_loads_neither_cryptography_nor_the_store() -> None:
+    """Cryptography takes as much memory as gRPC, and links of the page are authenticated by `hmac`. A verb is
+    to start quickly."""
     pytest.importorskip("uvicorn", reason="the page needs starlette and uvicorn")
-    program = (
-        "import sys, fedserver.page.app, fedserver.page.source, fedserver.rpc.client; print(*sys.modules)"
-    )
+    asking = "fedserver.page.app, fedserver.page.source, fedserver.rpc.client, fedserver.cli.runs.run"
+    program = f"import sys, {asking}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [name for name in found.stdout.split() if name.startswith(("cryptography", "sklearn"))] == []
+    unwanted = ("cryptography", "sklearn", "sqlite3", "fedserver.store.database", "fedserver.store.content")
+    assert [name for name in found.stdout.split() if name.startswith(unwanted)] == []

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedserver.cli.text import clock, table
-from fedserver.store.journal import placements as recorded
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal import newcomers as recorded
+from fedserver.store.journal.newcomers import PlacementRecord
 from shoal.core.texts import percent
 
 SHOWN = {

@@ -21,7 +21,7 @@ from shoal.shell.console import Group, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
-    from fedserver.store.releases import Move
+    from fedserver.store.records import Move
 
 SURE = 2.0
 """How many standard errors are shown beside a mean; 95 of 100 such intervals have the true one."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedserver.page.views.records import shown
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal.newcomers import PlacementRecord
 
 MAX_ANSWERS, MAX_MODELS = 500, 16
 """How many answers are shown, the newest, and of how many models each names the clusters."""

@@ -6,7 +6,7 @@ from typing import Any
 from fedserver.coordinator.status_types import ReleaseSummary, RolloutStatus
 from fedserver.page.views.records import shown
 from fedserver.page.views.texts import name
-from fedserver.store.releases import Move
+from fedserver.store.records import Move
 
 
 def document(

@@ -18,7 +18,7 @@ from fedserver.coordinator.status_types import (
     ServerStatus,
 )
 from fedserver.rpc.wire.converter import BothWays, Converter, time_from_now
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal.newcomers import PlacementRecord
 from fedserver.store.records import LogLine, RunSpec
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange import wire

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedserver.coordinator.status_types import ReleaseStatus, ReleaseSummary, RolloutStatus
 from fedserver.rpc.wire.converter import STAMP, BothWays, Converter
 from fedserver.rpc.wire.operator_wire import status_from_pb, status_to_pb
-from fedserver.store.releases import Move
+from fedserver.store.records import Move
 from shoal.core.exchange._pb.fed.v1 import release_service_pb2 as pb
 from shoal.core.exchange.wire.checks import for_people
 

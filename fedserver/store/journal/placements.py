@@ -6,21 +6,12 @@ keeps its choice, so its record has the clusters whose models it was given, and 
 
 import json
 import time
-from dataclasses import dataclass
 
 from fedserver.store.database import Database, Row, record_of
+from fedserver.store.journal.newcomers import ABSTAINED, NEAREST, PlacementRecord
 from shoal.core.errors import NotFound
-from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.types import DeviceId, RunId
 
-NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES = "nothing", "wish", "descriptor", "scores", "prototypes"
-VOTE = "vote"
-EVIDENCE = (NOTHING, WISH, DESCRIPTOR, SCORES, PROTOTYPES, VOTE)
-"""What a newcomer shows of its data; a wish to try the models itself shows nothing."""
-PLACED, NEAREST, ABSTAINED, HANDED_OUT = "placed", "nearest", "abstained", "handed_out"
-OUTCOMES = (PLACED, NEAREST, ABSTAINED, HANDED_OUT)
-"""placed: it was given the model of a cluster. nearest: no cluster fits, and it was given the nearest one's,
-as it wished. abstained: no cluster fits, and it was given none. handed_out: it was given the models of
-several clusters, to compare them itself."""
 MAX_RECORDS, MAX_OF_DEVICE = 10_000, 20
 """How many records are kept in all, and of one device in one run; the oldest go."""
 PAGE, TEXT = 200, 400
@@ -43,32 +34,6 @@ UNPLACED = (
 )
 REPEATED = 3
 """From this many answers on that no cluster fits, a newcomer keeps arriving so."""
-
-
-@dataclass(frozen=True)
-class PlacementRecord:
-    """What a newcomer was answered.
-
-    evidence: one of EVIDENCE. outcome: one of OUTCOMES. cluster, runner_up: "" where the server does not
-    know. confidence: from 0 to 1, None where the server does not know. models: the clusters whose models it
-    was given. progress: the rounds of training that were complete. since, at: when it was first and last
-    answered so, in seconds since 1970. times: how often. number: of the record; it grows with each answer.
-    """
-
-    run: RunId
-    device: DeviceId
-    evidence: str
-    outcome: str
-    cluster: ModelKey = ""
-    runner_up: ModelKey = ""
-    confidence: float | None = None
-    reason: str = ""
-    models: tuple[ModelKey, ...] = ()
-    progress: int = 0
-    since: float = 0.0
-    at: float = 0.0
-    times: int = 1
-    number: int = 0
 
 
 class Placements:

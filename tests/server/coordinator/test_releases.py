@@ -21,8 +21,8 @@ from fedserver.coordinator.placement import CannotPlace
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.store.identities.audit import Event
 from fedserver.store.journal.watched import Answer as Said
-from fedserver.store.records import RunSpec, Standing
-from fedserver.store.releases import PURPOSE, Move, ReleaseRecord, Releases
+from fedserver.store.records import Move, RunSpec, Standing
+from fedserver.store.releases import PURPOSE, ReleaseRecord, Releases
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ConfigError, DiskFull, NotFound, NotGenuine, Refused, ServerFull
 from shoal.core.exchange.choosing import Wish

@@ -31,9 +31,8 @@ from fedserver.page.asking import Server
 from fedserver.page.feed import Feed
 from fedserver.page.serve import bound
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.journal.placements import PlacementRecord
-from fedserver.store.records import RunSpec
-from fedserver.store.releases import Move
+from fedserver.store.journal.newcomers import PlacementRecord
+from fedserver.store.records import Move, RunSpec
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost

@@ -23,7 +23,7 @@ from fedserver.page.views.past import Past
 from fedserver.page.views.records import number
 from fedserver.page.views.texts import NAME, TEXT, escaped, name, words
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.journal.placements import PlacementRecord
+from fedserver.store.journal.newcomers import PlacementRecord
 from shoal.core.identity.joining import Role
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import Statement

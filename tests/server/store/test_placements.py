@@ -6,7 +6,7 @@ import pytest
 
 from fedserver.rpc.wire.operator_wire import PLACEMENT
 from fedserver.store.journal import placements
-from fedserver.store.journal.placements import EVIDENCE, OUTCOMES, PlacementRecord
+from fedserver.store.journal.newcomers import EVIDENCE, OUTCOMES, PlacementRecord
 from fedserver.store.journal.watched import Answer
 from fedserver.store.records import ReleaseRecord
 from fedserver.store.store import Store

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.store.records import Standing
-from fedserver.store.releases import STABLE, Card, Move, ReleaseRecord
-from fedserver.store.rollouts import Rollout
+from fedserver.store.records import Move, Rollout, Standing
+from fedserver.store.releases import STABLE, Card, ReleaseRecord
 from fedserver.store.store import Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import NotFound
